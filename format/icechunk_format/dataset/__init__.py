@@ -1,0 +1,1 @@
+"""The meaning of arrays: a group as a table, CF decoding, selections and plans."""

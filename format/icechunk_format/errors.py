@@ -1,0 +1,129 @@
+"""Every error of the project, on one screen.
+
+Rules of this file
+------------------
+1. A class says what a handler would do about it; facts are attributes (``error.facts``), and the
+   text is for people. The text names the thing, what was found, what is allowed and what to do
+   next, and its *last line stands alone*: Spark prints it under a long traceback.
+2. Every error survives pickling, because errors cross from executors to the driver.
+3. No credential ever enters a message or a fact. Callers pass names of options, never values of
+   secret ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+
+class IcechunkError(Exception):
+    """Base of all errors that the project raises on purpose.
+
+    Parameters
+    ----------
+    message
+        Text for people; the last line must be understandable alone.
+    **facts
+        The facts behind the text, for programs. Values must be picklable.
+    """
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts: dict[str, Any] = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore, (type(self), self.message, self.facts))
+
+    @classmethod
+    def _from_parts(cls, message: str, facts: dict[str, Any]) -> Self:
+        error = cls.__new__(cls)
+        IcechunkError.__init__(error, message, **facts)
+        return error
+
+
+def _restore(cls: type[IcechunkError], message: str, facts: dict[str, Any]) -> IcechunkError:
+    return cls._from_parts(message, facts)
+
+
+class FormatError(IcechunkError):
+    """Stored bytes break the format: they were damaged, or are not what their key says.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, and what would have been right.
+    object_key
+        Key of the object below the repository root, or ``"<bytes>"`` where there is none.
+    file_type
+        What the object should be: ``"snapshot"``, ``"manifest"``, ``"chunk"``, ...
+    field
+        The field of the format in which the problem was found.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        object_key: str = "<bytes>",
+        file_type: str = "object",
+        field: str | None = None,
+    ) -> None:
+        where = f", field {field}" if field else ""
+        super().__init__(
+            f"bad {file_type} {object_key!r}{where}: {problem}",
+            object_key=object_key,
+            file_type=file_type,
+            field=field,
+            problem=problem,
+        )
+
+
+class NotFoundError(IcechunkError):
+    """A repository, branch, tag, snapshot, node, variable or object does not exist."""
+
+
+class AlreadyExistsError(IcechunkError):
+    """Something that had to be new is already there."""
+
+
+class InvalidInputError(IcechunkError, ValueError):
+    """An option, a schema, an expression or rows that the caller gave cannot be used."""
+
+
+class UnsupportedError(IcechunkError):
+    """The input is legal, but uses something that this version does not read or write."""
+
+
+class ConflictError(IcechunkError):
+    """Another commit changed what this one changes; nothing was committed."""
+
+
+class CommitOutcomeUnknownError(IcechunkError):
+    """The store did not say whether the commit landed. Nothing may be deleted or repeated blindly."""
+
+
+class ReadOnlyError(IcechunkError):
+    """A change was asked of something that cannot change: a tag, a snapshot, a read-only store."""
+
+
+class StorageError(IcechunkError):
+    """The object store failed, after retries where they could help.
+
+    ``outcome_unknown`` is true for a write whose answer was lost: it may have landed.
+    """
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False, **facts: Any) -> None:
+        super().__init__(message, outcome_unknown=outcome_unknown, **facts)
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether a write may have landed although it was reported as failed."""
+        return bool(self.facts["outcome_unknown"])
+
+
+class UnauthorizedVirtualChunkError(IcechunkError):
+    """A virtual chunk lies at a place that the user did not authorise; it was not fetched."""
+
+
+class ChunkModifiedError(IcechunkError):
+    """The object behind a virtual chunk is no longer the one that the reference was made for."""

@@ -1,0 +1,1 @@
+"""Versions over objects: refs, history, snapshots, manifests, chunks and commits."""

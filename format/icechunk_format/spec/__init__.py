@@ -1,0 +1,1 @@
+"""Icechunk objects as pure functions: bytes to values and values to bytes."""

@@ -1,0 +1,1 @@
+"""Objects with byte ranges and conditional writes; nothing here knows Icechunk."""

@@ -1,0 +1,1 @@
+"""Icechunk repositories as Apache Spark tables."""
