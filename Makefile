@@ -1,0 +1,50 @@
+# The README's commands, and nothing else. Each works from a clean clone: the environment is a
+# prerequisite, made once and again whenever pyproject.toml changes.
+
+VENV    := .venv
+SPARK40 := .venv-spark-4.0
+PY      := $(VENV)/bin/python
+PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test test-fast test-spark-4.0 check format clean java
+
+help:  ## this list
+	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
+
+demo: $(VENV)/.ready java  ## real data into a local repository, then read with Spark; draws two pictures
+	$(PY) examples/demo.py
+
+test: $(VENV)/.ready $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
+	$(PY) -m pytest
+	$(SPARK40)/bin/python -m pytest tests/spark -m "not newest_spark"
+
+test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
+	$(PY) -m pytest tests/spec tests/arrays tests/storage tests/repository tests/dataset
+
+check: $(VENV)/.ready  ## style, types and the layer rule
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.ready  ## let ruff fix what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:  ## remove the environments and what tests leave
+	rm -rf $(VENV) $(SPARK40) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+
+java:
+	@.ci/check-java
+
+$(VENV)/.ready: pyproject.toml
+	@python=$$(.ci/find-python) && echo "making $(VENV) with $$python (a few minutes, once)" && "$$python" -m venv --clear $(VENV)
+	@$(call PIP,$(VENV)) install "pip>=25.1"
+	@$(call PIP,$(VENV)) install --editable . "pyspark[connect]==4.3.0" --group test --group conformance --group check
+	@touch $@
+
+$(SPARK40)/.ready: pyproject.toml
+	@python=$$(.ci/find-python) && echo "making $(SPARK40) with $$python (a few minutes, once)" && "$$python" -m venv --clear $(SPARK40)
+	@$(call PIP,$(SPARK40)) install "pip>=25.1"
+	@$(call PIP,$(SPARK40)) install --editable . "pyspark[connect]==4.0.5" --group test --group conformance
+	@touch $@
