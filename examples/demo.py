@@ -134,9 +134,8 @@ def main(output: Path) -> None:
             )
             .first()
         )
-        print(
-            f"{name:>12}: {answer['cells']:>7,} cells up to {answer['last'][:4]}, mean {answer['mean']:.3f} K"
-        )
+        cells, last, mean = answer["cells"], answer["last"][:4], answer["mean"]
+        print(f"{name:>12}: {cells:>7,} cells up to {last}, mean {mean:.3f} K")
 
     title("layout=summary: one row per year, computed beside the data")
     summary = reader(spark, path).option("layout", "summary").option("block", "time=1").load()
@@ -151,8 +150,9 @@ def main(output: Path) -> None:
     run.createOrReplaceTempView("run")
     warming = spark.sql(f"""
         SELECT latitude, longitude,
-               avg(air_temperature) FILTER (WHERE time BETWEEN '{FUTURE[0]}' AND '{FUTURE[1]}')
-             - avg(air_temperature) FILTER (WHERE time BETWEEN '{PAST[0]}' AND '{PAST[1]}') AS warming
+            avg(air_temperature) FILTER (WHERE time BETWEEN '{FUTURE[0]}' AND '{FUTURE[1]}')
+            - avg(air_temperature) FILTER (WHERE time BETWEEN '{PAST[0]}' AND '{PAST[1]}')
+            AS warming
         FROM run GROUP BY latitude, longitude""")
     draw_map(warming, output / "map.png")
 
