@@ -1,0 +1,192 @@
+"""Object ids: 12 or 8 raw bytes, and the Crockford base 32 text that keys are made of.
+
+Rules of this file
+------------------
+1. An id is its bytes. Equality, order and hash follow the raw bytes, which is also the order in
+   which the format sorts lists of ids.
+2. Each kind of id is its own type, so that a manifest id is never taken for a snapshot id.
+3. Text is upper case and unpadded; zero bits fill the last character. ``parse`` accepts what
+   people type; ``parse_exact`` accepts only the one spelling that may be an object's name.
+
+Specification: "Common Types".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RFC_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_TO_CROCKFORD = bytes.maketrans(_RFC_ALPHABET, ALPHABET)
+# Crockford reads O as 0 and I, L as 1. Every other byte becomes "=", which base64 then refuses
+# inside a text.
+_FROM_CROCKFORD = bytearray(b"=" * 256)
+for _from, _to in zip(ALPHABET + b"OIL", _RFC_ALPHABET + b"ABB", strict=True):
+    _FROM_CROCKFORD[_from] = _to
+_DIGIT_BITS = 5
+_DIGIT_WEIGHTS = np.array([16, 8, 4, 2, 1], dtype=np.uint8)
+_DIGITS = np.frombuffer(ALPHABET, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class ObjectId:
+    """Base of all ids; use one of the subclasses.
+
+    Parameters
+    ----------
+    raw
+        Exactly ``SIZE`` bytes.
+
+    Raises
+    ------
+    InvalidInputError
+        When ``raw`` has another length.
+    """
+
+    SIZE: ClassVar[int] = 12
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != self.SIZE:
+            raise InvalidInputError(
+                f"a {type(self).__name__} is {self.SIZE} bytes, but {len(self.raw)} were given",
+                found=len(self.raw),
+                allowed=self.SIZE,
+            )
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __str__(self) -> str:
+        return base64.b32encode(self.raw).rstrip(b"=").translate(_TO_CROCKFORD).decode("ascii")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Self], tuple[bytes]]:
+        # Ids travel in bulk between driver and executors: the type and its bytes are enough.
+        return (type(self), (self.raw,))
+
+    @classmethod
+    def text_length(cls) -> int:
+        """Return the number of characters of the id as text."""
+        return -(-cls.SIZE * 8 // _DIGIT_BITS)
+
+    @classmethod
+    def from_random(cls, random_bytes: bytes) -> Self:
+        """Make a new id of random bytes that the caller drew; this layer has no randomness."""
+        return cls(bytes(random_bytes))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an id as people write it: upper or lower case, O for 0, I or L for 1.
+
+        Raises
+        ------
+        InvalidInputError
+            When the text has another length, other characters, or stray bits in its last one.
+        """
+        raw = cls._decode(text)
+        if raw is None:
+            raise InvalidInputError(
+                f"{text!r} is not a {cls.__name__}: {cls.text_length()} characters of Crockford "
+                "base 32 (0-9 and A-Z without I, L, O, U) are expected",
+                found=text,
+                allowed=f"{cls.text_length()} characters of Crockford base 32",
+            )
+        return cls(raw)
+
+    @classmethod
+    def parse_exact(cls, text: str) -> Self | None:
+        """Read an object's name; None when it is not the one canonical spelling of an id.
+
+        Names in other spellings are not Icechunk's objects. Taking them for the id that they
+        resemble would let a collector delete or keep the wrong object.
+        """
+        raw = cls._decode(text)
+        if raw is None:
+            return None
+        found = cls(raw)
+        return found if str(found) == text else None
+
+    @classmethod
+    def _decode(cls, text: str) -> bytes | None:
+        if len(text) != cls.text_length() or not text.isascii():
+            return None
+        digits = text.upper().encode("ascii").translate(bytes(_FROM_CROCKFORD))
+        padding = b"=" * (-len(digits) % 8)
+        try:
+            raw = base64.b32decode(digits + padding)
+        except (binascii.Error, ValueError):
+            return None
+        if len(raw) != cls.SIZE or base64.b32encode(raw).rstrip(b"=") != digits:
+            return None
+        return raw
+
+
+class SnapshotId(ObjectId):
+    """Id of a snapshot and of its transaction log."""
+
+    __slots__ = ()
+
+
+class ManifestId(ObjectId):
+    """Id of a chunk manifest."""
+
+    __slots__ = ()
+
+
+class ChunkId(ObjectId):
+    """Id of a chunk object."""
+
+    __slots__ = ()
+
+
+class NodeId(ObjectId):
+    """Id of an array or group; it survives updates and moves of the node."""
+
+    __slots__ = ()
+
+    SIZE: ClassVar[int] = 8
+
+
+# The first snapshot of a repository that 2.x created. Older repositories have a random one, so
+# "the root" always means "the snapshot without a parent", never this constant.
+INITIAL_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")
+
+
+def encode_many(raw: NDArray[np.uint8]) -> list[str]:
+    """Write many ids as text at once.
+
+    Parameters
+    ----------
+    raw
+        uint8, shape (n, size): one id per row, of 12 or 8 bytes.
+
+    Returns
+    -------
+    list of str
+        n texts, each equal to ``str`` of the id in the same row.
+    """
+    n, size = raw.shape
+    if n == 0:
+        return []
+    length = -(-size * 8 // _DIGIT_BITS)
+    bits = np.zeros((n, length * _DIGIT_BITS), dtype=np.uint8)
+    bits[:, : size * 8] = np.unpackbits(np.ascontiguousarray(raw, dtype=np.uint8), axis=1)
+    digits = bits.reshape(n, length, _DIGIT_BITS) @ _DIGIT_WEIGHTS
+    texts: list[str] = _DIGITS[digits].view(f"S{length}").ravel().astype(f"U{length}").tolist()
+    return texts

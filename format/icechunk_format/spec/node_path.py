@@ -1,0 +1,97 @@
+"""Paths of groups and arrays inside a repository: ``/``, ``/foo``, ``/foo/bar``.
+
+Rules of this file
+------------------
+1. A path is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing slash but the
+   root's, no NUL. Everything else that UTF-8 can say is a legal segment.
+2. The order of nodes in a snapshot is the order of the raw UTF-8 bytes of the whole path. Python
+   compares strings by code point, and UTF-8 keeps that order, so ``<`` on a ``NodePath`` is it.
+3. The ``to`` column of a transaction log's moves is sorted component by component instead
+   (``/a/b`` before ``/a-b``); ``component_order`` is the key for that one list.
+
+Specification: "Node Paths"; the order of rule 2 is what existing libraries write and search by.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from icechunk_format.errors import InvalidInputError
+
+NodePath = NewType("NodePath", str)
+
+ROOT = NodePath("/")
+
+
+def parse_node_path(text: str) -> NodePath:
+    """Check a path and return it as a ``NodePath``.
+
+    Raises
+    ------
+    InvalidInputError
+        When the text is not absolute, not canonical, or not writable as UTF-8.
+    """
+    problem = _problem(text)
+    if problem is not None:
+        raise InvalidInputError(
+            f"{text!r} is not a node path: {problem}; write it like '/', '/group' or "
+            "'/group/array'",
+            found=text,
+            allowed="an absolute path without empty, '.' or '..' segments",
+        )
+    return NodePath(text)
+
+
+def _problem(text: str) -> str | None:
+    if text == "/":
+        return None
+    if not text.startswith("/"):
+        return "it does not start with '/'"
+    if text.endswith("/"):
+        return "it ends with '/'"
+    if "\0" in text:
+        return "it holds a NUL character"
+    for segment in text[1:].split("/"):
+        if segment in ("", ".", ".."):
+            return f"it holds the segment {segment!r}"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "it holds half of a surrogate pair, which UTF-8 cannot express"
+    return None
+
+
+def join(parent_path: NodePath, child_name: str) -> NodePath:
+    """Return the path of a child; raises InvalidInputError when the name is not one segment."""
+    if "/" in child_name:
+        raise InvalidInputError(
+            f"{child_name!r} is not the name of one node: it holds '/'",
+            found=child_name,
+            allowed="one path segment",
+        )
+    prefix = "" if parent_path == ROOT else parent_path
+    return parse_node_path(f"{prefix}/{child_name}")
+
+
+def parent(path: NodePath) -> NodePath | None:
+    """Return the path of the group that holds the node; None for the root."""
+    if path == ROOT:
+        return None
+    return NodePath(path.rpartition("/")[0] or "/")
+
+
+def name(path: NodePath) -> str:
+    """Return the last segment; the empty string for the root."""
+    return path.rpartition("/")[2]
+
+
+def is_below(path: NodePath, ancestor: NodePath) -> bool:
+    """Tell whether a node lies inside a group at any depth; a node is not below itself."""
+    if path == ancestor:
+        return False
+    return ancestor == ROOT or path.startswith(ancestor + "/")
+
+
+def component_order(path: NodePath) -> tuple[str, ...]:
+    """Return the sort key of the moves in a transaction log: segment by segment."""
+    return () if path == ROOT else tuple(path[1:].split("/"))

@@ -1,0 +1,121 @@
+"""Keys of all objects of a repository, relative to its root.
+
+Rules of this file
+------------------
+1. Keys are made here and nowhere else, so that a search for a prefix ends in this file.
+2. A name that comes from outside must not leave its prefix: what would escape is refused.
+
+Specification: "File Layout", "Updates to the repo info file"; the ``refs/`` keys belong to spec
+version 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.ids import SnapshotId
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.ids import ChunkId, ManifestId
+
+REPO = "repo"
+CONFIG_YAML = "config.yaml"
+
+SNAPSHOTS = "snapshots/"
+MANIFESTS = "manifests/"
+TRANSACTIONS = "transactions/"
+CHUNKS = "chunks/"
+OVERWRITTEN = "overwritten/"
+REFS = "refs/"
+
+# 3000-01-01T00:00:00Z in milliseconds: backups are named by the time left until then, so that a
+# listing shows the newest first.
+_BACKUP_EPOCH_MS = 32_503_680_000_000
+_BACKUP_DIGITS = 14
+
+
+def snapshot_key(snapshot_id: SnapshotId) -> str:
+    """Return the key of a snapshot file."""
+    return f"{SNAPSHOTS}{snapshot_id}"
+
+
+def manifest_key(manifest_id: ManifestId) -> str:
+    """Return the key of a manifest file."""
+    return f"{MANIFESTS}{manifest_id}"
+
+
+def transaction_log_key(snapshot_id: SnapshotId) -> str:
+    """Return the key of the transaction log of a snapshot."""
+    return f"{TRANSACTIONS}{snapshot_id}"
+
+
+def chunk_key(chunk_id: ChunkId) -> str:
+    """Return the key of a chunk object."""
+    return f"{CHUNKS}{chunk_id}"
+
+
+def overwritten_key(name: str) -> str:
+    """Return the key of a backup of ``repo`` or ``config.yaml``.
+
+    Raises
+    ------
+    InvalidInputError
+        When the name is empty or would point out of ``overwritten/``.
+    """
+    if not is_backup_name(name):
+        raise InvalidInputError(
+            f"{name!r} is not the name of a backup: names have no NUL and no empty, '.' or '..' "
+            "segment",
+            found=name,
+            allowed="a relative name such as 'repo.30729294865234.S0CHS5WSF158RN937BP0'",
+        )
+    return f"{OVERWRITTEN}{name}"
+
+
+def is_backup_name(name: str) -> bool:
+    """Tell whether a stored ``backup_path`` stays inside ``overwritten/``."""
+    return "\0" not in name and not any(s in ("", ".", "..") for s in name.split("/"))
+
+
+def backup_name(now_ms: int, random12: bytes, *, of: str = REPO) -> str:
+    """Return the name below ``overwritten/`` for a copy of an object that is to be replaced.
+
+    Parameters
+    ----------
+    now_ms
+        Milliseconds since 1970-01-01T00:00:00Z.
+    random12
+        12 random bytes, so that two writers of one millisecond do not meet.
+    of
+        Which object is backed up: ``repo``, or ``config.yaml`` of spec version 1.
+
+    Raises
+    ------
+    InvalidInputError
+        When the time lies outside the years that the name can hold.
+    """
+    left = _BACKUP_EPOCH_MS - now_ms
+    if not 0 <= left < 10**_BACKUP_DIGITS:
+        raise InvalidInputError(
+            f"the clock says {now_ms} ms since 1970, but backups can only be named for times "
+            f"before the year 3000; set the clock of this machine",
+            found=now_ms,
+            allowed=f"{_BACKUP_EPOCH_MS - 10**_BACKUP_DIGITS + 1} to {_BACKUP_EPOCH_MS}",
+        )
+    return f"{of}.{left:0{_BACKUP_DIGITS}d}.{SnapshotId.from_random(random12)}"
+
+
+def branch_ref_key(name: str) -> str:
+    """Return the key of a branch in spec version 1."""
+    return f"{REFS}branch.{name}/ref.json"
+
+
+def tag_ref_key(name: str) -> str:
+    """Return the key of a tag in spec version 1."""
+    return f"{REFS}tag.{name}/ref.json"
+
+
+def tag_tombstone_key(name: str) -> str:
+    """Return the key of the empty object that marks a deleted tag in spec version 1."""
+    return f"{REFS}tag.{name}/ref.json.deleted"
