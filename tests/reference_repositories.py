@@ -157,7 +157,7 @@ def linear_history(directory: Path, spec_version: int = 2) -> ReferenceRepositor
 
 
 def branches_and_tags(directory: Path, spec_version: int = 2) -> ReferenceRepository:
-    """Make two branches that parted, one branch and two tags on older snapshots, one deleted tag."""
+    """Make two branches that parted, others on older snapshots, and delete a tag."""
     repository, built = _create(directory, spec_version)
     session = repository.writable_session("main")
     _add_weather(session.store)
@@ -198,7 +198,7 @@ def nested_groups(directory: Path, spec_version: int = 2) -> ReferenceRepository
 
 
 def inline_and_native_chunks(directory: Path, spec_version: int = 2) -> ReferenceRepository:
-    """Write one array whose chunks lie on both sides of the inline threshold, with chunks missing."""
+    """Write one array whose chunks lie on both sides of the inline threshold; some are missing."""
     repository, built = _create(directory, spec_version)
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
@@ -282,7 +282,7 @@ def split_manifests(directory: Path, spec_version: int = 2) -> ReferenceReposito
     built.snapshots["touched"] = session.commit("touch one split cell")
 
     plain = icechunk.RepositoryConfig.default()
-    plain.manifest = icechunk.ManifestConfig(splitting=icechunk.ManifestSplittingConfig({}))
+    plain.manifest = icechunk.ManifestConfig(splitting=icechunk.ManifestSplittingConfig(()))
     repository = icechunk.Repository.open(
         icechunk.local_filesystem_storage(str(directory)), config=plain
     )
@@ -380,7 +380,7 @@ def virtual_chunks(directory: Path, spec_version: int = 2) -> ReferenceRepositor
 
 
 def named_container(directory: Path, spec_version: int = 2) -> ReferenceRepository:
-    """Write locations of the form ``vcc://NAME/path`` beside absolute ones in the same container."""
+    """Write locations of the form ``vcc://NAME/path`` beside absolute ones of one container."""
     source, prefix = _virtual_source(directory)
     store = icechunk.local_filesystem_store(str(source))
     container = icechunk.VirtualChunkContainer(prefix, store, name="sources")
