@@ -1,0 +1,377 @@
+"""FlexBuffers, the self-describing encoding of JSON values in files of spec version 2.
+
+The runtime library has a FlexBuffers module, but it trusts its input and writes other integer
+types than the reference does, so both directions are written here.
+
+Rules of this file
+------------------
+1. Only ``FormatError`` leaves a decoder, whatever the bytes are. FlexBuffers lets many values share
+   one child, so a small input can describe a huge tree: values, text bytes and depth are counted
+   against budgets that are independent of what the input claims.
+2. Every FlexBuffers type is read. What has no JSON counterpart becomes the nearest Python value:
+   keys are ``str``, blobs are ``bytes``.
+3. The encoder writes what the reference's serializer writes for JSON: maps with keys sorted by
+   bytes, booleans as booleans, non-negative integers unsigned at minimal width, negative ones
+   signed, floats in 32 bits when that loses nothing, vectors untyped. Equal input, equal bytes.
+
+Spec: "MetadataItem" and "Repo.config"; https://flatbuffers.dev/internals (FlexBuffers).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final, Never
+
+from icechunk_format.errors import FormatError, InvalidInputError
+
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 1_000_000
+MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+
+_NULL, _INT, _UINT, _FLOAT, _KEY, _STRING = range(6)
+_INDIRECT_INT, _INDIRECT_UINT, _INDIRECT_FLOAT, _MAP, _VECTOR = range(6, 11)
+_VECTOR_INT, _VECTOR_UINT, _VECTOR_FLOAT, _VECTOR_KEY, _VECTOR_OLD_STRING = range(11, 16)
+_FIXED_FIRST, _FIXED_LAST = 16, 24  # (int, uint, float) x (2, 3, 4) elements
+_BLOB, _BOOL, _VECTOR_BOOL = 25, 26, 36
+
+_ELEMENT_OF: Final = {
+    _VECTOR_INT: _INT,
+    _VECTOR_UINT: _UINT,
+    _VECTOR_FLOAT: _FLOAT,
+    _VECTOR_KEY: _KEY,
+    # The deprecated vector of strings lost the width of its elements; as the FlexBuffers library
+    # does, its elements are read as NUL-terminated keys.
+    _VECTOR_OLD_STRING: _KEY,
+    _VECTOR_BOOL: _BOOL,
+}
+_SIGNED: Final = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
+_UNSIGNED: Final = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
+_FLOATING: Final = {2: "<e", 4: "<f", 8: "<d"}
+
+
+def decode_flexbuffer(
+    data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
+) -> Any:
+    """Read one FlexBuffer.
+
+    Parameters
+    ----------
+    data
+        The whole buffer, root at its end.
+    object_key, field, file_type
+        Where the bytes came from, for the error text.
+
+    Returns
+    -------
+    Any
+        ``None``, ``bool``, ``int``, ``float``, ``str``, ``bytes`` (blobs), ``list`` or ``dict``.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not a FlexBuffer, or describe more than the limits of this module allow.
+    """
+    return _FlexReader(bytes(data), object_key, field, file_type).root()
+
+
+class _FlexReader:
+    """One pass over one buffer; holds the budgets that keep shared children from multiplying."""
+
+    def __init__(self, data: bytes, object_key: str, field: str, file_type: str) -> None:
+        self._data = data
+        self._where = {"object_key": object_key, "field": field, "file_type": file_type}
+        self._values_left = MAX_VALUES
+        self._text_left = MAX_TEXT_BYTES
+
+    def root(self) -> Any:
+        if len(self._data) < 3:
+            self._fail(f"a FlexBuffer has at least 3 bytes, found {len(self._data)}")
+        width = self._data[-1]
+        if width not in _UNSIGNED:
+            self._fail(f"root width {width} is not 1, 2, 4 or 8")
+        return self._value(len(self._data) - 2 - width, width, self._data[-2], 0)
+
+    def _fail(self, problem: str) -> Never:
+        raise FormatError(f"{problem}; the value is damaged or not a FlexBuffer", **self._where)
+
+    def _scalar(self, formats: dict[int, str], position: int, width: int) -> Any:
+        if width not in formats:
+            self._fail(f"a number of width {width} at byte {position} does not exist")
+        if position < 0 or position + width > len(self._data):
+            self._fail(f"a number at byte {position} lies outside the {len(self._data)} bytes")
+        return struct.unpack_from(formats[width], self._data, position)[0]
+
+    def _follow(self, position: int, width: int) -> int:
+        target: int = position - self._scalar(_UNSIGNED, position, width)
+        if target < 0:
+            self._fail(f"the offset at byte {position} points before the start")
+        return target
+
+    def _spend(self, count: int) -> None:
+        self._values_left -= count
+        if self._values_left < 0:
+            self._fail(f"more than {MAX_VALUES} values")
+
+    def _value(self, position: int, width: int, packed: int, depth: int) -> Any:
+        self._spend(1)
+        kind, child_width = packed >> 2, 1 << (packed & 3)
+        if kind == _NULL:
+            return None
+        if kind == _INT:
+            return self._scalar(_SIGNED, position, width)
+        if kind == _UINT:
+            return self._scalar(_UNSIGNED, position, width)
+        if kind == _FLOAT:
+            return self._scalar(_FLOATING, position, width)
+        if kind == _BOOL:
+            return self._scalar(_UNSIGNED, position, width) != 0
+        target = self._follow(position, width)
+        if kind == _KEY:
+            return self._key(target)
+        if kind == _STRING:
+            return self._text(self._sized_bytes(target, child_width))
+        if kind == _BLOB:
+            return self._sized_bytes(target, child_width)
+        if kind == _INDIRECT_INT:
+            return self._scalar(_SIGNED, target, child_width)
+        if kind == _INDIRECT_UINT:
+            return self._scalar(_UNSIGNED, target, child_width)
+        if kind == _INDIRECT_FLOAT:
+            return self._scalar(_FLOATING, target, child_width)
+        if depth >= MAX_DEPTH:
+            self._fail(f"values are nested deeper than {MAX_DEPTH}")
+        if kind == _MAP:
+            return self._map(target, child_width, depth + 1)
+        if kind == _VECTOR:
+            return self._vector(target, child_width, depth + 1)
+        if kind in _ELEMENT_OF:
+            count = self._count(target, child_width, child_width)
+            return self._typed(target, child_width, _ELEMENT_OF[kind], count, depth + 1)
+        if _FIXED_FIRST <= kind <= _FIXED_LAST:
+            element = (_INT, _UINT, _FLOAT)[(kind - _FIXED_FIRST) % 3]
+            count = 2 + (kind - _FIXED_FIRST) // 3
+            return self._typed(target, child_width, element, count, depth + 1)
+        self._fail(f"type {kind} at byte {position} is not a FlexBuffers type")
+
+    def _count(self, target: int, width: int, element_bytes: int) -> int:
+        count: int = self._scalar(_UNSIGNED, target - width, width)
+        if count * element_bytes > len(self._data) - target:
+            self._fail(f"{count} elements at byte {target} need more bytes than there are")
+        return count
+
+    def _sized_bytes(self, target: int, width: int) -> bytes:
+        count = self._count(target, width, 1)
+        self._text_left -= count
+        if self._text_left < 0:
+            self._fail(f"strings and blobs of more than {MAX_TEXT_BYTES} bytes in all")
+        return self._data[target : target + count]
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self._fail(f"a string is not UTF-8 ({error.reason} at its byte {error.start})")
+
+    def _key(self, target: int) -> str:
+        end = self._data.find(b"\0", target)
+        if end < 0:
+            self._fail(f"the key at byte {target} has no end")
+        self._text_left -= end - target
+        if self._text_left < 0:
+            self._fail(f"keys and strings of more than {MAX_TEXT_BYTES} bytes in all")
+        return self._text(self._data[target:end])
+
+    def _typed(self, target: int, width: int, element: int, count: int, depth: int) -> list[Any]:
+        packed = element << 2
+        return [self._value(target + i * width, width, packed, depth) for i in range(count)]
+
+    def _vector(self, target: int, width: int, depth: int) -> list[Any]:
+        # Every element is followed, after all elements, by one byte of type.
+        count = self._count(target, width, width + 1)
+        types = target + count * width
+        return [
+            self._value(target + i * width, width, self._data[types + i], depth)
+            for i in range(count)
+        ]
+
+    def _map(self, target: int, width: int, depth: int) -> dict[str, Any]:
+        keys_at = self._follow(target - 3 * width, width)
+        keys_width = self._scalar(_UNSIGNED, target - 2 * width, width)
+        if keys_width not in _UNSIGNED:
+            self._fail(f"map keys of width {keys_width} do not exist")
+        values = self._vector(target, width, depth)
+        count = self._count(keys_at, keys_width, keys_width)
+        if count != len(values):
+            self._fail(f"a map has {count} keys for {len(values)} values")
+        self._spend(count)
+        keys = [self._key(self._follow(keys_at + i * keys_width, keys_width)) for i in range(count)]
+        return dict(zip(keys, values, strict=True))
+
+
+def encode_flexbuffer(value: Any) -> bytes:
+    """Write a JSON value as one FlexBuffer, as the reference does.
+
+    Parameters
+    ----------
+    value
+        ``None``, ``bool``, ``int`` (64 bits), finite ``float``, ``str``, ``bytes``, ``list``,
+        ``tuple`` or ``dict`` with ``str`` keys.
+
+    Raises
+    ------
+    InvalidInputError
+        The value, or something in it, is not JSON.
+    """
+    writer = _FlexWriter()
+    slot = writer.store(value, 0)
+    width = slot.root_width(len(writer.out))
+    writer.align(width)
+    writer.out += slot.at(len(writer.out), width)
+    writer.out += bytes((slot.packed(width), width))
+    return bytes(writer.out)
+
+
+class _Slot:
+    """A value ready to be put in a parent: inline bits, or an offset to what is stored already."""
+
+    __slots__ = ("is_offset", "kind", "number", "width")
+
+    def __init__(self, kind: int, number: int | float, width: int, *, is_offset: bool) -> None:
+        self.kind = kind
+        self.number = number
+        self.width = width
+        self.is_offset = is_offset
+
+    def fits(self, position: int, width: int) -> bool:
+        if self.is_offset:
+            return position - self.number < 1 << (8 * width)
+        return self.width <= width
+
+    def root_width(self, end: int) -> int:
+        # The offset counts from where the root will lie, which alignment to its width can move.
+        return next(w for w in (1, 2, 4, 8) if self.fits(end + (-end) % w, w))
+
+    def at(self, position: int, width: int) -> bytes:
+        if self.is_offset:
+            return struct.pack(_UNSIGNED[width], position - int(self.number))
+        if self.kind == _FLOAT:
+            return struct.pack(_FLOATING[width], self.number)
+        return struct.pack((_SIGNED if self.kind == _INT else _UNSIGNED)[width], self.number)
+
+    def packed(self, parent_width: int) -> int:
+        width = self.width if self.is_offset else max(self.width, parent_width)
+        return self.kind << 2 | (width.bit_length() - 1)
+
+
+class _FlexWriter:
+    def __init__(self) -> None:
+        self.out = bytearray()
+
+    def align(self, width: int) -> None:
+        self.out += bytes(-len(self.out) % width)
+
+    def store(self, value: Any, depth: int) -> _Slot:
+        if depth > MAX_DEPTH:
+            raise InvalidInputError(
+                f"a metadata value is nested deeper than {MAX_DEPTH}; flatten it"
+            )
+        if value is None:
+            return _Slot(_NULL, 0, 1, is_offset=False)
+        if isinstance(value, bool):
+            return _Slot(_BOOL, int(value), 1, is_offset=False)
+        if isinstance(value, int):
+            return self._integer(value)
+        if isinstance(value, float):
+            return self._float(value)
+        if isinstance(value, str):
+            return self._sized(_STRING, _utf8(value), b"\0")
+        if isinstance(value, bytes):
+            return self._sized(_BLOB, value, b"")
+        if isinstance(value, list | tuple):
+            return self._vector(_VECTOR, [self.store(item, depth + 1) for item in value], ())
+        if isinstance(value, dict):
+            return self._map(value, depth)
+        raise InvalidInputError(
+            f"a metadata value is a {type(value).__name__}; allowed are null, booleans, numbers, "
+            "strings, lists and maps with string keys"
+        )
+
+    @staticmethod
+    def _integer(value: int) -> _Slot:
+        if not -(1 << 63) <= value < 1 << 64:
+            raise InvalidInputError(f"the integer {value} does not fit 64 bits; use a string")
+        if value >= 0:
+            return _Slot(_UINT, value, _unsigned_width(value), is_offset=False)
+        width = next(w for w in (1, 2, 4, 8) if value >= -(1 << (8 * w - 1)))
+        return _Slot(_INT, value, width, is_offset=False)
+
+    @staticmethod
+    def _float(value: float) -> _Slot:
+        if not math.isfinite(value):
+            raise InvalidInputError(
+                f"the number {value} has no JSON form; use null or a string instead"
+            )
+        try:
+            is_exact = struct.unpack("<f", struct.pack("<f", value))[0] == value
+        except OverflowError:
+            is_exact = False
+        return _Slot(_FLOAT, value, 4 if is_exact else 8, is_offset=False)
+
+    def _sized(self, kind: int, raw: bytes, end: bytes) -> _Slot:
+        width = _unsigned_width(len(raw))
+        self.align(width)
+        self.out += struct.pack(_UNSIGNED[width], len(raw))
+        slot = _Slot(kind, len(self.out), width, is_offset=True)
+        self.out += raw + end
+        return slot
+
+    def _vector(self, kind: int, slots: list[_Slot], prefix: tuple[_Slot, ...]) -> _Slot:
+        # The offsets depend on the width and the width on the offsets: take the first that works.
+        head = [*prefix, _Slot(_UINT, len(slots), _unsigned_width(len(slots)), is_offset=False)]
+        for width in (1, 2, 4, 8):
+            start = len(self.out) + (-len(self.out)) % width
+            cells = [*head, *slots]
+            if all(cell.fits(start + i * width, width) for i, cell in enumerate(cells)):
+                break
+        self.align(width)
+        for cell in cells:
+            self.out += cell.at(len(self.out), width)
+        target = start + len(head) * width
+        if kind != _VECTOR_KEY:
+            self.out += bytes(slot.packed(width) for slot in slots)
+        return _Slot(kind, target, width, is_offset=True)
+
+    def _map(self, value: dict[Any, Any], depth: int) -> _Slot:
+        names: list[tuple[bytes, Any]] = []
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidInputError(
+                    f"a metadata map has the key {key!r} of type {type(key).__name__}; "
+                    "keys must be strings"
+                )
+            if "\0" in key:
+                raise InvalidInputError(f"the metadata key {key!r} contains a NUL; remove it")
+            names.append((_utf8(key), item))
+        names.sort(key=lambda pair: pair[0])
+        keys = []
+        for name, _ in names:
+            keys.append(_Slot(_KEY, len(self.out), 1, is_offset=True))
+            self.out += name + b"\0"
+        values = [self.store(item, depth + 1) for _, item in names]
+        key_vector = self._vector(_VECTOR_KEY, keys, ())
+        key_width = _Slot(_UINT, key_vector.width, 1, is_offset=False)
+        return self._vector(_MAP, values, (key_vector, key_width))
+
+
+def _unsigned_width(value: int) -> int:
+    return next(w for w in (1, 2, 4, 8) if value < 1 << (8 * w))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"the text {text!r} holds a lone surrogate, which UTF-8 cannot store; remove it"
+        ) from error
