@@ -1,0 +1,186 @@
+r"""What a URL says: which kind of store, which bucket, which path. Pure text work.
+
+| URL | kind | bucket | path |
+|---|---|---|---|
+| ``data/era5``, ``~/x``, ``C:\x``, ``file:///x`` | local | - | absolute path |
+| ``memory://a/b`` | memory | - | ``a/b`` |
+| ``s3://bucket/a`` (``s3a``, ``s3n``) | s3 | bucket | ``a`` |
+| ``gs://bucket/a`` (``gcs``) | gs | bucket | ``a`` |
+| ``az://container/a``, ``abfs(s)://container@account.host/a`` | az | container | ``a`` |
+| ``http(s)://host/a`` | http | - | ``a`` |
+| anything else with ``scheme://`` or ``a::b`` | other | - | left to fsspec |
+
+Keys in ``s3``, ``gs`` and ``az`` URLs are verbatim, as in fsspec: nothing is percent-decoded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from icechunk_format.errors import InvalidInputError
+
+Kind: TypeAlias = Literal["local", "memory", "s3", "gs", "az", "http", "other"]
+
+_SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+)://")
+_CHAINED: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+::")
+_KINDS: Final[dict[str, Kind]] = {
+    "file": "local",
+    "local": "local",
+    "memory": "memory",
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "http",
+}
+_CANONICAL_SCHEME: Final = {"s3": "s3", "gs": "gs", "az": "az"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A URL taken apart.
+
+    Attributes
+    ----------
+    kind
+        Which store it is in.
+    url
+        The URL in one spelling: no slash at the end, local paths absolute and without scheme.
+    shown_url
+        The same for people: without user, password and query.
+    bucket
+        Bucket or container; empty where the kind has none.
+    path
+        Path of the root within the bucket, without slashes at its ends; absolute for ``local``.
+    account
+        Azure account, where the URL names it.
+    """
+
+    kind: Kind
+    url: str
+    shown_url: str
+    bucket: str = ""
+    path: str = ""
+    account: str | None = None
+
+    @property
+    def root_prefix(self) -> str:
+        """What stands before a key in the bucket: empty, or the path with a slash."""
+        return f"{self.path}/" if self.path else ""
+
+
+def parse_url(url: str) -> Address:
+    """Take a URL apart.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, names no bucket, or has a query, a fragment or ``..`` where none can be.
+    """
+    if not url.strip():
+        raise InvalidInputError("the storage path is empty; give a local path or a URL")
+    match = _SCHEME.match(url)
+    if match is None:
+        if _CHAINED.match(url):
+            return Address(kind="other", url=url, shown_url=_shown(url))
+        return _local(os.path.expanduser(url))
+    scheme = match.group(1).lower()
+    rest = url[match.end() :]
+    kind = _KINDS.get(scheme, "other")
+    if "::" in url or kind == "other":
+        return Address(kind="other", url=url.rstrip("/"), shown_url=_shown(url.rstrip("/")))
+    if kind == "local":
+        return _local_url(url)
+    if kind == "http":
+        return _http(url)
+    if kind == "memory":
+        path = rest.strip("/")
+        _check_path(path, url)
+        return Address(
+            kind="memory", url=f"memory://{path}", shown_url=f"memory://{path}", path=path
+        )
+    return _bucket(kind, scheme, rest, url)
+
+
+def _local(path: str) -> Address:
+    if "\0" in path:
+        raise InvalidInputError("the storage path holds a NUL character; give a plain path")
+    absolute = os.path.abspath(path)
+    return Address(kind="local", url=absolute, shown_url=absolute, path=absolute)
+
+
+def _local_url(url: str) -> Address:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidInputError(
+            f"{_shown(url)} names the host {parts.netloc!r}, but file URLs reach this machine "
+            "only; write file:///path with three slashes"
+        )
+    # '?' and '#' are ordinary characters of file names, and urlsplit would cut them off.
+    path = unquote(url.split("://", 1)[1].removeprefix(parts.netloc))
+    if re.match(r"^/[A-Za-z]:", path):
+        path = path[1:]
+    return _local(path)
+
+
+def _http(url: str) -> Address:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise InvalidInputError(f"{_shown(url)} names no host; write https://host/path")
+    if parts.query or parts.fragment:
+        raise InvalidInputError(
+            f"{_shown(url)} has a query or a fragment, which cannot be put behind every key; "
+            "give the URL of the folder alone"
+        )
+    path = parts.path.strip("/")
+    _check_path(path, url)
+    normal = f"{parts.scheme.lower()}://{parts.netloc}/{path}".rstrip("/")
+    return Address(kind="http", url=normal, shown_url=_shown(normal), path=path)
+
+
+def _bucket(kind: Kind, scheme: str, rest: str, url: str) -> Address:
+    bucket, _, path = rest.partition("/")
+    account = None
+    if kind == "az" and "@" in bucket:
+        bucket, _, host = bucket.partition("@")
+        account = host.partition(".")[0]
+    if not bucket:
+        thing = "container" if kind == "az" else "bucket"
+        raise InvalidInputError(f"{_shown(url)} names no {thing}; write {scheme}://{thing}/path")
+    if "@" in bucket or ":" in bucket:
+        raise InvalidInputError(
+            f"{_shown(url)} has credentials or a port where the bucket stands; give them as "
+            "storage.key, storage.secret and storage.endpoint_url"
+        )
+    path = path.strip("/")
+    _check_path(path, url)
+    normal = f"{_CANONICAL_SCHEME[kind]}://{bucket}" + (f"/{path}" if path else "")
+    return Address(
+        kind=kind, url=normal, shown_url=normal, bucket=bucket, path=path, account=account
+    )
+
+
+def _check_path(path: str, url: str) -> None:
+    if path and any(segment in ("", ".", "..") for segment in path.split("/")):
+        raise InvalidInputError(
+            f"{_shown(url)} has an empty, '.' or '..' segment; write the path without it"
+        )
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what may be a credential: user, password, query and fragment."""
+    head, separator, rest = url.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    authority = authority.rpartition("@")[2]
+    path = re.split(r"[?#]", path, maxsplit=1)[0]
+    return f"{re.sub(r'//[^/@]*@', '//', head)}{separator}{authority}{slash}{path}"

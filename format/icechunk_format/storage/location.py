@@ -1,0 +1,118 @@
+"""Where a repository (or a virtual chunk) is, and how to open it.
+
+A :class:`Location` is a recipe: a URL, the choice of client and the options. It travels to
+executors; the clients it stands for stay in their process. Option values never show in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.storage.address import Address, parse_url
+from icechunk_format.storage.local import LocalStorage
+from icechunk_format.storage.memory import MemoryStorage
+from icechunk_format.storage.options import StorageOptions, parse_options
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.protocol import Storage
+
+Client: TypeAlias = Literal["auto", "obstore", "fsspec"]
+
+_CLIENTS: Final = ("auto", "obstore", "fsspec")
+_OBSTORE_KINDS: Final = ("s3", "gs", "az", "http", "memory")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Location:
+    """A place that objects are kept at.
+
+    Parameters
+    ----------
+    url
+        Local path, ``file://``, ``memory://``, ``s3://``, ``gs://``, ``az://``, ``abfs(s)://``,
+        ``http(s)://`` (read only), or any other URL that fsspec opens.
+    client
+        ``"auto"`` (obstore for s3, gs, az and http, fsspec for URLs that are not known here),
+        ``"obstore"`` or ``"fsspec"``.
+    options
+        ``storage.*`` without the prefix; see :mod:`icechunk_format.storage.options`.
+
+    Raises
+    ------
+    InvalidInputError
+        The URL, the client or an option cannot be used.
+    """
+
+    url: str
+    client: Client = field(default="auto", kw_only=True)
+    options: Mapping[str, str] = field(default=StorageOptions({}), kw_only=True)
+
+    def __post_init__(self) -> None:
+        address = parse_url(self.url)
+        if self.client not in _CLIENTS:
+            raise InvalidInputError(
+                f"storage.client is {self.client!r}; it can be {', '.join(_CLIENTS)}"
+            )
+        if self.client == "obstore" and address.kind not in _OBSTORE_KINDS:
+            raise InvalidInputError(
+                f"storage.client=obstore cannot serve {address.shown_url}; leave storage.client out"
+            )
+        kind = address.kind
+        if self.client == "fsspec" and kind in ("local", "memory"):
+            kind = "other"
+        object.__setattr__(self, "url", address.url)
+        object.__setattr__(self, "options", parse_options(kind, self.options))
+
+    @property
+    def address(self) -> Address:
+        """The URL taken apart."""
+        return parse_url(self.url)
+
+    def __str__(self) -> str:
+        return self.address.shown_url
+
+    def __repr__(self) -> str:
+        return f"Location({str(self)!r}, client={self.client!r}, options={self.options!r})"
+
+
+_opened: dict[tuple[int, Location, int], Storage] = {}
+
+
+def open_storage(location: Location) -> Storage:
+    """Return the storage of a location; the same one each time within a process.
+
+    Nothing is contacted before the first verb. What the environment says about credentials and
+    endpoints is part of what "the same" means, so a changed environment gives a new storage.
+    """
+    key = (os.getpid(), location, _environment_mark(location))
+    storage = _opened.get(key)
+    if storage is None:
+        storage = _opened.setdefault(key, _make(location))
+    return storage
+
+
+def _environment_mark(location: Location) -> int:
+    if location.url.startswith(("/", "memory:")):
+        return 0
+    prefixes = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY")
+    return hash(tuple(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
+
+
+def _make(location: Location) -> Storage:
+    address = location.address
+    options = parse_options_of(location)
+    if location.client == "auto" and address.kind == "local":
+        return LocalStorage(address.path, follow_symlinks=options.flag("follow_symlinks"))
+    if location.client == "auto" and address.kind == "memory":
+        return MemoryStorage(address.path)
+    raise InvalidInputError(f"no client for {location}")
+
+
+def parse_options_of(location: Location) -> StorageOptions:
+    """Return the checked options of a location."""
+    options = location.options
+    return options if isinstance(options, StorageOptions) else StorageOptions(options)

@@ -1,0 +1,191 @@
+"""Objects in this process's memory, with the whole contract: for tests and small experiments.
+
+One space per process serves every ``memory://`` URL, so that two openings of one URL meet, and
+a URL below another sees its objects. A forked child keeps what its parent had at the fork.
+"""
+
+# ruff: noqa: D102 - the verbs are described once, in protocol.py
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import StorageError
+from icechunk_format.storage.protocol import (
+    NO_ATTRIBUTES,
+    OVERWRITE,
+    Condition,
+    CreateOnly,
+    DeleteFailure,
+    Fetched,
+    Lost,
+    ObjectInfo,
+    ObjectVersion,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Written,
+    check_key,
+    missing_object,
+    split_prefix,
+)
+from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    version: ObjectVersion
+    last_modified: datetime
+    attributes: dict[str, str]
+
+
+@dataclass(slots=True)
+class MemorySpace:
+    """A set of objects that storages share, by full path."""
+
+    objects: dict[str, _Object] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+
+_PROCESS_SPACE = MemorySpace()
+
+
+class MemoryStorage:
+    """Objects below ``memory://<root>`` of this process.
+
+    Parameters
+    ----------
+    root
+        Path of the root, without slashes at its ends; empty for the whole space.
+    space
+        Where the objects are kept; default: the space that this process shares.
+    """
+
+    def __init__(self, root: str = "", *, space: MemorySpace | None = None) -> None:
+        self._root = root
+        self._base = f"{root}/" if root else ""
+        self._space = _PROCESS_SPACE if space is None else space
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({self._root!r})"
+
+    def __reduce__(self) -> tuple[type[MemoryStorage], tuple[str]]:
+        if self._space is not _PROCESS_SPACE:
+            raise TypeError("a MemoryStorage with a space of its own cannot leave its process")
+        return (MemoryStorage, (self._root,))
+
+    @property
+    def root_url(self) -> str:
+        return f"memory://{self._root}"
+
+    @property
+    def is_read_only(self) -> bool:
+        return False
+
+    def _find(self, key: str) -> _Object:
+        found = self._space.objects.get(self._base + check_key(key))
+        if found is None:
+            raise missing_object(key, self.root_url)
+        return found
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        read = ReadRequest(key=key, start=start, end=end)
+        found = self._find(key)
+        data = found.data if start is None and end is None else found.data[start:end]
+        check_length(read, len(data), self.root_url)
+        return Fetched(data=data, version=found.version, last_modified=found.last_modified)
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        # Planned like everywhere, so that tests on this storage meet joined and cut ranges.
+        plan = plan_reads(requests)
+        return plan.assemble([self._read(read) for read in plan.reads])
+
+    def _read(self, read: ReadRequest) -> bytes:
+        found = self._find(read.key)
+        check_unchanged(read, etag=found.version.etag, modified_at=found.last_modified.timestamp())
+        if read.suffix is not None:
+            data = found.data[-read.suffix :]
+        else:
+            data = found.data[read.start : read.end]
+        check_length(read, len(data), self.root_url)
+        return data
+
+    def head(self, key: str) -> ObjectInfo | None:
+        found = self._space.objects.get(self._base + check_key(key))
+        return None if found is None else _info(key, found)
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Condition = OVERWRITE,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Written | Lost:
+        path = self._base + check_key(key)
+        with self._space.lock:
+            current = self._space.objects.get(path)
+            match condition:
+                case CreateOnly() if current is not None:
+                    return Lost()
+                case ReplaceIfUnchanged(version=version) if (
+                    current is None or current.version.etag != version.etag
+                ):
+                    return Lost()
+            version = ObjectVersion(etag=f"m{next(self._space.counter)}")
+            self._space.objects[path] = _Object(
+                bytes(data), version, datetime.now(UTC), dict(attributes)
+            )
+        return Written(version=version)
+
+    def put_many(
+        self,
+        items: Iterable[tuple[str, bytes]],
+        *,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> list[ObjectVersion]:
+        return [self._overwrite(key, data, attributes) for key, data in items]
+
+    def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
+        written = self.put(key, data, attributes=attributes)
+        if isinstance(written, Lost):
+            raise StorageError(f"overwriting {key!r} was refused", key=key)
+        return written.version
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        with self._space.lock:
+            for key in keys:
+                self._space.objects.pop(self._base + check_key(key), None)
+        return []
+
+    def copy(
+        self, source: str, target: str, *, source_version: ObjectVersion | None = None
+    ) -> Written | Lost:
+        found = self._find(source)
+        if source_version is not None and found.version.etag != source_version.etag:
+            return Lost()
+        return self.put(target, found.data, attributes=found.attributes)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        split_prefix(prefix)
+        start = self._base + prefix
+        with self._space.lock:
+            matching = sorted(
+                item for item in self._space.objects.items() if item[0].startswith(start)
+            )
+        for path, found in matching:
+            yield _info(path[len(self._base) :], found)
+
+
+def _info(key: str, found: _Object) -> ObjectInfo:
+    return ObjectInfo(
+        key=key, size=len(found.data), version=found.version, last_modified=found.last_modified
+    )

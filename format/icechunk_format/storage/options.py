@@ -1,0 +1,272 @@
+"""The vocabulary of ``storage.*``: one set of words for all clients, in fsspec's spelling.
+
+Rules of this file
+------------------
+1. Names ignore case, ``-`` and ``_``. Other libraries' words for the same thing are accepted
+   (``aws_access_key_id`` for ``key``), so that a setting can be pasted from where it worked.
+2. An unknown name is refused with the nearest known one, except for URLs that only fsspec knows:
+   their names cannot be known here and are passed on.
+3. No value is ever shown, not even in an error about it: any of them may be a credential.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from icechunk_format.errors import InvalidInputError
+
+_EVERY_STORE: Final = {
+    "concurrency": "requests in flight at once (default 32)",
+    "max_gap_bytes": "bytes between two ranges that are read rather than asked for apart",
+    "timeout": "seconds for one request (default 300)",
+    "max_retries": "tries after the first one for what may pass (default 8)",
+}
+_EVERY_SERVER: Final = {
+    "allow_http": "true to talk without TLS to an endpoint given without http://",
+    "allow_invalid_certificates": "true to accept any TLS certificate",
+}
+
+KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
+    "local": {"follow_symlinks": "true to follow links out of the folder"},
+    "memory": {},
+    "s3": {
+        "key": "access key id",
+        "secret": "secret access key",
+        "token": "session token",
+        "endpoint_url": "URL of an S3-compatible server",
+        "region": "region of the bucket",
+        "anon": "true for public buckets: requests are not signed",
+        "profile": "name of a profile in the AWS configuration files",
+        "requester_pays": "true to pay for requests to somebody else's bucket",
+        "virtual_hosted_style": "true for https://bucket.host/key instead of https://host/bucket/key",
+        **_EVERY_SERVER,
+        **_EVERY_STORE,
+    },
+    "gs": {
+        "token": "path or text of a service account's JSON key, 'anon', or an access token",
+        "anon": "true for public buckets: requests are not signed",
+        "project": "project to bill",
+        "endpoint_url": "URL of a GCS-compatible server",
+        **_EVERY_SERVER,
+        **_EVERY_STORE,
+    },
+    "az": {
+        "account_name": "storage account",
+        "account_key": "key of the account",
+        "sas_token": "shared access signature",
+        "connection_string": "connection string, instead of the three above",
+        "tenant_id": "tenant of a service principal",
+        "client_id": "id of a service principal",
+        "client_secret": "secret of a service principal",
+        "anon": "true for public containers: requests are not signed",
+        "endpoint_url": "URL of a blob service",
+        **_EVERY_SERVER,
+        **_EVERY_STORE,
+    },
+    "http": {**_EVERY_SERVER, **_EVERY_STORE},
+    "other": dict(_EVERY_STORE),
+}
+"""Kind of URL -> canonical name -> one line of help."""
+
+_ALIASES: Final = {
+    "s3": {
+        "access_key_id": "key",
+        "aws_access_key_id": "key",
+        "access_key": "key",
+        "secret_access_key": "secret",
+        "aws_secret_access_key": "secret",
+        "secret_key": "secret",
+        "session_token": "token",
+        "aws_session_token": "token",
+        "endpoint": "endpoint_url",
+        "aws_endpoint_url": "endpoint_url",
+        "aws_endpoint": "endpoint_url",
+        "region_name": "region",
+        "aws_region": "region",
+        "default_region": "region",
+        "skip_signature": "anon",
+        "anonymous": "anon",
+        "request_payer": "requester_pays",
+        "virtual_hosted_style_request": "virtual_hosted_style",
+    },
+    "gs": {
+        "service_account": "token",
+        "service_account_key": "token",
+        "application_credentials": "token",
+        "skip_signature": "anon",
+        "anonymous": "anon",
+        "endpoint": "endpoint_url",
+    },
+    "az": {
+        "account": "account_name",
+        "access_key": "account_key",
+        "sas_key": "sas_token",
+        "skip_signature": "anon",
+        "anonymous": "anon",
+        "endpoint": "endpoint_url",
+    },
+}
+_NEGATED: Final = {"s3": {"force_path_style": "virtual_hosted_style"}}
+
+_TRUE: Final = ("true", "1", "yes", "on")
+_FALSE: Final = ("false", "0", "no", "off")
+_BOOLEANS: Final = frozenset(
+    {
+        "anon",
+        "requester_pays",
+        "virtual_hosted_style",
+        "follow_symlinks",
+        "single_writer",
+        *_EVERY_SERVER,
+    }
+)
+_NUMBERS: Final = {
+    "concurrency": (1, 1024),
+    "max_gap_bytes": (0, 2**30),
+    "timeout": (1, 86_400),
+    "max_retries": (0, 100),
+}
+
+
+def _squashed(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+class StorageOptions(Mapping[str, str]):
+    """Checked options under their canonical names: immutable, hashable, picklable, never shown."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = tuple(sorted(values.items()))
+
+    def __getitem__(self, name: str) -> str:
+        for known, value in self._values:
+            if known == name:
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StorageOptions):
+            return self._values == other._values
+        return NotImplemented
+
+    def __reduce__(self) -> tuple[type[StorageOptions], tuple[dict[str, str]]]:
+        return (StorageOptions, (dict(self._values),))
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name}: ..." for name in self) + "}"
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a checked true-or-false option."""
+        value = self.get(name)
+        return default if value is None else value == "true"
+
+    def number(self, name: str, default: int) -> int:
+        """Return a checked whole-number option."""
+        value = self.get(name)
+        return default if value is None else int(value)
+
+
+def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
+    """Return the options of a kind of URL under their canonical names.
+
+    Raises
+    ------
+    InvalidInputError
+        A name is unknown (the nearest known one is named), given twice, or has a value that is
+        not of its type.
+    """
+    spellings = _spellings(kind)
+    values: dict[str, str] = {}
+    first_spelling: dict[str, str] = {}
+    for name, value in given.items():
+        canonical, negated = spellings.get(_squashed(name), (None, False))
+        if canonical is None:
+            if kind != "other":
+                raise _unknown(kind, name, spellings)
+            canonical = name.replace("-", "_")
+        if canonical in values:
+            raise InvalidInputError(
+                f"storage.{name} and storage.{first_spelling[canonical]} are the same option; "
+                "give one of them",
+                option=canonical,
+            )
+        first_spelling[canonical] = name
+        values[canonical] = _checked(name, canonical, value, negated)
+    return StorageOptions(values)
+
+
+def relevant_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return only those options that a kind of URL knows; all of them for fsspec's URLs."""
+    spellings = _spellings(kind)
+    return {
+        name: value
+        for name, value in given.items()
+        if kind == "other" or _squashed(name) in spellings
+    }
+
+
+def _spellings(kind: str) -> dict[str, tuple[str, bool]]:
+    known = dict(KNOWN_OPTIONS[kind])
+    if kind == "other":
+        known["single_writer"] = ""
+    spellings = {_squashed(name): (name, False) for name in known}
+    for alias, name in _ALIASES.get(kind, {}).items():
+        spellings[_squashed(alias)] = (name, False)
+    for alias, name in _NEGATED.get(kind, {}).items():
+        spellings[_squashed(alias)] = (name, True)
+    return spellings
+
+
+def _checked(name: str, canonical: str, value: str, negated: bool) -> str:
+    if canonical in _BOOLEANS:
+        lowered = value.strip().lower()
+        if lowered not in _TRUE + _FALSE:
+            raise InvalidInputError(
+                f"storage.{name} is neither true nor false; write 'true' or 'false'", option=name
+            )
+        return "true" if (lowered in _TRUE) is not negated else "false"
+    if canonical in _NUMBERS:
+        low, high = _NUMBERS[canonical]
+        text = value.strip()
+        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+            raise InvalidInputError(
+                f"storage.{name} must be a whole number from {low} to {high}", option=name
+            )
+        return text
+    return value
+
+
+def _unknown(kind: str, name: str, spellings: Mapping[str, tuple[str, bool]]) -> InvalidInputError:
+    known = sorted(KNOWN_OPTIONS[kind])
+    near = difflib.get_close_matches(_squashed(name), spellings, n=1, cutoff=0.5)
+    guess = f"; did you mean storage.{spellings[near[0]][0]}?" if near else ""
+    allowed = ", ".join(known) if known else "none"
+    return InvalidInputError(
+        f"storage.{name} is not an option of {_KIND_NAMES[kind]}{guess} Known: {allowed}",
+        option=name,
+        known=known,
+    )
+
+
+_KIND_NAMES: Final = {
+    "local": "local folders",
+    "memory": "memory:// URLs",
+    "s3": "s3:// URLs",
+    "gs": "gs:// URLs",
+    "az": "az:// URLs",
+    "http": "http(s):// URLs",
+    "other": "this URL",
+}

@@ -1,0 +1,331 @@
+"""The contract between storage and everything above it: objects, ranges, conditions.
+
+Rules of this contract
+----------------------
+1. Keys are relative to the root of the storage, use ``/`` and never leave the root
+   (:func:`check_key`). Objects are bytes; nothing here knows what they mean.
+2. A write is atomic: readers see the old object or the new one, never a part.
+3. A lost race is a result (:class:`Lost`), not an error. An answer that never came is a third
+   thing: ``StorageError`` with ``outcome_unknown``. It is raised for conditional writes only,
+   because repeating an overwrite is harmless and is done here, while repeating a condition is not.
+4. Concurrency lives inside the batch verbs; callers bound the bytes that they ask for.
+5. Every storage is picklable and survives a fork: clients are made per process, when first used.
+
+Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``StorageError``
+(the store failed), ``ReadOnlyError`` and ``UnsupportedError`` (the store cannot do it at all).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from icechunk_format.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+MAX_KEY_LENGTH: Final = 1024
+"""Longest key in UTF-8 bytes: the limit of S3, GCS and Azure."""
+
+MAX_READ_LENGTH: Final = 8 * 2**30
+"""Longest byte range of one request. Lengths come from stored references, so one damaged
+reference must not make us plan a million requests."""
+
+NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVersion:
+    """Which state of an object this is.
+
+    Attributes
+    ----------
+    etag
+        The store's entity tag without quotes. The same for every verb that meets the same state.
+    generation
+        What some stores need beside it for a condition: the generation on GCS, a digest of the
+        content for local files (only where the content passed by). Not for comparing.
+    """
+
+    etag: str | None
+    generation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """Bytes of an object, and the state that they belong to."""
+
+    data: bytes
+    version: ObjectVersion
+    last_modified: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What a store tells about an object without its bytes; ``last_modified`` has a time zone."""
+
+    key: str
+    size: int
+    version: ObjectVersion
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """One range of one object.
+
+    Attributes
+    ----------
+    key
+        Object key below the root.
+    start, end
+        Byte range ``[start, end)``; ``None`` means from the first byte, up to the last one.
+    suffix
+        The last ``suffix`` bytes instead of a range.
+    if_match
+        Entity tag that the object must still have, with or without quotes.
+    if_unmodified_since
+        Seconds since 1970 after which the object must not have changed.
+
+    Raises
+    ------
+    InvalidInputError
+        The range is negative, reversed, larger than ``MAX_READ_LENGTH``, or given twice.
+    """
+
+    key: str
+    start: int | None = None
+    end: int | None = None
+    suffix: int | None = None
+    if_match: str | None = None
+    if_unmodified_since: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.suffix is not None:
+            if self.start is not None or self.end is not None:
+                raise InvalidInputError(
+                    f"the read of {self.key!r} has both a range and a suffix; give one",
+                    key=self.key,
+                )
+            first, last = 0, self.suffix
+        else:
+            first = self.start or 0
+            last = first if self.end is None else self.end
+        if first < 0 or last < first:
+            raise InvalidInputError(
+                f"bytes {first} to {last} of {self.key!r} are not a range; "
+                "0 <= start <= end is needed",
+                key=self.key,
+            )
+        if last - first > MAX_READ_LENGTH:
+            raise InvalidInputError(
+                f"{last - first} bytes of {self.key!r} are asked for at once; "
+                f"at most {MAX_READ_LENGTH} are allowed",
+                key=self.key,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOnly:
+    """Write only where no object is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceIfUnchanged:
+    """Write only where the object still has this version."""
+
+    version: ObjectVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwrite:
+    """Write whatever is there."""
+
+
+Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | Overwrite
+
+OVERWRITE: Final = Overwrite()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The write landed; ``version`` is the new state."""
+
+    version: ObjectVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The condition did not hold; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFailure:
+    """An object that could not be deleted, and why. A missing object is no failure."""
+
+    key: str
+    reason: str
+
+
+class Storage(Protocol):
+    """Objects below one root."""
+
+    @property
+    def root_url(self) -> str:
+        """The root, for people: without credentials."""
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether every write is refused with ``ReadOnlyError``."""
+        ...
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        """Return one object, or bytes ``[start, end)`` of it, in one request.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such object (``kind="object"``), or no such bucket (``kind="bucket"``).
+        StorageError
+            The object is shorter than ``end``, or the store failed.
+        """
+        ...
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        """Return the bytes of every request, in order.
+
+        Ranges of one object that lie close together are fetched together, large ones in parts,
+        all of them concurrently. A range of no bytes is answered without asking the store.
+
+        Raises
+        ------
+        NotFoundError
+            An object is missing.
+        ChunkModifiedError
+            ``if_match`` or ``if_unmodified_since`` does not hold.
+        StorageError
+            An object is shorter than asked (facts ``expected`` and ``found``), or the store failed.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return what is known of an object, ``None`` where there is none."""
+        ...
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Condition = OVERWRITE,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Written | Lost:
+        """Write one object atomically.
+
+        ``attributes`` are user metadata, kept by the stores that have such a thing.
+
+        Raises
+        ------
+        StorageError
+            The store failed. With ``outcome_unknown`` a conditional write may have landed.
+        """
+        ...
+
+    def put_many(
+        self,
+        items: Iterable[tuple[str, bytes]],
+        *,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> list[ObjectVersion]:
+        """Overwrite many objects concurrently; return their versions in order.
+
+        After an error some of them are written and some are not.
+        """
+        ...
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """Delete objects; return those that are still there. Missing ones count as deleted."""
+        ...
+
+    def copy(
+        self, source: str, target: str, *, source_version: ObjectVersion | None = None
+    ) -> Written | Lost:
+        """Copy an object over whatever is at ``target``; ``Lost`` if the source has changed.
+
+        Raises
+        ------
+        NotFoundError
+            There is no object at ``source``.
+        """
+        ...
+
+    # Last, because inside the class the name hides the type.
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object whose key starts with ``prefix``, page by page, in no fixed order."""
+        ...
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it names an object below the root.
+
+    Raises
+    ------
+    InvalidInputError
+        The key is empty, too long, absolute, holds ``..``, ``.`` or an empty segment, a backslash
+        or a control character.
+    """
+    problem = _key_problem(key)
+    if problem is not None:
+        shown = key if len(key) <= 200 else key[:200] + "..."
+        raise InvalidInputError(
+            f"{shown!r} cannot be an object key: {problem}. "
+            "Keys are relative paths of non-empty segments separated by '/'",
+            key=shown,
+        )
+    return key
+
+
+def _key_problem(key: str) -> str | None:
+    if not key:
+        return "it is empty"
+    if key.startswith("/"):
+        return "it is absolute"
+    if "\\" in key:
+        return "it holds a backslash"
+    if not key.isprintable() and any(ord(c) < 32 or ord(c) == 127 for c in key):
+        return "it holds a control character"
+    # Segments are looked at only where one can be bad: this runs for every object fetched.
+    if ("." in key or "//" in key or key.endswith("/")) and any(
+        segment in ("", ".", "..") for segment in key.split("/")
+    ):
+        return "it has an empty, '.' or '..' segment"
+    try:
+        too_long = len(key) > MAX_KEY_LENGTH or len(key.encode()) > MAX_KEY_LENGTH
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    return f"it is longer than {MAX_KEY_LENGTH} bytes" if too_long else None
+
+
+def split_prefix(prefix: str) -> tuple[str, str]:
+    """Return the folder of a listing prefix (``""`` or without a final ``/``) and the rest.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder would leave the root.
+    """
+    folder, _, rest = prefix.rpartition("/")
+    if folder or prefix.startswith("/"):
+        check_key(folder)
+    return folder, rest
+
+
+def missing_object(key: str, root_url: str) -> NotFoundError:
+    """Return the error for an object that is not there."""
+    return NotFoundError(
+        f"there is no object {key!r} below {root_url}", kind="object", key=key, root_url=root_url
+    )

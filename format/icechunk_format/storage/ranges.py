@@ -1,0 +1,208 @@
+"""Which requests to send for a batch of byte ranges: near ones joined, large ones cut.
+
+A request costs a round trip whatever its size, so ranges of one object with a small gap between
+them are cheaper together; a connection has a limited speed, so a large range is faster in parts.
+
+Algorithm
+---------
+1. Requests without a definite range (whole object, open end, suffix) are sent as they are.
+2. The others are grouped by object and conditions and sorted by start; a range joins the read
+   before it where the gap and the joined size stay within the limits.
+3. A read above the size limit is cut into equal parts.
+4. :meth:`ReadPlan.assemble` cuts the answers again, in the order of the requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import ChunkModifiedError, StorageError
+from icechunk_format.storage.protocol import ReadRequest, check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_MAX_GAP: Final = 64 * 2**10
+"""Bytes between two ranges that are read and dropped rather than asked for apart: about what
+a connection moves during one round trip to an object store."""
+
+MAX_JOINED: Final = 16 * 2**20
+"""Largest read in bytes; also the size above which a range is cut into parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Reads to send, and for each request the pieces of them that answer it.
+
+    A piece is ``(index of the read, first byte within it, last byte or None for all)``.
+    """
+
+    reads: list[ReadRequest]
+    pieces: list[list[tuple[int, int, int | None]]]
+
+    def assemble(self, answers: Sequence[bytes]) -> list[bytes]:
+        """Return the bytes of each request from the answers to ``reads``."""
+        result: list[bytes] = []
+        for pieces in self.pieces:
+            if len(pieces) == 1:
+                index, first, last = pieces[0]
+                answer = answers[index]
+                whole = last is None or (first == 0 and last == len(answer))
+                result.append(answer if whole else answer[first:last])
+            else:
+                result.append(b"".join(answers[index][first:last] for index, first, last in pieces))
+        return result
+
+
+def plan_reads(
+    requests: Sequence[ReadRequest],
+    *,
+    max_gap: int = DEFAULT_MAX_GAP,
+    max_read: int | None = MAX_JOINED,
+) -> ReadPlan:
+    """Return the reads that answer ``requests``.
+
+    Parameters
+    ----------
+    requests
+        Ranges in any order; they may overlap.
+    max_gap
+        Bytes that may be read in vain between two ranges.
+    max_read
+        Size in bytes up to which reads are joined and above which they are cut; ``None`` for
+        no limit and no cutting.
+
+    Raises
+    ------
+    InvalidInputError
+        A key is not below the root.
+    """
+    reads: list[ReadRequest] = []
+    pieces: list[list[tuple[int, int, int | None]]] = [[] for _ in requests]
+    groups: dict[tuple[str, str | None, int | None], list[int]] = {}
+    for index, request in enumerate(requests):
+        check_key(request.key)
+        if request.suffix == 0 or (request.end is not None and request.end == (request.start or 0)):
+            continue
+        if request.end is None:
+            pieces[index].append((len(reads), 0, None))
+            reads.append(request)
+        else:
+            group = (request.key, request.if_match, request.if_unmodified_since)
+            groups.setdefault(group, []).append(index)
+    limit = max_read if max_read is not None else 2**63
+    for (key, if_match, if_unmodified_since), members in groups.items():
+        for first, last, joined in _join(requests, members, max_gap, limit):
+            base = len(reads)
+            step = last - first if max_read is None else _part_size(last - first, limit)
+            reads.extend(
+                ReadRequest(
+                    key=key,
+                    start=start,
+                    end=min(start + step, last),
+                    if_match=if_match,
+                    if_unmodified_since=if_unmodified_since,
+                )
+                for start in range(first, last, step)
+            )
+            for index in joined:
+                request = requests[index]
+                begin, end = (request.start or 0) - first, (request.end or 0) - first
+                for part in range(begin // step, (end - 1) // step + 1):
+                    offset = part * step
+                    pieces[index].append(
+                        (base + part, max(begin - offset, 0), min(end - offset, step))
+                    )
+    return ReadPlan(reads, pieces)
+
+
+def _join(
+    requests: Sequence[ReadRequest], members: list[int], max_gap: int, limit: int
+) -> list[tuple[int, int, list[int]]]:
+    """Return ``(start, end, members)`` of each joined read of one object."""
+    members.sort(key=lambda index: requests[index].start or 0)
+    result: list[tuple[int, int, list[int]]] = []
+    first, last = -1, -1
+    joined: list[int] = []
+    for index in members:
+        start, end = requests[index].start or 0, requests[index].end or 0
+        if joined and start - last <= max_gap and max(end, last) - first <= limit:
+            last = max(last, end)
+            joined.append(index)
+            continue
+        if joined:
+            result.append((first, last, joined))
+        first, last, joined = start, end, [index]
+    result.append((first, last, joined))
+    return result
+
+
+def _part_size(length: int, limit: int) -> int:
+    parts = -(-length // limit)
+    return -(-length // parts)
+
+
+def check_length(read: ReadRequest, found: int, root_url: str) -> None:
+    """Refuse an answer that is shorter than the range.
+
+    Raises
+    ------
+    StorageError
+        ``found`` bytes came where the range has more (facts ``expected`` and ``found``).
+    """
+    if read.suffix is not None:
+        expected = read.suffix
+    elif read.end is not None:
+        expected = read.end - (read.start or 0)
+    else:
+        return
+    if found != expected:
+        where = (
+            f"last {expected} bytes" if read.suffix is not None else f"{read.start or 0}-{read.end}"
+        )
+        raise StorageError(
+            f"object {read.key!r} below {root_url} gave {found} bytes where {expected} were asked "
+            f"({where}): it is shorter than its reference says",
+            key=read.key,
+            expected=expected,
+            found=found,
+        )
+
+
+def unquoted(etag: str) -> str:
+    """Return an entity tag without the quotes of HTTP; weak tags keep their ``W/``."""
+    return etag.strip('"')
+
+
+def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) -> None:
+    """Compare an object with the conditions of a read, for stores that do not do it themselves.
+
+    The fraction of ``modified_at`` (seconds since 1970) is dropped: references keep whole
+    seconds, and a file written at 7.8 s was recorded as 7 s.
+
+    Raises
+    ------
+    ChunkModifiedError
+        A condition does not hold.
+    """
+    if read.if_match is not None and (etag is None or unquoted(read.if_match) != unquoted(etag)):
+        raise modified_error(read)
+    if read.if_unmodified_since is not None and int(modified_at) > read.if_unmodified_since:
+        raise modified_error(read)
+
+
+def modified_error(read: ReadRequest) -> ChunkModifiedError:
+    """Return the error for an object that is not the one that its reference was made for."""
+    wanted = (
+        f"etag {read.if_match!r}"
+        if read.if_match is not None
+        else f"last change at or before {read.if_unmodified_since} s since 1970"
+    )
+    return ChunkModifiedError(
+        f"object {read.key!r} was changed after its reference was made (which needs {wanted}); "
+        "write the references anew",
+        key=read.key,
+        if_match=read.if_match,
+        if_unmodified_since=read.if_unmodified_since,
+    )
