@@ -1,0 +1,317 @@
+"""Vectors of flatbuffers tables written in bulk: columns in, one flatbuffer out.
+
+The flatbuffers builder writes back to front, one field at a time; for a million tables that takes
+tens of seconds. Here the layout of every table of one kind is fixed first, so that all of them are
+one NumPy structured array whose offsets are arithmetic.
+
+Rules of this file
+------------------
+1. The buffer grows front to back and parents come before children, because the format's offsets
+   are unsigned and point forward. Only a table's offset to its vtable may point anywhere.
+2. Numbers lie at multiples of their size from the start of the buffer, structs of bytes anywhere,
+   lengths of vectors at multiples of 4: other readers verify that.
+3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
+   rows that differ. Numbers that equal their default may be written; readers cannot tell.
+4. A buffer stays below 2 GiB, the limit of every reader; more is the caller's mistake.
+
+Spec: https://flatbuffers.dev/internals. The reading side is ``vectors``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.vectors import byte_windows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+MAX_BUFFER_SIZE: Final = 2**31 - 1
+FILE_IDENTIFIER: Final = b"Ichk"
+_HEADER_SIZE: Final = 8  # offset of the root, then the identifier
+OFFSET: Final = np.dtype("<u4")  # the type of a field that points to a vector, string or table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a table: its slot in the schema, its dtype, and its alignment in bytes."""
+
+    slot: int
+    dtype: np.dtype[Any]
+    alignment: int
+
+
+def number_field(slot: int, dtype: str) -> Field:
+    """Describe a number, aligned to its size."""
+    kind = np.dtype(dtype)
+    return Field(slot=slot, dtype=kind, alignment=kind.itemsize)
+
+
+def offset_field(slot: int) -> Field:
+    """Describe a field that points to a vector, string or table."""
+    return Field(slot=slot, dtype=OFFSET, alignment=OFFSET.itemsize)
+
+
+def bytes_field(slot: int, size: int) -> Field:
+    """Describe a struct of ``size`` bytes, such as an id."""
+    return Field(slot=slot, dtype=np.dtype(("u1", (size,))), alignment=1)
+
+
+class TableLayout:
+    """Where the fields of all tables of one kind lie, optionally with one vector right behind.
+
+    Parameters
+    ----------
+    fields
+        Name to ``Field``.
+    embedded
+        Number of uint32 elements of a vector stored behind each table (chunk coordinates), or
+        None. It becomes the columns ``embedded_length`` and ``embedded``.
+
+    Attributes
+    ----------
+    dtype
+        Structured dtype of one record: ``vtable``, the fields, the embedded vector, padding.
+    offsets
+        Byte offset of each column in a record.
+    vtable
+        Bytes of the shared vtable.
+    """
+
+    __slots__ = ("dtype", "offsets", "vtable")
+
+    def __init__(self, fields: Mapping[str, Field], *, embedded: int | None = None) -> None:
+        names = ["vtable"]
+        formats: list[np.dtype[Any]] = [np.dtype("<i4")]
+        offsets = [0]
+        pending, end = dict(fields), 4
+        while pending:
+            # The largest field that needs no padding here, else the one that needs least.
+            name = min(
+                pending, key=lambda n: (-end % pending[n].alignment, -pending[n].dtype.itemsize)
+            )
+            field = pending.pop(name)
+            start = end + -end % field.alignment
+            names.append(name)
+            formats.append(field.dtype)
+            offsets.append(start)
+            end = start + field.dtype.itemsize
+        slots = 1 + max((field.slot for field in fields.values()), default=-1)
+        entries = [0] * slots
+        for name, start in zip(names[1:], offsets[1:], strict=True):
+            entries[fields[name].slot] = start
+        self.vtable = struct.pack(f"<{2 + slots}H", 4 + 2 * slots, end, *entries)
+        if embedded is not None:
+            end += -end % 4
+            names += ["embedded_length", "embedded"]
+            formats += [OFFSET, np.dtype(("<u4", (embedded,)))]
+            offsets += [end, end + 4]
+            end += 4 + 4 * embedded
+        alignment = max(4, *(field.alignment for field in fields.values())) if fields else 4
+        self.dtype = np.dtype(
+            {
+                "names": names,
+                "formats": formats,
+                "offsets": offsets,
+                "itemsize": end + -end % alignment,
+            }
+        )
+        self.offsets = dict(zip(names, offsets, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Tables of one kind with their place in the buffer; ``rows`` is filled in by the caller.
+
+    Parameters
+    ----------
+    rows
+        Structured array, shape (n,).
+    positions
+        int64, shape (n,): where each table starts.
+    layout
+        The layout that both follow.
+    """
+
+    rows: NDArray[Any]
+    positions: NDArray[np.int64]
+    layout: TableLayout
+
+    def point(self, name: str, targets: NDArray[np.int64] | int) -> None:
+        """Let an offset field of every table point to a position further on in the buffer."""
+        self.rows[name] = targets - (self.positions + self.layout.offsets[name])
+
+
+class Assembly:
+    """A flatbuffer under construction, from front to back."""
+
+    __slots__ = ("_extra_apparent", "_segments", "_size", "_subject")
+
+    def __init__(self, subject: str) -> None:
+        """Start a buffer; ``subject`` names it in the error that says it grew too large."""
+        self._subject = subject
+        self._segments: list[NDArray[np.uint8]] = []
+        self._size = 0
+        self._extra_apparent = 0
+        self.reserve(_HEADER_SIZE)[1][4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
+
+    def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
+        """Take the next ``size`` bytes: their position, and zeroed bytes to be filled in."""
+        padding = -self._size % alignment
+        self._check_room(padding + size)
+        segment = np.zeros(padding + size, dtype=np.uint8)
+        self._segments.append(segment)
+        self._size += padding + size
+        return self._size - size, segment[padding:]
+
+    def _count_shared(self, size: int) -> None:
+        # Other readers limit what they visit, not what is stored, so whatever many tables share
+        # counts every time: the vtable, and strings.
+        self._check_room(size)
+        self._extra_apparent += size
+
+    def _check_room(self, size: int) -> None:
+        total = self._size + self._extra_apparent + size
+        if total > MAX_BUFFER_SIZE:
+            raise InvalidInputError(
+                f"{self._subject} needs at least {total} bytes before compression, but readers "
+                f"accept {MAX_BUFFER_SIZE}; split it into several",
+                found=total,
+                allowed=MAX_BUFFER_SIZE,
+            )
+
+    def records(self, layout: TableLayout, count: int) -> Records:
+        """Take room for ``count`` tables; their vtable is written, their fields are zero."""
+        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
+        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
+        # Visiting a table reads its vtable twice, the size of that, and the offset to the table.
+        self._count_shared(count * (2 * len(layout.vtable) + 2 + 4))
+        start, raw = self.reserve(count * layout.dtype.itemsize, 8)
+        rows = raw.view(layout.dtype)
+        positions = start + np.arange(count, dtype=np.int64) * layout.dtype.itemsize
+        rows["vtable"] = positions - vtable_at
+        return Records(rows=rows, positions=positions, layout=layout)
+
+    def root(self, layout: TableLayout) -> Records:
+        """Take room for the root table."""
+        made = self.records(layout, 1)
+        self._segments[0][:4] = np.frombuffer(
+            struct.pack("<I", int(made.positions[0])), dtype=np.uint8
+        )
+        return made
+
+    def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
+        """Take room for a vector of offsets to tables: position of its length, and a filler."""
+        position, raw = self.reserve(4 + 4 * count)
+        cells = raw.view(OFFSET)
+        cells[0] = count
+        return position, OffsetVector(cells=cells[1:], start=position + 4)
+
+    def struct_vector(self, rows: NDArray[np.uint8]) -> int:
+        """Write a vector of byte structs, uint8 of shape (n, size); return its position."""
+        position, raw = self.reserve(4 + rows.size)
+        raw[:4] = np.frombuffer(struct.pack("<I", len(rows)), dtype=np.uint8)
+        raw[4:] = rows.reshape(-1)
+        return position
+
+    def byte_vectors(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Write strings or byte vectors, one per row; neighbours that are one range share it.
+
+        Parameters
+        ----------
+        data
+            Where the content is.
+        starts, lengths
+            int64, shape (n,): the range of each row in ``data``.
+
+        Returns
+        -------
+        NDArray
+            int64, shape (n,): position of the length of each row's vector. A zero byte follows
+            each, which makes it a valid string.
+        """
+        if not starts.size:
+            return np.empty(0, dtype=np.int64)
+        is_new = np.ones(starts.shape, dtype=np.bool_)
+        is_new[1:] = (starts[1:] != starts[:-1]) | (lengths[1:] != lengths[:-1])
+        run_starts, run_lengths = starts[is_new], lengths[is_new]
+        sizes = (run_lengths + (4 + 1 + 3)) & ~3
+        ends: NDArray[np.int64] = np.cumsum(sizes)
+        base, raw = self.reserve(int(ends[-1]))
+        heads = ends - sizes
+        raw.view("<u4")[heads >> 2] = run_lengths
+        copy_ranges(data, run_starts, raw, heads + 4, run_lengths)
+        run_of_row = np.cumsum(is_new) - 1
+        self._count_shared(int(lengths.sum()) - int(run_lengths.sum()))
+        placed: NDArray[np.int64] = base + heads
+        return placed[run_of_row]
+
+    def string(self, text: str) -> int:
+        """Write one string; return its position."""
+        raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        at = np.zeros(1, dtype=np.int64)
+        return int(self.byte_vectors(raw, at, at + raw.size)[0])
+
+    def finish(self) -> bytes:
+        """Return the buffer."""
+        return b"".join([segment.data for segment in self._segments])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetVector:
+    """The cells of a vector of tables: uint32, shape (n,), the first one at ``start``."""
+
+    cells: NDArray[np.uint32]
+    start: int
+
+    def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
+        """Let the cells of these rows point to the tables at ``targets``."""
+        places = self.start + 4 * np.arange(len(self.cells), dtype=np.int64)
+        self.cells[rows] = targets - places[rows]
+
+
+def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
+    """Group rows by length, so that ranges of one length move in one gather.
+
+    Returns
+    -------
+    sequence of (length, rows)
+        Ascending lengths above zero; rows ascend within a group.
+    """
+    if not lengths.size:
+        return []
+    first = int(lengths[0])
+    if (lengths == first).all():
+        return [(first, slice(None))] if first else []
+    order = np.argsort(lengths, kind="stable")
+    sorted_lengths = lengths[order]
+    cuts = np.flatnonzero(np.diff(sorted_lengths)) + 1
+    bounds = [0, *cuts.tolist(), len(order)]
+    return [
+        (int(sorted_lengths[low]), order[low:high])
+        for low, high in pairwise(bounds)
+        if sorted_lengths[low]
+    ]
+
+
+def copy_ranges(
+    source: NDArray[np.uint8],
+    source_starts: NDArray[np.int64],
+    target: NDArray[np.uint8],
+    target_starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> None:
+    """Copy many byte ranges at once; the caller has checked that they are inside."""
+    for length, rows in length_groups(lengths):
+        moved = byte_windows(source, length)[source_starts[rows]]
+        byte_windows(target, length)[target_starts[rows]] = moved
