@@ -1,0 +1,102 @@
+"""Named JSON values attached to a repository or a snapshot, kept as stored until asked for.
+
+Rules of this file
+------------------
+1. A value stays in its stored encoding. Opening a repository with very many snapshots decodes none
+   of them, rewriting ``repo`` changes no byte of them, and one damaged value only fails its reader.
+2. The encoding belongs to the items: MessagePack if the file that held them has spec version 1,
+   FlexBuffers if 2. Written into a file of the other version, they are translated.
+3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
+
+Specification: "MetadataItem" in "Common Types".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.tables import TableSchema
+from icechunk_format.spec.values import (
+    decode_flexbuffer,
+    decode_msgpack,
+    encode_flexbuffer,
+    encode_msgpack,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.spec.table_writer import TableWriter
+    from icechunk_format.spec.tables import Table
+
+METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataItems:
+    """Named values in their stored encoding; make them from JSON with ``of``.
+
+    Parameters
+    ----------
+    items
+        Pairs of name and encoded value, sorted by name, names unique.
+    spec_version
+        1 if the values are MessagePack, 2 if they are FlexBuffers.
+    origin
+        Key of the object that the items were read from, for messages.
+    """
+
+    items: tuple[tuple[str, bytes], ...] = ()
+    spec_version: int = SPEC_V2
+    origin: str = field(default="<bytes>", compare=False)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], *, spec_version: int = SPEC_V2) -> MetadataItems:
+        """Encode JSON values; raises InvalidInputError when one is not JSON."""
+        encode = encode_msgpack if spec_version == SPEC_V1 else encode_flexbuffer
+        return cls(
+            items=tuple((name, encode(values[name])) for name in sorted(values)),
+            spec_version=spec_version,
+        )
+
+    def decode(self) -> dict[str, Any]:
+        """Decode all values; raises FormatError when one is damaged."""
+        return {name: self._decode_one(name, value) for name, value in self.items}
+
+    def _decode_one(self, name: str, value: bytes) -> Any:
+        decode = decode_msgpack if self.spec_version == SPEC_V1 else decode_flexbuffer
+        return decode(value, object_key=self.origin, field=f"metadata[{name!r}]")
+
+    def in_version(self, spec_version: int) -> MetadataItems:
+        """Return the items as a file of another spec version holds them."""
+        if spec_version == self.spec_version or not self.items:
+            return self
+        return self.of(self.decode(), spec_version=spec_version)
+
+
+NO_ITEMS = MetadataItems()
+
+
+def read_items(table: Table, field_name: str, *, spec_version: int) -> MetadataItems:
+    """Read a vector of items from a table; an absent vector is an empty one."""
+    children = table.optional_children(field_name, METADATA_ITEM)
+    found: dict[str, bytes] = {}
+    for item in children or ():
+        found.setdefault(item.text("name"), item.blob("value"))
+    if not found:
+        return NO_ITEMS
+    return MetadataItems(
+        items=tuple(sorted(found.items())), spec_version=spec_version, origin=table.object_key
+    )
+
+
+def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int) -> int:
+    """Write a vector of items, empty if there are none, and return its handle."""
+    return writer.offsets(
+        [
+            writer.table(METADATA_ITEM, name=writer.text(name), value=writer.blob(value))
+            for name, value in items.in_version(spec_version).items
+        ]
+    )

@@ -1,0 +1,426 @@
+"""The repo info file: the single mutable object, where every read of a repository starts.
+
+Rules of this file
+------------------
+1. The stored lists refer to snapshots by their place in the sorted list; the value refers to them
+   by id. Indices exist only inside ``decode`` and ``encode``.
+2. ``parent_offset`` has a trap: absent means index 0, and only an explicit -1 means "no parent".
+3. What this library does not interpret survives: the configuration stays bytes, feature flags stay
+   numbers, an absent flag list stays absent. ``extra`` bytes are dropped, as every writer does.
+4. A log entry of an unknown kind cannot be written again. Its backup holds it with everything
+   older, so ``encode`` ends the log there and lets ``repo_before_updates`` point to that backup.
+
+Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is from spec 2.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
+from icechunk_format.spec import object_keys
+from icechunk_format.spec.envelope import (
+    DEFAULT_LEVEL,
+    DEFAULT_MAX_SIZE,
+    SPEC_V2,
+    FileType,
+    unwrap,
+    wrap,
+)
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
+from icechunk_format.spec.repo_updates import (
+    REPO_STATUS,
+    UPDATE,
+    RepoStatus,
+    Update,
+    UpdateKind,
+    read_backup_name,
+    read_status,
+    read_update,
+    write_status,
+    write_update,
+)
+from icechunk_format.spec.table_writer import TableWriter
+from icechunk_format.spec.tables import TableSchema, read_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.spec.tables import Table
+
+NO_PARENT = -1
+
+REPO = TableSchema(
+    "Repo",
+    spec_version="u8",
+    tags="offset",
+    branches="offset",
+    deleted_tags="offset",
+    snapshots="offset",
+    status="offset",
+    metadata="offset",
+    latest_updates="offset",
+    repo_before_updates="offset",
+    config="offset",
+    enabled_feature_flags="offset",
+    disabled_feature_flags="offset",
+    extra="offset",
+)
+REF = TableSchema("Ref", name="offset", snapshot_index="u32")
+SNAPSHOT_INFO = TableSchema(
+    "SnapshotInfo",
+    id="id12",
+    parent_offset="i32",
+    flushed_at="u64",
+    message="offset",
+    metadata="offset",
+    pruned_ancestor_tx_logs="offset",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """Summary of a snapshot: all of it but its nodes.
+
+    Parameters
+    ----------
+    id
+        Id of the snapshot.
+    parent_id
+        Id of its parent; None for the root of a history.
+    flushed_at
+        Microseconds since 1970-01-01T00:00:00Z.
+    message
+        Commit message.
+    metadata_items
+        Commit metadata as stored; ``metadata`` decodes it.
+    pruned_ancestor_tx_logs
+        Transaction logs of former ancestors between the parent and this snapshot, oldest first.
+    """
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    flushed_at: int
+    message: str
+    metadata_items: MetadataItems = NO_ITEMS
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Commit metadata as JSON values; raises FormatError when a value is damaged."""
+        return self.metadata_items.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoInfo:
+    """The state of a repository: its refs, its history and its log.
+
+    Parameters
+    ----------
+    spec_version
+        Spec version of the repository.
+    tags, branches
+        Name to snapshot.
+    deleted_tags
+        Names of deleted tags, sorted; they can never be used again.
+    snapshots
+        Id to summary, for all snapshots, sorted by id.
+    status
+        Whether the repository takes changes.
+    latest_updates
+        The newest part of the operations log, newest first.
+    repo_before_updates
+        Name below ``overwritten/`` of the backup that continues the log; None at its end.
+    metadata_items
+        Metadata of the repository as stored; ``metadata`` decodes it.
+    config
+        Configuration as the stored FlexBuffer; None for the defaults.
+    enabled_feature_flags, disabled_feature_flags
+        Numbers of flags that were set, ascending; None when none ever was.
+    """
+
+    spec_version: int = SPEC_V2
+    tags: Mapping[str, SnapshotId] = field(default_factory=dict)
+    branches: Mapping[str, SnapshotId] = field(default_factory=dict)
+    deleted_tags: tuple[str, ...] = ()
+    snapshots: Mapping[SnapshotId, SnapshotInfo] = field(default_factory=dict)
+    status: RepoStatus
+    latest_updates: tuple[Update, ...] = ()
+    repo_before_updates: str | None = None
+    metadata_items: MetadataItems = NO_ITEMS
+    config: bytes | None = None
+    enabled_feature_flags: tuple[int, ...] | None = None
+    disabled_feature_flags: tuple[int, ...] | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the repository as JSON; raises FormatError when a value is damaged."""
+        return self.metadata_items.decode()
+
+    def ancestry(self, snapshot_id: SnapshotId) -> list[SnapshotInfo]:
+        """Return a snapshot and its ancestors, newest first.
+
+        Raises
+        ------
+        NotFoundError
+            When the repository does not list the snapshot.
+        FormatError
+            When the parents form a cycle or a parent is not listed.
+        """
+        if snapshot_id not in self.snapshots:
+            raise NotFoundError(
+                f"snapshot {snapshot_id} is not among the {len(self.snapshots)} snapshots of "
+                "this repository",
+                kind="snapshot",
+                name=str(snapshot_id),
+            )
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        next_id: SnapshotId | None = snapshot_id
+        while next_id is not None:
+            info = self.snapshots.get(next_id)
+            if next_id in found or info is None:
+                what = "is its own ancestor" if info else "is a parent, but is not listed"
+                raise FormatError(
+                    f"snapshot {next_id} {what}; history must end at a snapshot without parent",
+                    object_key=object_keys.REPO,
+                    file_type=FileType.REPO_INFO.label,
+                    field="snapshots.parent_offset",
+                )
+            found[next_id] = info
+            next_id = info.parent_id
+        return list(found.values())
+
+
+def decode(
+    data: bytes, *, object_key: str = object_keys.REPO, max_size: int = DEFAULT_MAX_SIZE
+) -> RepoInfo:
+    """Read a repo info file or a backup of one.
+
+    Raises
+    ------
+    FormatError
+        When the bytes are damaged or contradict themselves.
+    UnsupportedError
+        When the repository has a newer spec version or an unknown status.
+    """
+    envelope = unwrap(data, file_type=FileType.REPO_INFO, object_key=object_key, max_size=max_size)
+    root = read_root(
+        envelope.payload, REPO, object_key=object_key, file_type=FileType.REPO_INFO.label
+    )
+    spec_version = root.number("spec_version")
+    if spec_version > SPEC_V2:
+        raise UnsupportedError(
+            f"repository {object_key!r} has spec version {spec_version}, but this library reads 1 "
+            f"and {SPEC_V2}; upgrade icechunk-spark to read this repository",
+            object_key=object_key,
+            found=spec_version,
+            allowed=(1, SPEC_V2),
+        )
+    if spec_version == 0:
+        raise root.error("spec_version", "it is 0 or absent; 1 or 2 is expected")
+    tables = list(root.children("snapshots", SNAPSHOT_INFO))
+    ids = [SnapshotId(table.raw_id("id")) for table in tables]
+    snapshots = {
+        snapshot_id: _read_snapshot_info(table, snapshot_id, ids, envelope.spec_version)
+        for snapshot_id, table in sorted(zip(ids, tables, strict=True), key=lambda p: p[0].raw)
+    }
+    if len(snapshots) != len(ids):
+        raise root.error(
+            "snapshots", f"{len(ids) - len(snapshots)} ids are listed twice; ids are unique"
+        )
+    return RepoInfo(
+        spec_version=spec_version,
+        tags=_read_refs(root, "tags", ids),
+        branches=_read_refs(root, "branches", ids),
+        deleted_tags=tuple(sorted(root.texts("deleted_tags"))),
+        snapshots=snapshots,
+        status=read_status(root.child("status", REPO_STATUS)),
+        latest_updates=tuple(read_update(t) for t in root.children("latest_updates", UPDATE)),
+        repo_before_updates=read_backup_name(root, "repo_before_updates"),
+        metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
+        config=root.optional_blob("config"),
+        enabled_feature_flags=_read_flags(root, "enabled_feature_flags"),
+        disabled_feature_flags=_read_flags(root, "disabled_feature_flags"),
+    )
+
+
+def _read_snapshot_info(
+    table: Table, snapshot_id: SnapshotId, ids: list[SnapshotId], spec_version: int
+) -> SnapshotInfo:
+    parent = table.number("parent_offset")
+    if not NO_PARENT <= parent < len(ids):
+        raise table.error(
+            "parent_offset",
+            f"{parent} is no index into the {len(ids)} snapshots, and not -1 for none",
+        )
+    pruned: tuple[SnapshotId, ...] = ()
+    if table.has("pruned_ancestor_tx_logs"):
+        raw = table.records("pruned_ancestor_tx_logs", "V12").tobytes()
+        size = SnapshotId.SIZE
+        pruned = tuple(SnapshotId(raw[i : i + size]) for i in range(0, len(raw), size))
+    return SnapshotInfo(
+        id=snapshot_id,
+        parent_id=None if parent == NO_PARENT else ids[parent],
+        flushed_at=table.number("flushed_at"),
+        message=table.text("message"),
+        metadata_items=read_items(table, "metadata", spec_version=spec_version),
+        pruned_ancestor_tx_logs=pruned,
+    )
+
+
+def _read_refs(root: Table, field_name: str, ids: list[SnapshotId]) -> dict[str, SnapshotId]:
+    refs: dict[str, SnapshotId] = {}
+    for table in root.children(field_name, REF):
+        name, index = table.text("name"), table.number("snapshot_index")
+        if index >= len(ids):
+            raise table.error(
+                "snapshot_index", f"{index} is no index into the {len(ids)} snapshots"
+            )
+        if name in refs:
+            raise table.error("name", f"{name!r} is listed twice; names are unique")
+        refs[name] = ids[index]
+    return dict(sorted(refs.items()))
+
+
+def _read_flags(root: Table, field_name: str) -> tuple[int, ...] | None:
+    flags = root.optional_records(field_name, "<u2")
+    return None if flags is None else tuple(sorted(flags.tolist()))
+
+
+def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
+    """Write a repo info file.
+
+    Parameters
+    ----------
+    repo
+        The state to write; lists are sorted as the format wants them.
+    level
+        zstd level.
+
+    Raises
+    ------
+    InvalidInputError
+        When a ref or a parent names a snapshot that is not listed, or the newest log entry has a
+        backup (the format reserves that for older ones), or a value does not fit its field.
+    UnsupportedError
+        When the newest log entry is of a kind that this library does not know.
+    """
+    writer = TableWriter()
+    ordered = sorted(repo.snapshots, key=lambda snapshot_id: snapshot_id.raw)
+    index_of = {snapshot_id: index for index, snapshot_id in enumerate(ordered)}
+    updates, repo_before_updates = _writable_log(repo)
+    root = writer.table(
+        REPO,
+        snapshots=writer.offsets(
+            [_write_snapshot_info(writer, repo, repo.snapshots[i], index_of) for i in ordered]
+        ),
+        tags=_write_refs(writer, repo.tags, index_of),
+        branches=_write_refs(writer, repo.branches, index_of),
+        deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
+        status=write_status(writer, repo.status),
+        metadata=write_items(writer, repo.metadata_items, spec_version=repo.spec_version),
+        latest_updates=writer.offsets([write_update(writer, update) for update in updates]),
+        repo_before_updates=(
+            None if repo_before_updates is None else writer.text(repo_before_updates)
+        ),
+        config=None if repo.config is None else writer.blob(repo.config),
+        enabled_feature_flags=_write_flags(writer, repo.enabled_feature_flags),
+        disabled_feature_flags=_write_flags(writer, repo.disabled_feature_flags),
+        spec_version=repo.spec_version,
+    )
+    return wrap(
+        writer.finish(root),
+        file_type=FileType.REPO_INFO,
+        spec_version=repo.spec_version,
+        level=level,
+    )
+
+
+def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
+    """Return the log entries that can be written, and the name of the backup with the rest."""
+    updates = repo.latest_updates
+    if updates and updates[0].backup_path is not None:
+        raise InvalidInputError(
+            f"the newest log entry has the backup {updates[0].backup_path!r}; only entries below "
+            "it may have one, because others refuse such a repository",
+            found=updates[0].backup_path,
+            allowed=None,
+        )
+    for position, update in enumerate(updates):
+        if update.kind is not UpdateKind.UNKNOWN:
+            continue
+        if update.backup_path is None:
+            raise UnsupportedError(
+                f"a newer library recorded an operation {update.details!r} that this one cannot "
+                "write again; upgrade icechunk-spark to change this repository",
+                found=repr(update.details),
+            )
+        return updates[:position], update.backup_path
+    return updates, repo.repo_before_updates
+
+
+def _index(index_of: dict[SnapshotId, int], snapshot_id: SnapshotId, of: str) -> int:
+    index = index_of.get(snapshot_id)
+    if index is None:
+        raise InvalidInputError(
+            f"{of} names snapshot {snapshot_id}, which is not listed in the repository",
+            found=str(snapshot_id),
+            allowed="a listed snapshot",
+        )
+    return index
+
+
+def _write_snapshot_info(
+    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, index_of: dict[SnapshotId, int]
+) -> int:
+    pruned = info.pruned_ancestor_tx_logs
+    parent = info.parent_id
+    return writer.table(
+        SNAPSHOT_INFO,
+        id=info.id.raw,
+        parent_offset=(
+            NO_PARENT if parent is None else _index(index_of, parent, f"snapshot {info.id}")
+        ),
+        flushed_at=info.flushed_at,
+        message=writer.text(info.message),
+        metadata=write_items(writer, info.metadata_items, spec_version=repo.spec_version),
+        pruned_ancestor_tx_logs=(
+            writer.records(b"".join(i.raw for i in pruned), count=len(pruned)) if pruned else None
+        ),
+    )
+
+
+def _write_refs(
+    writer: TableWriter, refs: Mapping[str, SnapshotId], index_of: dict[SnapshotId, int]
+) -> int:
+    return writer.offsets(
+        [
+            writer.table(
+                REF,
+                name=writer.text(name),
+                snapshot_index=_index(index_of, refs[name], f"ref {name!r}"),
+            )
+            for name in sorted(refs)
+        ]
+    )
+
+
+def _write_flags(writer: TableWriter, flags: Iterable[int] | None) -> int | None:
+    if flags is None:
+        return None
+    ordered = sorted(flags)
+    if ordered and not 0 <= ordered[0] <= ordered[-1] < 2**16:
+        raise InvalidInputError(
+            f"feature flags are numbers from 0 to 65535, but {ordered} were given",
+            found=ordered,
+            allowed=(0, 2**16 - 1),
+        )
+    content = b"".join(flag.to_bytes(2, "little") for flag in ordered)
+    return writer.records(content, count=len(ordered), alignment=2)
