@@ -1,0 +1,109 @@
+"""Which kind of repository is at a location, and if none is, what is there instead.
+
+Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
+beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for
+version 1. A failed search pays for a few more requests, since "not found" alone helps nobody.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import IcechunkError, NotFoundError
+from icechunk_format.spec.object_keys import (
+    REFS,
+    REPO,
+    SNAPSHOTS,
+    branch_ref_key,
+)
+from icechunk_format.storage.location import Location, open_storage
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.protocol import Storage
+
+MAIN_REF: Final = branch_ref_key("main")
+_ZARR_V3: Final = "zarr.json"
+_ZARR_V2: Final = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_MOST_LISTED: Final = 500
+_MOST_PARENTS: Final = 4
+
+
+def has_repository(storage: Storage) -> bool:
+    """Tell whether a repository of either spec version is at the root of a storage."""
+    return storage.head(REPO) is not None or storage.head(MAIN_REF) is not None
+
+
+def no_repository(location: Location) -> NotFoundError:
+    """Return the error for a location without a repository, with what was found there."""
+    url = str(location)
+    try:
+        found, advice = _found_instead(location)
+    except IcechunkError as error:
+        # The explanation is a courtesy: a store that forbids listing must not hide the answer.
+        found, advice = f"what is there could not be listed ({error.message.splitlines()[0]})", None
+    advice = advice or "check the path, or create a repository there first"
+    return NotFoundError(
+        f"there is no Icechunk repository at {url}: neither {REPO!r} (spec version 2) nor "
+        f"{MAIN_REF!r} (version 1) is there; {found}\n{advice}",
+        kind="repository",
+        location=url,
+    )
+
+
+def _found_instead(location: Location) -> tuple[str, str | None]:
+    storage = open_storage(location)
+    keys = [found.key for found in islice(storage.list(""), _MOST_LISTED)]
+    above = _repository_above(location)
+    if above is not None:
+        url, below = above
+        return (
+            f"the place is inside of the repository at {url}",
+            f"open {url}; a group or array within it is chosen by the group option, "
+            f"perhaps group={below}",
+        )
+    if not keys:
+        return "nothing at all is stored below this path", None
+    if _ZARR_V3 in keys or any(key in keys for key in _ZARR_V2):
+        kind = "version 3" if _ZARR_V3 in keys else "version 2"
+        return (
+            f"what is there is a plain Zarr {kind} store, without versions",
+            "a plain Zarr store has to be copied into an Icechunk repository first",
+        )
+    inner = _repository_below(keys)
+    if inner is not None:
+        return f"a repository lies below it, in {inner!r}", f"open {url_join(str(location), inner)}"
+    if any(key.startswith((SNAPSHOTS, REFS)) for key in keys):
+        return (
+            "files of a repository are there, but not the one that every reading starts with: it "
+            "was deleted, or a copy of the repository is incomplete",
+            None,
+        )
+    return f"what is there are other files, such as {sorted(keys)[0]!r}", None
+
+
+def _repository_above(location: Location) -> tuple[str, str] | None:
+    """Return the URL of a repository in a parent folder, and the path below it."""
+    url, below = location.url.rstrip("/"), ""
+    for _ in range(_MOST_PARENTS):
+        parent_url, _, name = url.rpartition("/")
+        if not name or parent_url.endswith(("/", ":")) or not parent_url:
+            return None
+        url, below = parent_url, f"/{name}{below}"
+        parent = Location(url, client=location.client, options=location.options)
+        if has_repository(open_storage(parent)):
+            return str(parent), below
+    return None
+
+
+def _repository_below(keys: list[str]) -> str | None:
+    for key in keys:
+        for marker in (f"/{REPO}", f"/{MAIN_REF}"):
+            if key.endswith(marker):
+                return key.removesuffix(marker)
+    return None
+
+
+def url_join(url: str, path: str) -> str:
+    """Return the URL of something below another URL."""
+    return f"{url.rstrip('/')}/{path}"
