@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.spec.byte_ranges import copy_ranges
 from icechunk_format.spec.vector_assembly import (
     Assembly,
     TableLayout,
     bytes_field,
-    copy_ranges,
     number_field,
     offset_field,
 )

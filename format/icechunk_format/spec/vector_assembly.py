@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.vectors import byte_windows
+from icechunk_format.spec.byte_ranges import copy_ranges, is_run_start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -242,8 +241,7 @@ class Assembly:
         """
         if not starts.size:
             return np.empty(0, dtype=np.int64)
-        is_new = np.ones(starts.shape, dtype=np.bool_)
-        is_new[1:] = (starts[1:] != starts[:-1]) | (lengths[1:] != lengths[:-1])
+        is_new = is_run_start(starts, lengths)
         run_starts, run_lengths = starts[is_new], lengths[is_new]
         sizes = (run_lengths + (4 + 1 + 3)) & ~3
         ends: NDArray[np.int64] = np.cumsum(sizes)
@@ -278,40 +276,3 @@ class OffsetVector:
         """Let the cells of these rows point to the tables at ``targets``."""
         places = self.start + 4 * np.arange(len(self.cells), dtype=np.int64)
         self.cells[rows] = targets - places[rows]
-
-
-def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
-    """Group rows by length, so that ranges of one length move in one gather.
-
-    Returns
-    -------
-    sequence of (length, rows)
-        Ascending lengths above zero; rows ascend within a group.
-    """
-    if not lengths.size:
-        return []
-    first = int(lengths[0])
-    if (lengths == first).all():
-        return [(first, slice(None))] if first else []
-    order = np.argsort(lengths, kind="stable")
-    sorted_lengths = lengths[order]
-    cuts = np.flatnonzero(np.diff(sorted_lengths)) + 1
-    bounds = [0, *cuts.tolist(), len(order)]
-    return [
-        (int(sorted_lengths[low]), order[low:high])
-        for low, high in pairwise(bounds)
-        if sorted_lengths[low]
-    ]
-
-
-def copy_ranges(
-    source: NDArray[np.uint8],
-    source_starts: NDArray[np.int64],
-    target: NDArray[np.uint8],
-    target_starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-) -> None:
-    """Copy many byte ranges at once; the caller has checked that they are inside."""
-    for length, rows in length_groups(lengths):
-        moved = byte_windows(source, length)[source_starts[rows]]
-        byte_windows(target, length)[target_starts[rows]] = moved

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Never
 import numpy as np
 
 from icechunk_format.errors import FormatError
+from icechunk_format.spec.byte_ranges import byte_windows
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -308,15 +309,6 @@ class Tables:
             self.r.tables_between(start, count, name)
             for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
         ]
-
-
-def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
-    """View ``data`` as all its overlapping runs of ``size`` bytes; indexing copies runs.
-
-    The dtype is ``V<size>`` and the shape (len(data) - size + 1,). The caller has checked that
-    ``0 < size <= len(data)``; ``data`` is contiguous.
-    """
-    return np.ndarray((data.size - size + 1,), dtype=f"V{size}", buffer=data.data, strides=(1,))
 
 
 def _fill(

@@ -1,0 +1,116 @@
+"""Many byte strings of different lengths as ranges of one buffer, moved without a loop per string.
+
+Locations, checksums and inline chunks of a manifest are a (start, length) column pair over shared
+bytes. NumPy moves fixed-size items fast, so ranges are grouped by length, and each group is one
+gather and one scatter.
+
+Rules of this file
+------------------
+1. Nothing here checks bounds: ranges are checked where they are read from a file.
+2. Work and memory follow the bytes that are moved, never the size of the buffer they come from.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
+    """View ``data`` as all its overlapping runs of ``size`` bytes; indexing copies runs.
+
+    The dtype is ``V<size>`` and the shape (len(data) - size + 1,). The caller has checked that
+    ``0 < size <= len(data)``; ``data`` is contiguous.
+    """
+    return np.ndarray((data.size - size + 1,), dtype=f"V{size}", buffer=data.data, strides=(1,))
+
+
+def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
+    """Group rows by length, so that ranges of one length move in one gather.
+
+    Returns
+    -------
+    sequence of (length, rows)
+        Ascending lengths above zero; rows ascend within a group.
+    """
+    if not lengths.size:
+        return []
+    first = int(lengths[0])
+    if (lengths == first).all():
+        return [(first, slice(None))] if first else []
+    order = np.argsort(lengths, kind="stable")
+    sorted_lengths = lengths[order]
+    cuts = np.flatnonzero(np.diff(sorted_lengths)) + 1
+    bounds = [0, *cuts.tolist(), len(order)]
+    return [
+        (int(sorted_lengths[low]), order[low:high])
+        for low, high in pairwise(bounds)
+        if sorted_lengths[low]
+    ]
+
+
+def copy_ranges(
+    source: NDArray[np.uint8],
+    source_starts: NDArray[np.int64],
+    target: NDArray[np.uint8],
+    target_starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> None:
+    """Copy many byte ranges at once; the caller has checked that they are inside."""
+    for length, rows in length_groups(lengths):
+        moved = byte_windows(source, length)[source_starts[rows]]
+        byte_windows(target, length)[target_starts[rows]] = moved
+
+
+def is_run_start(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mark rows whose range differs from the row before: bool, shape (n,)."""
+    is_new = np.ones(starts.shape, dtype=np.bool_)
+    is_new[1:] = (starts[1:] != starts[:-1]) | (lengths[1:] != lengths[:-1])
+    return is_new
+
+
+def collect(
+    source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Copy ranges to a new buffer, neighbours of equal content only once.
+
+    Chunks that follow one another often lie in one file, and repeat its name. Neighbours are
+    compared among the rows of one length, so a row of another length in between does no harm.
+
+    Parameters
+    ----------
+    source
+        Where the ranges are.
+    starts, lengths
+        int64, shape (n,): the ranges, checked by the caller.
+
+    Returns
+    -------
+    (buffer, starts)
+        The new bytes, and int64 of shape (n,) with the place of each row's range in them.
+    """
+    placed = np.zeros(starts.shape, dtype=np.int64)
+    parts: list[NDArray[np.uint8]] = []
+    size = 0
+    for length, rows in length_groups(lengths):
+        at = starts[rows]
+        is_moved = np.ones(at.shape, dtype=np.bool_)
+        is_moved[1:] = at[1:] != at[:-1]
+        # Rows that repeat a range need not be read to be known as equal.
+        distinct = byte_windows(source, length)[at[is_moved]]
+        content = distinct.view(np.uint8).reshape(-1, length)
+        is_other = np.ones(len(content), dtype=np.bool_)
+        is_other[1:] = (content[1:] != content[:-1]).any(axis=1)
+        kept = content[is_other].reshape(-1)
+        item_of_row = (np.cumsum(is_other) - 1)[np.cumsum(is_moved) - 1]
+        placed[rows] = size + item_of_row * length
+        parts.append(kept)
+        size += kept.size
+    return (np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)), placed
