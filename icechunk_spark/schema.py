@@ -1,0 +1,300 @@
+"""Between the columns of a table and Spark's schema, in both directions.
+
+Rules of this file
+------------------
+1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner asks
+   for the schema in a worker that has none.
+2. What leaves the reader must *equal* Spark's own Arrow mapping of the schema: Spark 4.2 and
+   later compare strictly, and earlier versions swap or garble columns that differ. So the target
+   is made by Spark's `to_arrow_schema`, and every batch is fitted to it by position.
+3. A user's schema selects, orders and renames by case; types may be widened where no value
+   changes, and nothing else.
+4. Field metadata is what Spark's JVM can hold: objects, text, numbers, and lists of one type.
+   Other JSON is kept as text under one key, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.dataset.table import Column
+
+#: Key of a field's metadata that holds what we know of the column.
+METADATA_KEY: Final = "icechunk"
+
+# Key that marks JSON which Spark's metadata cannot hold, kept as text.
+_AS_JSON_TEXT: Final = "$json"
+
+_SIMPLE_TYPES: Final[dict[pa.DataType, DataType]] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): ByteType(),
+    pa.int16(): ShortType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us"): TimestampNTZType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+    pa.duration("us"): DayTimeIntervalType(DayTimeIntervalType.DAY, DayTimeIntervalType.SECOND),
+}
+
+
+def spark_type(arrow_type: pa.DataType) -> DataType:
+    """Return the Spark type of a column.
+
+    Raises
+    ------
+    UnsupportedError
+        The type has no place in the contract with Spark.
+    """
+    simple = _SIMPLE_TYPES.get(arrow_type)
+    if simple is not None:
+        return simple
+    if pa.types.is_decimal128(arrow_type):
+        return DecimalType(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_list(arrow_type):
+        return ArrayType(spark_type(arrow_type.value_type))
+    if pa.types.is_struct(arrow_type):
+        return StructType([StructField(item.name, spark_type(item.type)) for item in arrow_type])
+    raise UnsupportedError(f"Arrow type {arrow_type} has no Spark type", arrow_type=str(arrow_type))
+
+
+def spark_schema(columns: Sequence[Column]) -> StructType:
+    """Return the Spark schema of a table: every column nullable, with its metadata."""
+    return StructType(
+        [
+            StructField(
+                column.name,
+                spark_type(column.arrow_type),
+                nullable=True,
+                metadata=_field_metadata(column.metadata),
+            )
+            for column in columns
+        ]
+    )
+
+
+def column_names(schema: StructType, columns: Sequence[Column]) -> list[str]:
+    """Return the names of the table's columns that a Spark schema asks for, in its order.
+
+    Raises
+    ------
+    InvalidInputError
+        A field is no column of the table, is there twice, or asks for another type than the
+        column's or one that holds all its values.
+    """
+    if not schema.fields:
+        raise InvalidInputError("the schema given to spark.read.schema() has no columns")
+    by_name = {column.name: column for column in columns}
+    names: list[str] = []
+    for field in schema.fields:
+        column = by_name.get(field.name) or _by_folded_name(field.name, columns)
+        if column.name in names:
+            raise InvalidInputError(
+                f"the schema given to spark.read.schema() names column '{column.name}' twice",
+                column=column.name,
+            )
+        found = spark_type(column.arrow_type)
+        if not _holds(field.dataType, found):
+            wider = [kind.simpleString() for kind in _CANDIDATES if _holds(kind, found)]
+            allowed = list(dict.fromkeys([found.simpleString(), *wider]))
+            raise InvalidInputError(
+                f"column '{column.name}' is {found.simpleString()}, but the schema given to"
+                f" spark.read.schema() says {field.dataType.simpleString()}: use"
+                f" {' or '.join(allowed)}, and cast afterwards",
+                column=column.name,
+                found=found.simpleString(),
+                asked=field.dataType.simpleString(),
+            )
+        names.append(column.name)
+    return names
+
+
+def _by_folded_name(name: str, columns: Sequence[Column]) -> Column:
+    """Find a column as Spark resolves names: without case, if that leaves no doubt."""
+    found = [column for column in columns if column.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    known = [column.name for column in columns]
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+    raise InvalidInputError(
+        f"the schema given to spark.read.schema() names column '{name}', which is not among the"
+        f" columns {', '.join(known)}{hint}",
+        column=name,
+        known=tuple(known),
+    )
+
+
+# Decimal digits that hold every value of an integer type.
+_DIGITS: Final[dict[type[DataType], int]] = {
+    ByteType: 3,
+    ShortType: 5,
+    IntegerType: 10,
+    LongType: 19,
+}
+_WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
+    ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
+    ShortType: (IntegerType, LongType, FloatType, DoubleType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+    TimestampNTZType: (TimestampType,),
+}
+_CANDIDATES: Final = (
+    ShortType(),
+    IntegerType(),
+    LongType(),
+    FloatType(),
+    DoubleType(),
+    TimestampType(),
+)
+
+
+def _holds(asked: DataType, found: DataType) -> bool:
+    """Whether every value of type `found` is, unchanged, a value of type `asked`.
+
+    TIMESTAMP holds TIMESTAMP_NTZ here, because our times without a zone are UTC by the CF
+    conventions, and so each of them is one instant.
+    """
+    if isinstance(asked, DecimalType):
+        if isinstance(found, DecimalType):
+            whole = asked.precision - asked.scale >= found.precision - found.scale
+            return whole and asked.scale >= found.scale
+        return asked.precision - asked.scale >= _DIGITS.get(type(found), 100)
+    if isinstance(asked, ArrayType) and isinstance(found, ArrayType):
+        return _holds(asked.elementType, found.elementType)
+    if isinstance(asked, StructType) and isinstance(found, StructType):
+        return asked.names == found.names and all(
+            _holds(ours.dataType, theirs.dataType)
+            for ours, theirs in zip(asked.fields, found.fields, strict=True)
+        )
+    if isinstance(asked, DayTimeIntervalType) and isinstance(found, DayTimeIntervalType):
+        return asked == found
+    return type(asked) is type(found) or type(asked) in _WIDER.get(type(found), ())
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def arrow_target(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of every batch: its own mapping, in UTC."""
+    zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    mapped = to_arrow_schema(schema, timezone="UTC") if zone else to_arrow_schema(schema)
+    return pa.schema([pa.field(item.name, item.type, nullable=item.nullable) for item in mapped])
+
+
+def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return `batch` with exactly the schema `target`; columns correspond by position.
+
+    Raises
+    ------
+    InvalidInputError
+        A column that the user's schema calls NOT NULL holds a NULL.
+    """
+    if batch.schema.equals(target, check_metadata=False):
+        return batch
+    arrays = []
+    for column, wanted in zip(batch.columns, target, strict=True):
+        if not wanted.nullable and column.null_count:
+            raise InvalidInputError(
+                f"column '{wanted.name}' holds missing values, but the schema given to"
+                " spark.read.schema() says NOT NULL: leave NOT NULL out",
+                column=wanted.name,
+            )
+        arrays.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+# --- field metadata ---------------------------------------------------------------------------
+
+
+def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field's metadata: ours under one key, and a comment, which DESCRIBE shows."""
+    held: dict[str, Any] = {METADATA_KEY: _held_by_spark(dict(metadata))}
+    attributes = metadata.get("attributes") or {}
+    words = [
+        attributes.get("long_name") or attributes.get("standard_name"),
+        attributes.get("units"),
+    ]
+    text = [word for word in words if isinstance(word, str) and word]
+    if text:
+        held["comment"] = f"{text[0]} [{text[1]}]" if len(text) == 2 else text[0]
+    return held
+
+
+def column_metadata(field: StructField) -> dict[str, Any]:
+    """Return what a field of ours carries: the column's metadata as the table gave it.
+
+    A field that did not come from this source gives an empty dictionary.
+    """
+    held = (field.metadata or {}).get(METADATA_KEY)
+    return dict(_as_given(held)) if isinstance(held, dict) else {}
+
+
+def _held_by_spark(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _held_by_spark(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        plain = [item for item in value if _is_plain(item)]
+        alike = len({type(item) for item in plain}) <= 1
+        if len(plain) == len(value) and alike:
+            return list(value)
+        if value and all(isinstance(item, dict) for item in value):
+            return [_held_by_spark(item) for item in value]
+        return {_AS_JSON_TEXT: json.dumps(value)}
+    if value is None or _is_plain(value):
+        return value
+    return {_AS_JSON_TEXT: json.dumps(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the JVM holds `value` as it is: text, a flag, a 64-bit integer, a finite float."""
+    if isinstance(value, str | bool):
+        return True
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float) and value - value == 0.0
+
+
+def _as_given(held: Any) -> Any:
+    if isinstance(held, dict):
+        if set(held) == {_AS_JSON_TEXT}:
+            return json.loads(held[_AS_JSON_TEXT])
+        return {key: _as_given(item) for key, item in held.items()}
+    if isinstance(held, list):
+        return [_as_given(item) for item in held]
+    return held

@@ -1,0 +1,89 @@
+"""Spark Connect reads the same rows, with the same pinning and the same errors.
+
+Classic and Connect sessions do not mix in one process, so the client runs in one of its own and
+answers with JSON. ``remote("local[2]")`` starts a server on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from spark_repositories import SHAPE, T2M
+
+pytestmark = pytest.mark.needs_reference
+
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession, functions as F
+import icechunk_spark
+
+path = sys.argv[1]
+spark = (
+    SparkSession.builder.remote("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "1g")
+    .config("spark.sql.shuffle.partitions", "2")
+    .getOrCreate()
+)
+icechunk_spark.register(spark)
+icechunk_spark.register(spark)
+answer = {"connect": "connect" in type(spark).__module__}
+frame = spark.read.format("icechunk").load(path)
+answer["types"] = [field.dataType.simpleString() for field in frame.schema]
+answer["count"], answer["sum"] = tuple(frame.agg(F.count("*"), F.sum("t2m")).first())
+answer["where"] = spark.read.format("icechunk").load(path, where="latitude >= 50").count()
+sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % path
+spark.sql(sql)
+answer["view"] = spark.sql("SELECT count(t2m) FROM v").first()[0]
+try:
+    spark.read.format("icechunk").load(path, tag="v9").count()
+except Exception as error:
+    answer["error"] = str(error)
+print(json.dumps(answer))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def answer(weather):
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    # A classic session of this process would draw the client to its own gateway.
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, weather.path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_it_is_a_connect_session(answer):
+    assert answer["connect"] is True
+
+
+def test_rows(answer):
+    assert answer["types"] == ["timestamp_ntz", "double", "double", "float", "float"]
+    assert answer["count"] == int(np.prod(SHAPE))
+    assert answer["sum"] == pytest.approx(float(np.nansum(T2M.astype("f8"))))
+    assert answer["where"] == 240
+    assert answer["view"] == int(np.prod(SHAPE)) - 3
+
+
+def test_errors(answer):
+    assert "v9" in answer["error"]
+    assert "v1" in answer["error"]

@@ -1,0 +1,164 @@
+"""The mistakes that newcomers make: the last line of Spark's traceback says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from spark_repositories import build_two_dimension_sets, build_two_groups, new_repository
+
+pytestmark = pytest.mark.needs_reference
+
+
+@pytest.fixture
+def fails(spark, weather, last_line):
+    """Load with options, expect a failure, return its last line."""
+
+    def of(path=None, **options):
+        reader = spark.read.format("icechunk").options(**options)
+        return last_line(lambda: reader.load(path or weather.path).count())
+
+    return of
+
+
+def test_no_path(spark, last_line):
+    assert "load(path)" in last_line(lambda: spark.read.format("icechunk").load())
+
+
+def test_a_path_that_is_not_there(fails, tmp_path):
+    assert "nowhere" in fails(str(tmp_path / "nowhere"))
+
+
+def test_a_file_instead_of_a_folder(fails, tmp_path):
+    file = tmp_path / "data.nc"
+    file.write_bytes(b"CDF\x01")
+    assert "data.nc" in fails(str(file))
+
+
+def test_a_zarr_folder_that_is_no_repository(fails, tmp_path):
+    import zarr
+
+    zarr.create_group(str(tmp_path / "plain.zarr")).create_array("a", shape=(3,), dtype="i4")
+    text = fails(str(tmp_path / "plain.zarr"))
+    assert "plain.zarr" in text
+    assert "Zarr" in text
+
+
+def test_an_empty_repository(fails, tmp_path):
+    new_repository(tmp_path / "empty")
+    assert "empty" in fails(str(tmp_path / "empty"))
+
+
+def test_two_paths(spark, weather, last_line):
+    paths = [weather.path, weather.path + "2"]
+    assert "union" in last_line(lambda: spark.read.format("icechunk").load(paths))
+
+
+def test_a_tag_that_is_not_there(fails):
+    text = fails(tag="v2")
+    assert "v1" in text
+
+
+def test_a_branch_that_is_not_there(fails):
+    text = fails(branch="master")
+    assert "main" in text
+    assert "dev" in text
+
+
+def test_a_snapshot_that_is_not_there(fails):
+    assert "snapshot" in fails(snapshot="00000000000000000000")
+    assert "snapshot" in fails(snapshot="latest").lower()
+
+
+def test_an_instant_before_the_first_commit(fails):
+    assert "2001" in fails(asOf="2001-01-01")
+
+
+def test_a_group_that_is_not_there(fails):
+    text = fails(group="oceans")
+    assert "oceans" in text
+    assert "'ocean'" in text or "/ocean" in text
+
+
+def test_several_groups_and_none_named(fails, tmp_path):
+    text = fails(build_two_groups(tmp_path / "groups"))
+    assert "north" in text
+    assert "south" in text
+
+
+def test_a_variable_that_is_not_there(fails):
+    text = fails(variables="t2n")
+    assert "t2n" in text
+    assert "t2m" in text
+
+
+def test_variables_whose_dimensions_do_not_nest(spark, last_line, tmp_path):
+    path = build_two_dimension_sets(tmp_path / "sets")
+    text = last_line(lambda: spark.read.format("icechunk").load(path))
+    assert "variables" in text
+
+
+def test_an_option_that_is_not_there(fails):
+    assert "did you mean 'variables'" in fails(varaibles="t2m")
+
+
+def test_a_value_that_is_not_allowed(fails):
+    assert "true or false" in fails(decodeCf="on")
+
+
+def test_a_storage_setting_that_is_not_there(fails):
+    text = fails(**{"storage.endpont_url": "http://localhost", "storage.secret": "hunter2"})
+    assert "endpont_url" in text
+    assert "hunter2" not in text
+
+
+def test_a_condition_that_does_not_parse(fails):
+    assert "where" in fails(where="latitude >")
+
+
+def test_a_condition_on_a_column_that_is_not_there(fails):
+    text = fails(where="lattitude > 3")
+    assert "lattitude" in text
+    assert "latitude" in text
+
+
+def test_a_label_that_is_not_there(fails):
+    text = fails(sel="latitude=44.9")
+    assert "nearest" in text
+
+
+def test_a_dimension_that_is_not_there(fails):
+    assert "lat" in fails(isel="lat=0")
+
+
+def test_a_schema_of_another_type(spark, weather, last_line):
+    reader = spark.read.format("icechunk").schema("t2m int")
+    text = last_line(lambda: reader.load(weather.path).count())
+    assert "'t2m' is float" in text
+    assert "float or double" in text
+
+
+def test_a_schema_with_another_column(spark, weather, last_line):
+    reader = spark.read.format("icechunk").schema("t2 float")
+    assert "did you mean 't2m'" in last_line(lambda: reader.load(weather.path).count())
+
+
+def test_a_metadata_table(fails, weather):
+    assert "layout=refs" in fails(weather.path + "#chunks")
+    assert "ancestry" in fails(table="snapshots")
+
+
+def test_a_catalog_table(spark, weather, last_line):
+    sql = f"CREATE TABLE weather USING icechunk OPTIONS (path '{weather.path}')"
+    assert "CREATE TEMPORARY VIEW" in last_line(lambda: spark.sql(sql))
+
+
+def test_writing(spark, weather, last_line):
+    writer = spark.range(3).write.format("icechunk").mode("append")
+    assert "reads only" in last_line(lambda: writer.save(weather.path))
+
+
+def test_streaming(spark, weather, last_line):
+    def start():
+        frame = spark.readStream.format("icechunk").load(weather.path)
+        frame.writeStream.format("noop").start().processAllAvailable()
+
+    assert "readStream" in last_line(start)
