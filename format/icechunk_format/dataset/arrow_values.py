@@ -1,0 +1,211 @@
+"""NumPy values as Arrow arrays: the type map, and conversions that copy as little as they can.
+
+Rules of this file
+------------------
+1. Each stored type has one Arrow type that Spark reads without a cast. Unsigned integers take the
+   next wider signed type, ``uint64`` a decimal, ``float16`` a float.
+2. A value that is missing is null; what lies under a null is undefined.
+3. Fixed-width values share the memory of the array they came from, so that array must not be
+   written to afterwards.
+
+Nothing in here knows of CF.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icechunk_format.errors import FormatError, UnsupportedError
+
+TimestampType = Literal["ntz", "utc"]
+
+_NUMBERS: Final[dict[str, pa.DataType]] = {
+    "b1": pa.bool_(),
+    "i1": pa.int8(),
+    "i2": pa.int16(),
+    "i4": pa.int32(),
+    "i8": pa.int64(),
+    "u1": pa.int16(),
+    "u2": pa.int32(),
+    "u4": pa.int64(),
+    "u8": pa.decimal128(20, 0),
+    "f2": pa.float32(),
+    "f4": pa.float32(),
+    "f8": pa.float64(),
+    "c8": pa.struct([("re", pa.float32()), ("im", pa.float32())]),
+    "c16": pa.struct([("re", pa.float64()), ("im", pa.float64())]),
+}
+
+
+def timestamp_type(kind: TimestampType) -> pa.DataType:
+    """Return the Arrow type of a timestamp column: without a time zone, or in UTC."""
+    return pa.timestamp("us", "UTC" if kind == "utc" else None)
+
+
+def arrow_type(
+    dtype: np.dtype[Any], kind: str, timestamps: TimestampType, *, name: str
+) -> pa.DataType:
+    """Return the Arrow type of a stored NumPy type.
+
+    Parameters
+    ----------
+    dtype
+        The NumPy type; ``object`` for text and bytes of variable length.
+    kind
+        The kind that the Zarr data type gives, which tells text from bytes in an ``object`` array.
+    timestamps
+        What ``datetime64`` becomes.
+    name
+        The variable, for errors.
+
+    Raises
+    ------
+    UnsupportedError
+        If the type has no counterpart in SQL.
+    """
+    if dtype.names is not None:
+        return pa.struct(
+            [
+                (field, arrow_type(dtype[field], _kind(dtype[field]), timestamps, name=name))
+                for field in dtype.names
+            ]
+        )
+    found = _NUMBERS.get(f"{dtype.kind}{dtype.itemsize}")
+    if found is not None:
+        return found
+    if dtype.kind == "M":
+        return timestamp_type(timestamps)
+    if dtype.kind == "m":
+        return pa.duration("us")
+    if dtype.kind in "UT" or (dtype.kind == "O" and kind == "string"):
+        return pa.string()
+    if dtype.kind == "S" or (dtype.kind == "V" and dtype.subdtype is None):
+        return pa.binary()
+    if dtype.kind == "O" and kind == "bytes":
+        return pa.binary()
+    raise UnsupportedError(
+        f"variable {name!r}: data type {dtype} has no SQL type. Leave the variable out with the "
+        f"option variables",
+        variable=name,
+    )
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return {"U": "string", "T": "string", "S": "bytes", "V": "bytes"}.get(dtype.kind, "other")
+
+
+def fixed_width(
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType
+) -> pa.Array:
+    """Return flat numbers as an Arrow array of a fixed-width type.
+
+    Integers are cast to the width of ``target``, which the type map chose so that they fit. Durations
+    and timestamps are given as ``int64`` microseconds.
+    """
+    length = len(values)
+    nulls, bitmap = _bitmap(valid, length)
+    if pa.types.is_boolean(target):
+        data = pa.py_buffer(np.packbits(values.astype(np.bool_, copy=False), bitorder="little"))
+    elif pa.types.is_decimal(target):
+        words = np.zeros((length, 2), np.uint64)
+        words[:, 0] = values
+        data = pa.py_buffer(words)
+    else:
+        width = np.dtype(np.int64) if pa.types.is_temporal(target) else target.to_pandas_dtype()
+        data = pa.py_buffer(np.ascontiguousarray(values, dtype=width))
+    return pa.Array.from_buffers(target, length, [bitmap, data], null_count=nulls)
+
+
+def complex_pairs(
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType
+) -> pa.Array:
+    """Return flat complex numbers as structs of a real and an imaginary part."""
+    parts = [
+        fixed_width(np.ascontiguousarray(part), None, target.field(i).type)
+        for i, part in enumerate((values.real, values.imag))
+    ]
+    return _struct(parts, valid, target, len(values))
+
+
+def structs(
+    values: NDArray[Any],
+    fields: list[pa.Array],
+    valid: NDArray[np.bool_] | None,
+    target: pa.DataType,
+) -> pa.Array:
+    """Return the columns of a structured array as one struct column."""
+    return _struct(fields, valid, target, len(values))
+
+
+def texts_or_bytes(
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType, *, name: str
+) -> pa.Array:
+    """Return flat text or bytes, of fixed or variable length, as an Arrow array.
+
+    Raises
+    ------
+    FormatError
+        If stored text is not Unicode, or an element is neither text nor bytes.
+    UnsupportedError
+        If the values of one read exceed the 2 GiB that an Arrow column can hold.
+    """
+    mask = None if valid is None else ~valid
+    if values.dtype.kind == "V":
+        if mask is None:
+            return _raw_bytes(values, target)
+        values = values.astype(object)
+        values = np.array([bytes(value) for value in values.tolist()], dtype=object)
+    elif values.dtype.kind == "T":
+        values = values.astype(object)
+    try:
+        result = pa.array(values, type=target, mask=mask)
+    except (pa.ArrowException, UnicodeError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"variable {name!r} holds a value that is not {target}: {error}", file_type="chunk"
+        ) from error
+    if isinstance(result, pa.ChunkedArray):
+        raise UnsupportedError(
+            f"variable {name!r}: more than 2 GiB of text or bytes in one batch; select fewer cells",
+            variable=name,
+        )
+    return result
+
+
+def dictionary_texts(
+    texts: list[str], positions: NDArray[np.intp], valid: NDArray[np.bool_] | None
+) -> pa.Array:
+    """Return a text column from its distinct values and, for each row, which of them it holds."""
+    indices = pa.array(positions, mask=None if valid is None else ~valid)
+    return pa.array(texts, pa.string()).take(indices)
+
+
+def _bitmap(valid: NDArray[np.bool_] | None, length: int) -> tuple[int, pa.Buffer | None]:
+    if valid is None:
+        return 0, None
+    nulls = length - int(np.count_nonzero(valid))
+    if not nulls:
+        return 0, None
+    return nulls, pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _struct(
+    fields: list[pa.Array], valid: NDArray[np.bool_] | None, target: pa.DataType, length: int
+) -> pa.Array:
+    nulls, bitmap = _bitmap(valid, length)
+    return pa.Array.from_buffers(target, length, [bitmap], null_count=nulls, children=fields)
+
+
+def _raw_bytes(values: NDArray[Any], target: pa.DataType) -> pa.Array:
+    """Cut one block of memory into equal pieces, without a Python object for each."""
+    width = values.dtype.itemsize
+    if width * len(values) > np.iinfo(np.int32).max:
+        raise UnsupportedError("more than 2 GiB of bytes in one batch; select fewer cells")
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(width)
+    data = np.ascontiguousarray(values).view(np.uint8) if values.size else np.zeros(0, np.uint8)
+    return pa.Array.from_buffers(
+        target, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )

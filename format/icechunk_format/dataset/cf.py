@@ -1,0 +1,572 @@
+"""CF decoding: what a stored array means, by the rules that xarray follows.
+
+Why this file exists: arrays hold packed integers, sentinel values and counts of hours; a table has
+to hold temperatures, NULLs and timestamps. :func:`variable_decoder` reads the attributes once, on
+the driver, and returns a small value that executors apply to every chunk.
+
+Rules of this file
+------------------
+1. Steps run in xarray's order: ``_Unsigned``, missing values, scale and offset, timedelta, time,
+   boolean. What each consumes moves from the attributes to the encoding.
+2. Missing is ``_FillValue`` or ``missing_value`` (several of them, too), NaN and NaT. The fill value
+   of the Zarr array is not: it is what a chunk that was never written reads as.
+3. Packed data takes the float type that xarray chooses. Data with a missing value and no packing
+   keeps its own type, since SQL has NULL for integers where NumPy needs a float for NaN.
+4. Where xarray truncates or fails, this does not: an integer ``scale_factor`` leaves floats floats,
+   and ``missing_value`` is read as unsigned together with ``_FillValue``.
+5. A character array (data type S1 with a dimension for the letters) stays a column of single bytes;
+   xarray joins its last dimension.
+6. With ``decode_cf=False`` no attribute means anything, and only NaT is null.
+
+CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Packed Data".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icechunk_format.dataset import arrow_values
+from icechunk_format.dataset.arrow_values import TimestampType
+from icechunk_format.dataset.cf_time import (
+    TIMEDELTA_UNITS,
+    TimeScale,
+    duration_scale,
+    parse_time_units,
+    stored_scale,
+)
+from icechunk_format.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.data_types import DataType
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+
+_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class NumericValues:
+    """Decoded values as numbers, for sums and extremes.
+
+    Attributes
+    ----------
+    values
+        Flat ``int64``, ``uint64`` or ``float64`` array; microseconds for times and durations.
+        What stands where a value is missing is undefined.
+    valid
+        Where a value is present; None where all are.
+    """
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableDecoder:
+    """Turns the stored values of one variable into a column; small, picklable, without state.
+
+    Attributes
+    ----------
+    name
+        The variable, for errors.
+    arrow_type
+        Type of the column.
+    encoding
+        How the values are stored, in xarray's words, as JSON (``NaN`` is the string ``"NaN"``).
+    attributes
+        The attributes that decoding did not consume.
+    """
+
+    name: str
+    arrow_type: pa.DataType
+    encoding: dict[str, Any]
+    attributes: dict[str, Any]
+    _dtype: np.dtype[Any] = field(repr=False)
+    _nan_is_missing: bool = field(repr=False)
+    _integer_view: np.dtype[Any] | None = field(default=None, repr=False)
+    _missing: tuple[Any, ...] = field(default=(), repr=False)
+    _scaled: np.dtype[Any] | None = field(default=None, repr=False)
+    _scale_factor: int | float | None = field(default=None, repr=False)
+    _add_offset: int | float | None = field(default=None, repr=False)
+    _time: TimeScale | None = field(default=None, repr=False)
+    _is_boolean: bool = field(default=False, repr=False)
+    _text_encoding: str | None = field(default=None, repr=False)
+    _fields: tuple[VariableDecoder, ...] = field(default=(), repr=False)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether :meth:`decode_numeric` can be called."""
+        return self._dtype.kind in "biufMm" and not pa.types.is_string(self.arrow_type)
+
+    def decode(self, values: NDArray[Any]) -> pa.Array:
+        """Return stored values of any shape as one Arrow array, in C order.
+
+        The result may share memory with ``values``, which must not be written to afterwards.
+
+        Raises
+        ------
+        UnsupportedError
+            If a time is out of range or finer than a microsecond.
+        FormatError
+            If text is not valid Unicode.
+        """
+        flat = np.ascontiguousarray(values).reshape(-1)
+        if flat.dtype.kind in "biufMm":
+            numbers, valid = self._numbers(flat)
+            if self._time is not None and pa.types.is_string(self.arrow_type):
+                texts, positions = self._time.iso_texts(numbers)
+                return arrow_values.dictionary_texts(texts, positions, valid)
+            return arrow_values.fixed_width(numbers, valid, self.arrow_type)
+        valid = self._valid(flat)
+        if flat.dtype.kind == "c":
+            return arrow_values.complex_pairs(flat, valid, self.arrow_type)
+        if self._fields:
+            columns = [child.decode(flat[child.name]) for child in self._fields]
+            return arrow_values.structs(flat, columns, valid, self.arrow_type)
+        if self._text_encoding is not None:
+            flat = self._texts(flat)
+        return arrow_values.texts_or_bytes(flat, valid, self.arrow_type, name=self.name)
+
+    def decode_numeric(self, values: NDArray[Any]) -> NumericValues:
+        """Return stored values of any shape as flat numbers, in C order.
+
+        Raises
+        ------
+        UnsupportedError
+            If a time is out of range or finer than a microsecond.
+        """
+        assert self.is_numeric, f"{self.name} holds {self.arrow_type}"
+        numbers, valid = self._numbers(np.ascontiguousarray(values).reshape(-1))
+        if numbers.dtype.kind == "f":
+            numbers = numbers.astype(np.float64, copy=False)
+        elif numbers.dtype != np.uint64:
+            numbers = numbers.astype(np.int64, copy=False)
+        return NumericValues(numbers, valid)
+
+    def to_arrow(self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+        """Return numbers as :meth:`decode_numeric` gives them as an array of :attr:`arrow_type`."""
+        return arrow_values.fixed_width(numbers, valid, self.arrow_type)
+
+    def _numbers(self, flat: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Decode numbers, up to microseconds for times; validity is None where all are present."""
+        if self._integer_view is not None:
+            flat = flat.view(self._integer_view)
+        if flat.dtype.kind in "Mm":
+            if np.datetime_data(flat.dtype)[0] in ("Y", "M"):
+                flat = flat.astype("M8[D]")
+            flat = flat.view(np.int64)
+            valid = self._valid(flat)
+        else:
+            valid = self._valid(flat)
+            if self._scaled is not None:
+                flat = flat.astype(self._scaled)
+                if self._scale_factor is not None:
+                    flat *= self._scale_factor
+                if self._add_offset is not None:
+                    flat += self._add_offset
+        if self._time is not None:
+            microseconds, valid = self._time.microseconds(flat, valid, name=self.name)
+            return self._time.timestamps(microseconds, valid, name=self.name), valid
+        if self._is_boolean:
+            flat = flat.astype(np.bool_)
+        return flat, valid
+
+    def _valid(self, flat: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Return where the stored values are present, or None where all are."""
+        missing: NDArray[np.bool_] | None = None
+        if self._nan_is_missing and flat.dtype.kind in "fc":
+            missing = np.isnan(flat)
+            if not missing.any():
+                missing = None
+        for value in self._missing:
+            equal = np.asarray(flat == value, np.bool_)
+            missing = equal if missing is None else missing | equal
+        return None if missing is None else ~missing
+
+    def _texts(self, flat: NDArray[Any]) -> NDArray[Any]:
+        assert self._text_encoding is not None
+        try:
+            texts = [bytes(value).decode(self._text_encoding) for value in flat.tolist()]
+        except UnicodeError as error:
+            raise FormatError(
+                f"variable {self.name!r}: stored bytes are not {self._text_encoding} text: {error}",
+                file_type="chunk",
+            ) from error
+        return np.array(texts, dtype=object)
+
+
+def variable_decoder(
+    array: ArrayMetadata,
+    *,
+    decode_cf: bool = True,
+    timestamp_type: TimestampType = "ntz",
+    attributes: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> VariableDecoder:
+    """Return the decoder of a Zarr array.
+
+    Parameters
+    ----------
+    array
+        Metadata of the array.
+    decode_cf
+        Whether attributes are applied; otherwise values are the stored ones.
+    timestamp_type
+        ``"ntz"`` for timestamps without a time zone, ``"utc"`` for instants.
+    attributes
+        In place of the array's own, such as :func:`inherit_time_attributes` gives.
+    name
+        The variable, for errors; by default the last part of the node path.
+
+    Raises
+    ------
+    InvalidInputError
+        If a CF attribute cannot be used, naming variable, attribute and the way out.
+    UnsupportedError
+        If the data type has no SQL type.
+    """
+    return attribute_decoder(
+        array.attributes if attributes is None else attributes,
+        array.data_type,
+        decode_cf=decode_cf,
+        timestamp_type=timestamp_type,
+        name=name if name is not None else array.node_path.rpartition("/")[2],
+    )
+
+
+def attribute_decoder(
+    attributes: Mapping[str, Any],
+    data_type: DataType,
+    *,
+    decode_cf: bool = True,
+    timestamp_type: TimestampType = "ntz",
+    name: str,
+) -> VariableDecoder:
+    """Return the decoder of attributes and a data type; see :func:`variable_decoder`."""
+    dtype, kind = data_type.numpy, data_type.kind
+    stored = str(dtype) if dtype.kind in "biufcMm" else data_type.name
+    plain = _plain_decoder(dtype, kind, timestamp_type, name, nan_is_missing=decode_cf)
+    plan: dict[str, Any] = {
+        member: getattr(plain, member) for member in VariableDecoder.__dataclass_fields__
+    }
+    plan["encoding"] = {"dtype": stored}
+    plan["attributes"] = dict(attributes)
+    if decode_cf and dtype.kind not in "Mm":
+        _apply_attributes(plan, dtype, kind, timestamp_type)
+    return VariableDecoder(**plan)
+
+
+def inherit_time_attributes(
+    attributes: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Give bounds variables the ``units`` and ``calendar`` of the time that they bound.
+
+    Parameters
+    ----------
+    attributes
+        Attributes of all variables of one group, by name.
+
+    Returns
+    -------
+    dict
+        The same, where a variable named by the ``bounds`` attribute of a time variable has gained
+        what it lacked.
+    """
+    result = {name: dict(own) for name, own in attributes.items()}
+    for own in result.values():
+        units, bounds = own.get("units"), own.get("bounds")
+        if isinstance(units, str) and "since" in units and isinstance(bounds, str):
+            target = result.get(bounds)
+            if target is not None:
+                target.setdefault("units", units)
+                if "calendar" in own:
+                    target.setdefault("calendar", own["calendar"])
+    return result
+
+
+def _plain_decoder(
+    dtype: np.dtype[Any], kind: str, timestamps: TimestampType, name: str, *, nan_is_missing: bool
+) -> VariableDecoder:
+    """Return the decoder of a type alone, as ``decode_cf=False`` has it."""
+    fields: tuple[VariableDecoder, ...] = ()
+    if dtype.names is not None:
+        fields = tuple(
+            _plain_decoder(dtype[child], "bytes", timestamps, child, nan_is_missing=nan_is_missing)
+            for child in dtype.names
+        )
+    is_time = dtype.kind in "Mm"
+    return VariableDecoder(
+        name=name,
+        arrow_type=arrow_values.arrow_type(dtype, kind, timestamps, name=name),
+        encoding={},
+        attributes={},
+        _dtype=dtype,
+        _nan_is_missing=nan_is_missing,
+        _time=stored_scale(dtype, name=name) if is_time else None,
+        _fields=fields,
+    )
+
+
+def _apply_attributes(
+    plan: dict[str, Any], dtype: np.dtype[Any], kind: str, timestamps: TimestampType
+) -> None:
+    """Fill in the plan of a decoder from its attributes, in xarray's order."""
+    name: str = plan["name"]
+    attributes, encoding = plan["attributes"], plan["encoding"]
+
+    def consume(attribute: str) -> Any:
+        value = attributes.pop(attribute, None)
+        if value is not None:
+            encoding[attribute] = _json_safe(value)
+        return value
+
+    if kind == "bytes" and isinstance(attributes.get("_Encoding"), str):
+        plan["_text_encoding"] = _known_text_encoding(consume("_Encoding"), name)
+        plan["arrow_type"] = pa.string()
+    given = {key: consume(key) for key in ("missing_value", "_FillValue")}
+    if dtype.kind not in "biuf":
+        plan["_missing"] = _other_missing(given, dtype, kind, name)
+        return
+    if dtype.kind in "iu" and "_Unsigned" in attributes:
+        dtype = _apply_unsigned(plan, dtype, consume("_Unsigned"))
+    missing, only_nan = _numeric_missing(given, plan["_dtype"], dtype, encoding, name)
+    plan["_missing"] = missing
+
+    scale_factor = _packing_number(consume("scale_factor"), "scale_factor", name)
+    add_offset = _packing_number(consume("add_offset"), "add_offset", name)
+    units, time = attributes.get("units"), None
+    if isinstance(units, str) and "since" in units:
+        consume("units")
+        time = parse_time_units(units, consume("calendar"), name=name)
+    elif (
+        isinstance(units, str)
+        and units in TIMEDELTA_UNITS
+        and str(attributes.get("dtype")).startswith("timedelta64")
+    ):
+        consume("units")
+        encoding["dtype"] = _timedelta_dtype(attributes.pop("dtype"), name)
+        time = duration_scale(units)
+    if scale_factor is not None or add_offset is not None:
+        # xarray keeps the stored float type when the only missing value is NaN.
+        keep = only_nan and time is None
+        plan["_scaled"] = dtype if keep else _packed_dtype(dtype, scale_factor, add_offset, missing)
+        plan["_scale_factor"], plan["_add_offset"] = scale_factor, add_offset
+        dtype = plan["_scaled"]
+    plan["_time"] = time
+    if time is not None:
+        plan["arrow_type"] = _time_type(time, timestamps)
+    elif attributes.get("dtype") == "bool":
+        encoding["dtype"] = attributes.pop("dtype")
+        plan["_is_boolean"], plan["arrow_type"] = True, pa.bool_()
+    else:
+        plan["arrow_type"] = arrow_values.arrow_type(dtype, kind, timestamps, name=name)
+
+
+def _time_type(time: TimeScale, timestamps: TimestampType) -> pa.DataType:
+    if time.calendar is None:
+        return pa.duration("us")
+    return arrow_values.timestamp_type(timestamps) if time.is_timestamp else pa.string()
+
+
+def _apply_unsigned(plan: dict[str, Any], dtype: np.dtype[Any], flag: Any) -> np.dtype[Any]:
+    kind = {"true": "u", "false": "i"}.get(str(flag).lower())
+    if kind is None:
+        raise _bad(plan["name"], "_Unsigned", flag, 'allowed are "true" and "false"')
+    if kind != dtype.kind:
+        dtype = np.dtype(f"{kind}{dtype.itemsize}")
+        plan["_integer_view"] = dtype
+    return dtype
+
+
+def _numeric_missing(
+    given: Mapping[str, Any],
+    stored: np.dtype[Any],
+    dtype: np.dtype[Any],
+    encoding: dict[str, Any],
+    name: str,
+) -> tuple[tuple[Any, ...], bool]:
+    """Return the missing values as scalars of ``dtype``, and whether NaN was the only one given."""
+    found: dict[Any, Any] = {}
+    saw_nan = saw_number = False
+    for attribute, raw in given.items():
+        if raw is None:
+            continue
+        numbers = [_missing_number(item, stored, attribute, name) for item in _as_list(raw)]
+        if len(numbers) == 1 and numbers[0] is not None:
+            encoding[attribute] = _json_safe(numbers[0])
+        for number in numbers:
+            if number is None:
+                continue
+            if number != number:
+                saw_nan = saw_nan or dtype.kind == "f"
+                continue
+            saw_number = True
+            fitting = _fit(number, stored, dtype)
+            if fitting is not None:
+                found[fitting.item()] = fitting
+    return tuple(found.values()), saw_nan and not saw_number
+
+
+def _fit(number: int | float, stored: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
+    """Return a missing value as the scalar that stored values equal, or None where none can.
+
+    A float that ``float32`` cannot hold equals no ``float32``, in xarray as here.
+    """
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            scalar = dtype.type(number)
+        return scalar if float(scalar) == float(number) else None
+    if dtype.kind == "b":
+        return np.bool_(number) if number in (0, 1) else None
+    if not math.isfinite(number) or number != int(number):
+        return None
+    whole = int(number)
+    if stored != dtype and np.iinfo(stored).min <= whole <= np.iinfo(stored).max:
+        return np.array(whole, stored).view(dtype)[()]
+    if np.iinfo(dtype).min <= whole <= np.iinfo(dtype).max:
+        return dtype.type(whole)
+    return None
+
+
+def _missing_number(
+    value: Any, dtype: np.dtype[Any], attribute: str, name: str
+) -> int | float | None:
+    """Read one missing value; None where it is text that no number equals."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        if value in _NON_FINITE:
+            return _NON_FINITE[value]
+        if dtype.kind == "f":
+            number = _float_of_base64(value)
+            if number is not None:
+                return number
+        if attribute == "missing_value":
+            return None
+    expected = "a number, or the base64 of its 8 bytes" if dtype.kind == "f" else "a number"
+    raise _bad(name, attribute, value, f"{dtype} data needs {expected}")
+
+
+def _other_missing(
+    given: Mapping[str, Any], dtype: np.dtype[Any], kind: str, name: str
+) -> tuple[Any, ...]:
+    """Return the missing values of text, bytes and complex numbers; structs have none."""
+    values = [
+        item for raw in given.values() if raw is not None for item in _alternatives(raw, dtype)
+    ]
+    if dtype.kind == "c":
+        numbers = [_complex(value, name) for value in values]
+        return tuple(dtype.type(number) for number in numbers if number == number)
+    if kind == "string":
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
+    if kind == "bytes" and dtype.kind in "SO":
+        decoded = (_bytes_of_base64(value) for value in values if isinstance(value, str))
+        return tuple(dict.fromkeys(value for value in decoded if value is not None))
+    return ()
+
+
+def _alternatives(raw: Any, dtype: np.dtype[Any]) -> Sequence[Any]:
+    """Split a list of missing values, but not the two parts of one complex number."""
+    return [raw] if dtype.kind == "c" else _as_list(raw)
+
+
+def _complex(value: Any, name: str) -> complex:
+    if isinstance(value, (int, float)):
+        return complex(value)
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
+        real, imaginary = (
+            _missing_number(part, np.dtype(np.float64), "_FillValue", name) for part in value
+        )
+        if real is not None and imaginary is not None:
+            return complex(real, imaginary)
+    raise _bad(name, "_FillValue", value, "complex data needs the two parts [re, im]")
+
+
+def _packing_number(value: Any, attribute: str, name: str) -> int | float | None:
+    """Return a scale or an offset, which some writers store as a list of one."""
+    if value is None:
+        return None
+    items = _as_list(value)
+    number = items[0] if len(items) == 1 else None
+    if isinstance(number, str):
+        number = _NON_FINITE.get(number)
+    if not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise _bad(name, attribute, value, "it should be one finite number")
+    return int(number) if isinstance(number, bool) else number
+
+
+def _packed_dtype(
+    dtype: np.dtype[Any],
+    scale_factor: int | float | None,
+    add_offset: int | float | None,
+    missing: tuple[Any, ...],
+) -> np.dtype[Any]:
+    """Choose the type of unpacked values as xarray does for attributes that come from JSON.
+
+    JSON numbers are 64 bits wide, so a float scale or any offset gives ``float64``. An integer scale
+    alone keeps integers integers, unless there are missing values.
+    """
+    if isinstance(scale_factor, int) and add_offset is None and dtype.kind in "iub" and not missing:
+        return np.dtype(np.int64)
+    return np.dtype(np.float64)
+
+
+def _timedelta_dtype(value: Any, name: str) -> str:
+    try:
+        return str(np.dtype(value))
+    except TypeError as error:
+        raise _bad(name, "dtype", value, "it should read like timedelta64[s]") from error
+
+
+def _known_text_encoding(value: str, name: str) -> str:
+    try:
+        b"".decode(value)
+    except LookupError as error:
+        raise _bad(name, "_Encoding", value, "it names no text encoding") from error
+    return value
+
+
+def _float_of_base64(text: str) -> float | None:
+    data = _bytes_of_base64(text)
+    if data is None or len(data) != 8:
+        return None
+    number: float = struct.unpack("<d", data)[0]
+    return number
+
+
+def _bytes_of_base64(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _json_safe(value: Any) -> Any:
+    """Return JSON that strict parsers read: Zarr's words for floats that are not finite."""
+    if isinstance(value, (list, tuple)):
+        return [_json_safe(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _bad(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
+        f"Read it with decodeCf=false to get the stored numbers",
+        variable=name,
+        attribute=attribute,
+    )

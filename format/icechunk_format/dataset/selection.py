@@ -1,0 +1,177 @@
+"""Which positions of a dimension a reader asked for, as exact index sets.
+
+Why this file exists: every way to select (``isel``, ``sel``, a condition on a coordinate) ends in
+the same value, so that plans intersect them and cut them at chunk boundaries without knowing where
+they came from.
+
+Rules of this file
+------------------
+1. A selection is a set. Positions come back in ascending order, each once, whatever order or step
+   the user wrote.
+2. It is normalised when it is made: positions without a gap are a span, and the empty selection is
+   the span from 0 to 0. Equal sets are therefore equal values.
+3. Selections are small and picklable; a span costs nothing, however long the dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DimSelection:
+    """A set of positions along one dimension.
+
+    Attributes
+    ----------
+    size
+        Length of the dimension.
+    start, stop
+        The half-open range that holds every position; both 0 when nothing is selected.
+    indices
+        Sorted, distinct ``int64`` positions; None where the whole range is selected.
+    """
+
+    size: int
+    start: int
+    stop: int
+    indices: NDArray[np.int64] | None = None
+
+    @classmethod
+    def whole(cls, size: int) -> Self:
+        """Select every position."""
+        return cls(size=size, start=0, stop=size)
+
+    @classmethod
+    def empty(cls, size: int) -> Self:
+        """Select nothing."""
+        return cls(size=size, start=0, stop=0)
+
+    @classmethod
+    def span(cls, size: int, start: int, stop: int) -> Self:
+        """Select the half-open range from ``start`` to ``stop``, clipped to the dimension."""
+        start, stop = max(start, 0), min(stop, size)
+        return cls(size=size, start=start, stop=stop) if start < stop else cls.empty(size)
+
+    @classmethod
+    def of_indices(cls, size: int, indices: NDArray[Any]) -> Self:
+        """Select positions given in any order and any number of times.
+
+        All must lie in the dimension; callers have checked what users wrote.
+        """
+        positions = np.unique(np.asarray(indices, dtype=np.int64))
+        return cls._of_sorted(size, positions)
+
+    @classmethod
+    def of_mask(cls, mask: NDArray[np.bool_]) -> Self:
+        """Select the positions where a mask, as long as the dimension, is true."""
+        return cls._of_sorted(len(mask), np.flatnonzero(mask).astype(np.int64, copy=False))
+
+    @classmethod
+    def _of_sorted(cls, size: int, positions: NDArray[np.int64]) -> Self:
+        if not positions.size:
+            return cls.empty(size)
+        start, stop = int(positions[0]), int(positions[-1]) + 1
+        assert 0 <= start and stop <= size, "a position outside of the dimension"
+        if stop - start == positions.size:
+            return cls(size=size, start=start, stop=stop)
+        positions.flags.writeable = False
+        return cls(size=size, start=start, stop=stop, indices=positions)
+
+    @property
+    def count(self) -> int:
+        """How many positions are selected."""
+        return self.stop - self.start if self.indices is None else len(self.indices)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every position is selected."""
+        return self.count == self.size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no position is selected."""
+        return self.stop == self.start
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the positions are one range without a gap."""
+        return self.indices is None
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return the selected positions, ascending."""
+        if self.indices is not None:
+            return self.indices
+        return np.arange(self.start, self.stop, dtype=np.int64)
+
+    def indexer(self) -> slice | NDArray[np.int64]:
+        """Return what selects these positions from an axis of a NumPy array."""
+        return slice(self.start, self.stop) if self.indices is None else self.indices
+
+    def intersect(self, other: DimSelection) -> DimSelection:
+        """Return the positions that both select; both are of the same dimension."""
+        assert self.size == other.size, "selections of two dimensions"
+        start, stop = max(self.start, other.start), min(self.stop, other.stop)
+        if start >= stop:
+            return DimSelection.empty(self.size)
+        if self.indices is None and other.indices is None:
+            return DimSelection(size=self.size, start=start, stop=stop)
+        if self.indices is None:
+            return other._within(start, stop)
+        if other.indices is None:
+            return self._within(start, stop)
+        common = np.intersect1d(self.indices, other.indices, assume_unique=True)
+        return DimSelection._of_sorted(self.size, common)
+
+    def _within(self, lo: int, hi: int) -> DimSelection:
+        assert self.indices is not None
+        first, last = np.searchsorted(self.indices, [lo, hi])
+        return DimSelection._of_sorted(self.size, self.indices[first:last])
+
+    def restrict(self, lo: int, hi: int) -> DimSelection:
+        """Return the selection as seen from the window of positions ``lo`` to ``hi``.
+
+        The result has size ``hi - lo``, and its positions count from ``lo``.
+        """
+        start, stop = max(self.start, lo), min(self.stop, hi)
+        if start >= stop:
+            return DimSelection.empty(hi - lo)
+        if self.indices is None:
+            return DimSelection(size=hi - lo, start=start - lo, stop=stop - lo)
+        first, last = np.searchsorted(self.indices, [lo, hi])
+        return DimSelection._of_sorted(hi - lo, self.indices[first:last] - lo)
+
+    def counts(self, edges: NDArray[Any]) -> NDArray[np.int64]:
+        """Count the selected positions between consecutive boundaries.
+
+        Parameters
+        ----------
+        edges
+            ``n + 1`` ascending boundaries, such as those of chunks.
+
+        Returns
+        -------
+        ndarray
+            ``n`` counts; interval ``i`` is ``[edges[i], edges[i + 1])``.
+        """
+        if self.indices is None:
+            result = np.diff(np.clip(np.asarray(edges, np.int64), self.start, self.stop))
+        else:
+            result = np.diff(np.searchsorted(self.indices, edges)).astype(np.int64, copy=False)
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DimSelection):
+            return NotImplemented
+        if (self.size, self.start, self.stop) != (other.size, other.start, other.stop):
+            return False
+        if self.indices is None or other.indices is None:
+            return self.indices is other.indices
+        return np.array_equal(self.indices, other.indices)
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.start, self.stop, self.count))
