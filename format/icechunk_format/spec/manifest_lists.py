@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,7 @@ _REF_VTABLE = struct.pack("<HHHH", 8, 20, 8, 4)
 _REF_TO_EXTENTS = 16
 
 
+@lru_cache(maxsize=64)
 def _ref_layout(ndim: int) -> np.dtype[Any]:
     """Return the layout of a reference followed by its vector of ranges."""
     return np.dtype(

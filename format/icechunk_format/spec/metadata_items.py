@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.tables import TableSchema
+from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.values import (
     decode_flexbuffer,
     decode_msgpack,

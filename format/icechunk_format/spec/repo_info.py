@@ -47,8 +47,9 @@ from icechunk_format.spec.repo_updates import (
     write_status,
     write_update,
 )
+from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.table_writer import TableWriter
-from icechunk_format.spec.tables import TableSchema, read_root
+from icechunk_format.spec.tables import read_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
-from icechunk_format.spec.tables import TableSchema
+from icechunk_format.spec.table_schema import TableSchema
 
 if TYPE_CHECKING:
     from icechunk_format.spec.table_writer import TableWriter

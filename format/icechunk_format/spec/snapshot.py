@@ -47,8 +47,9 @@ from icechunk_format.spec.manifest_lists import (
 )
 from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.table_writer import TableWriter
-from icechunk_format.spec.tables import TableSchema, read_root
+from icechunk_format.spec.tables import read_root
 
 if TYPE_CHECKING:
     from icechunk_format.spec.tables import Table

@@ -24,7 +24,7 @@ from icechunk_format.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icechunk_format.spec.tables import TableSchema
+    from icechunk_format.spec.table_schema import TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
 _MAX_ALIGNMENT = 8

@@ -21,30 +21,22 @@ Specification: flatbuffers internals (https://flatbuffers.dev/internals), and th
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.errors import FormatError
+from icechunk_format.spec.table_schema import SCALARS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import DTypeLike, NDArray
 
-_U32 = struct.Struct("<I")
-_I32 = struct.Struct("<i")
-_SCALARS: Final = {
-    "u8": struct.Struct("<B"),
-    "bool": struct.Struct("<?"),
-    "u16": struct.Struct("<H"),
-    "u32": _U32,
-    "i32": _I32,
-    "u64": struct.Struct("<Q"),
-}
-# Inline kinds that are not numbers: size and alignment.
-_INLINE: Final = {"offset": (4, 4), "id8": (8, 1), "id12": (12, 1)}
+    from icechunk_format.spec.table_schema import TableSchema
+
+_U32 = SCALARS["u32"]
+_I32 = SCALARS["i32"]
 
 # Work that one byte of payload pays for, and what visiting a table costs.
 _WORK_PER_BYTE = 64
@@ -52,44 +44,7 @@ _WORK_FREE = 1 << 20
 _TABLE_COST = 64
 # Shared strings and blobs above this size are decoded once.
 _MEMO_SIZE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
-    """One slot of a table: its number, kind, inline size, alignment and default."""
-
-    slot: int
-    kind: str
-    size: int
-    alignment: int
-    default: int
-
-
-class TableSchema:
-    """The fields of one table of a ``.fbs`` file, in slot order.
-
-    Parameters
-    ----------
-    table_name
-        Name of the table in the schema.
-    **fields
-        Name to kind: ``u8 u16 u32 i32 u64 bool`` (optionally with ``=default``), ``offset`` for
-        anything that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is
-        two fields, ``<name>_type="u8"`` and ``<name>="offset"``.
-    """
-
-    __slots__ = ("fields", "name")
-
-    def __init__(self, table_name: str, **fields: str) -> None:
-        self.name = table_name
-        self.fields: dict[str, FieldSpec] = {}
-        for slot, (field_name, declared) in enumerate(fields.items()):
-            kind, _, default = declared.partition("=")
-            if kind in _SCALARS:
-                size = alignment = _SCALARS[kind].size
-            else:
-                size, alignment = _INLINE[kind]
-            self.fields[field_name] = FieldSpec(slot, kind, size, alignment, int(default or 0))
+_BULK_COUNT = 32
 
 
 class _Payload:
@@ -252,7 +207,7 @@ class Table:
         spec = self.schema.fields[field]
         if at is None:
             return spec.default
-        value: int = _SCALARS[spec.kind].unpack_from(self._payload.data, at)[0]
+        value: int = SCALARS[spec.kind].unpack_from(self._payload.data, at)[0]
         return value
 
     def optional_raw_id(self, field: str) -> bytes | None:
@@ -348,6 +303,8 @@ class Table:
             return None
         start, count = span
         self.charge(field, count * 4)
+        if count < _BULK_COUNT:
+            return self._few_targets(field, start, count)
         offsets = np.frombuffer(self._payload.data, dtype="<u4", count=count, offset=start)
         targets = offsets.astype(np.int64) + (start + 4 * np.arange(count, dtype=np.int64))
         bad = (offsets == 0) | (targets > len(self._payload.data) - 4)
@@ -359,6 +316,17 @@ class Table:
             )
         found: list[int] = targets.tolist()
         return found
+
+    def _few_targets(self, field: str, start: int, count: int) -> list[int]:
+        """Do the same for a short vector, where NumPy costs more than it saves."""
+        data = self._payload.data
+        targets = []
+        for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):
+            target = start + 4 * index + offset
+            if offset == 0 or target > len(data) - 4:
+                raise self.error(f"{field}[{index}]", f"it points to byte {target} of {len(data)}")
+            targets.append(target)
+        return targets
 
     def optional_texts(self, field: str) -> list[str] | None:
         """Read a vector of strings; None when absent."""

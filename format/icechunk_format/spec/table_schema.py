@@ -1,0 +1,65 @@
+"""The shape of flatbuffers tables as data: one declaration serves reading and writing.
+
+Rules of this file
+------------------
+1. A schema lists the fields of a table in the order of the ``.fbs`` file, because the order is the
+   slot number. Fields are only ever added at the end.
+2. Names are those of the ``.fbs`` file, so that a reader can search both.
+
+Specification: the ``.fbs`` files; flatbuffers internals (https://flatbuffers.dev/internals).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+SCALARS: Final = {
+    "u8": struct.Struct("<B"),
+    "bool": struct.Struct("<?"),
+    "u16": struct.Struct("<H"),
+    "u32": struct.Struct("<I"),
+    "i32": struct.Struct("<i"),
+    "u64": struct.Struct("<Q"),
+}
+# Inline kinds that are not numbers: size and alignment.
+_INLINE: Final = {"offset": (4, 4), "id8": (8, 1), "id12": (12, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One slot of a table: its number, kind, inline size, alignment and default."""
+
+    slot: int
+    kind: str
+    size: int
+    alignment: int
+    default: int
+
+
+class TableSchema:
+    """The fields of one table of a ``.fbs`` file, in slot order.
+
+    Parameters
+    ----------
+    table_name
+        Name of the table in the schema.
+    **fields
+        Name to kind: ``u8 u16 u32 i32 u64 bool`` (optionally with ``=default``), ``offset`` for
+        anything that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is
+        two fields, ``<name>_type="u8"`` and ``<name>="offset"``.
+    """
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, table_name: str, **fields: str) -> None:
+        self.name = table_name
+        self.fields: dict[str, FieldSpec] = {}
+        for slot, (field_name, declared) in enumerate(fields.items()):
+            kind, _, default = declared.partition("=")
+            if kind in SCALARS:
+                size = alignment = SCALARS[kind].size
+            else:
+                size, alignment = _INLINE[kind]
+            self.fields[field_name] = FieldSpec(slot, kind, size, alignment, int(default or 0))
