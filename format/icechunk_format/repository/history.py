@@ -14,7 +14,9 @@ Rules of this file
 1. In version 2 a snapshot that ``repo`` does not list does not exist, whatever files lie about.
 2. In version 1 snapshot files may be rewritten (expiry changes a parent), so nothing of them is
    remembered from one question to the next.
-3. Ancestry is newest first, and a loop in it is a ``FormatError``, never an endless walk.
+3. Some clients of version 1 percent-encode names of refs within keys (``ü`` is ``%C3%BC``), others
+   do not. Both spellings are found, and users see the name that they gave.
+4. Ancestry is newest first, and a loop in it is a ``FormatError``, never an endless walk.
 
 Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 """
@@ -22,8 +24,9 @@ Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, unquote
 
-from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.spec import v1_refs
 from icechunk_format.spec.object_keys import (
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from icechunk_format.spec.repo_info import RepoInfo
     from icechunk_format.storage.protocol import Storage
 
+# What those clients leave as it is, beside letters and digits of ASCII.
+_NEVER_ENCODED = " !$&'()+,-./:;=@_"
 # A ref that is deleted between the listing and the read makes the batch fail; the next listing
 # no longer shows it. More races than this in a row are not believable.
 _LISTING_TRIES = 5
@@ -143,15 +148,19 @@ class RefFilesHistory:
 
     def branch_tip(self, name: str) -> SnapshotId | None:
         """Return the tip of one branch, None where there is no such branch."""
-        return self._read_ref(branch_ref_key(name)) if v1_refs.is_ref_name(name) else None
+        for spelling in _spellings(name):
+            if (tip := self._read_ref(branch_ref_key(spelling))) is not None:
+                return tip
+        return None
 
     def tag_target(self, name: str) -> SnapshotId | None:
         """Return what one tag points to, None where it never was or was deleted."""
-        if not v1_refs.is_ref_name(name):
-            return None
-        if self._storage.head(tag_tombstone_key(name)) is not None:
-            return None
-        return self._read_ref(tag_ref_key(name))
+        for spelling in _spellings(name):
+            if self._storage.head(tag_tombstone_key(spelling)) is not None:
+                return None
+            if (target := self._read_ref(tag_ref_key(spelling))) is not None:
+                return target
+        return None
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
         """Return the entry of one snapshot from its file, None where there is no file."""
@@ -217,11 +226,11 @@ class RefFilesHistory:
             parsed = v1_refs.parse_ref_key(found.key)
             if parsed is None:
                 continue
-            kind, name, is_tombstone = parsed
-            if is_tombstone:
+            name = _name_of(parsed.name)
+            if parsed.is_tombstone:
                 deleted.add(name)
             else:
-                keys[kind, name] = found.key
+                keys[parsed.kind, name] = found.key
         return keys, deleted
 
     def _read_refs(self, wanted_kind: str) -> dict[str, SnapshotId]:
@@ -243,3 +252,26 @@ class RefFilesHistory:
                 for (name, key), data in zip(chosen.items(), contents, strict=True)
             }
         raise AssertionError("the last try returns or raises")
+
+
+def _encoded(name: str) -> str:
+    return quote(name, safe=_NEVER_ENCODED).replace("~", "%7E")
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """Return the spellings of a ref's name within keys; none for what cannot be a name."""
+    try:
+        v1_refs.check_ref_name(name)
+    except InvalidInputError:
+        return ()
+    encoded = _encoded(name)
+    # A plain backslash or control character in a key exists nowhere: stores refuse it.
+    if encoded == name or not name.isprintable() or "\\" in name:
+        return (encoded,)
+    return (name, encoded)
+
+
+def _name_of(spelling: str) -> str:
+    """Return the name that a client encoded, or the spelling itself where none did."""
+    name = unquote(spelling)
+    return name if _encoded(name) == spelling else spelling

@@ -3,11 +3,15 @@
 The ``repo`` object holds the newest entries and names the backup that continues the log. Backups
 are never needed for reading data, and users may delete them: a missing one ends the log.
 
+An entry names the backup in which it is the newest. Inside that backup it does not yet have that
+name, so it is filled in here.
+
 Specification: "Updates to the repo info file".
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icechunk_format.errors import FormatError, NotFoundError
@@ -32,8 +36,11 @@ def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:
     """
     seen: set[str] = set()
     part = newest
+    name: str | None = None
     while True:
-        yield from part.latest_updates
+        for position, update in enumerate(part.latest_updates):
+            is_newest_of_backup = position == 0 and update.backup_path is None
+            yield replace(update, backup_path=name) if is_newest_of_backup else update
         name = part.repo_before_updates
         if name is None:
             return

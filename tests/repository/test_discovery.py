@@ -1,0 +1,75 @@
+"""Opening a place without a repository tells what is there instead, and what to do."""
+
+import pytest
+
+from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location, open_storage
+
+
+def url_of(memory_repository, below=""):
+    return f"{memory_repository.location.url}{below}"
+
+
+def test_an_empty_place_is_called_empty(memory_repository):
+    with pytest.raises(NotFoundError, match="nothing at all is stored") as caught:
+        Repository.open(url_of(memory_repository))
+    assert caught.value.facts["kind"] == "repository"
+    assert not Repository.exists(url_of(memory_repository))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["zarr.json", "t/zarr.json"], "plain Zarr version 3 store"),
+        ([".zgroup", "t/.zarray"], "plain Zarr version 2 store"),
+        (["data/a.nc"], "other files, such as 'data/a.nc'"),
+        (["snapshots/1CECHNKREP0F1RSTCMT0"], "files of a repository are there"),
+        (["refs/branch.other/ref.json"], "files of a repository are there"),
+        (["deep/down/repo", "deep/down/snapshots/x"], "lies below it, in 'deep/down'"),
+        (["old/refs/branch.main/ref.json"], "lies below it, in 'old'"),
+    ],
+)
+def test_what_is_there_instead_is_named(memory_repository, keys, message):
+    for key in keys:
+        memory_repository.storage.put(key, b"{}")
+    with pytest.raises(NotFoundError, match=message):
+        Repository.open(memory_repository.location)
+
+
+def test_a_path_to_a_group_inside_of_a_repository_leads_to_the_repository(memory_repository):
+    memory_repository.chain(1).write_v2({"main": 1})
+    with pytest.raises(NotFoundError, match="inside of the repository") as caught:
+        Repository.open(url_of(memory_repository, "/weather/t2m"))
+    last_line = str(caught.value).splitlines()[-1]
+    assert url_of(memory_repository) in last_line
+    assert "group=/weather/t2m" in last_line
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_repository_exists(memory_repository, spec_version):
+    memory_repository.chain(1)
+    (memory_repository.write_v1 if spec_version == 1 else memory_repository.write_v2)({"main": 1})
+    assert Repository.exists(memory_repository.location)
+    assert Repository.open(url_of(memory_repository)).spec_version == spec_version
+
+
+def test_a_damaged_repo_object_is_no_missing_repository(memory_repository):
+    memory_repository.storage.put("repo", b"not a repository")
+    with pytest.raises(FormatError, match="'repo'"):
+        Repository.open(memory_repository.location)
+
+
+def test_a_local_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(NotFoundError, match="there is no Icechunk repository"):
+        Repository.open(str(tmp_path / "nowhere"))
+    assert not Repository.exists(str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_options_of_a_location_do_not_appear(tmp_path):
+    location = Location(str(tmp_path), options={"follow_symlinks": "true"})
+    open_storage(location).put("x", b"")
+    with pytest.raises(NotFoundError) as caught:
+        Repository.open(location)
+    assert "true" not in str(caught.value)
