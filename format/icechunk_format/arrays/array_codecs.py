@@ -1,0 +1,326 @@
+"""The codecs of a chain that turn arrays into arrays: ``transpose``, ``scale_offset``, filters.
+
+Rules of this file
+------------------
+1. A codec is made for one data type and says what data type and fill value it leaves behind, so
+   that the codecs after it, an inner shard above all, know what they store.
+2. Arithmetic is that of the stored data type. A value that does not fit is an error, never
+   a wrapped or a rounded one.
+
+Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcodecs.*``.
+``cast_value`` has a file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from icechunk_format.arrays.byte_codecs import ConfigurationError, make_numcodec
+from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
+from icechunk_format.arrays.fill_values import decode_fill_value
+from icechunk_format.arrays.named_configuration import is_integer, shortened
+from icechunk_format.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+
+
+class ArrayCodec(Protocol):
+    """A codec from arrays to arrays, as a step of a chain."""
+
+    name: str
+    encoded: DataType
+    is_identity_on_shape: bool
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """Return the array before encoding, of the given shape; not always in C order."""
+        ...
+
+    def encode(self, array: Array) -> Array:
+        """Return the encoded array, of type ``encoded``; not always in C order."""
+        ...
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """Return the shape after encoding."""
+        ...
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """Return what the fill value is encoded to."""
+        ...
+
+
+def make_array_codec(
+    name: str, configuration: dict[str, Any], data_type: DataType, ndim: int
+) -> ArrayCodec | None:
+    """Make the array-to-array codec of a name; ``None`` if the name is not one of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the parameters are not possible for the data type.
+    """
+    if name == "transpose":
+        return Transpose(configuration, data_type, ndim)
+    if name == "scale_offset":
+        return ScaleOffset(configuration, data_type)
+    if name == "numcodecs.packbits":
+        return PackBits(configuration, data_type)
+    filter_types = _FILTERS.get(name)
+    return None if filter_types is None else filter_types(name, configuration, data_type)
+
+
+class Transpose:
+    """Axes in another order."""
+
+    name = "transpose"
+    is_identity_on_shape = False
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType, ndim: int) -> None:
+        order = configuration.get("order")
+        if order in ("C", "F"):
+            # Drafts of the specification had these two words.
+            order = list(range(ndim)) if order == "C" else list(range(ndim))[::-1]
+        if (
+            not isinstance(order, list)
+            or not all(is_integer(axis) for axis in order)
+            or sorted(order) != list(range(ndim))
+        ):
+            raise ConfigurationError(
+                f"order must name each of the {ndim} axes once, found {shortened(order)}"
+            )
+        self.encoded = data_type
+        self._order = tuple(order)
+        self._inverse = tuple(int(axis) for axis in np.argsort(self._order))
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        return array.transpose(self._inverse)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        return array.transpose(self._order)
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return tuple(shape[axis] for axis in self._order)
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return fill_value
+
+
+class ScaleOffset:
+    """``(x - offset) * scale``, and back ``x / scale + offset``, in the type of the array.
+
+    For integers the result must be exact and in range. Both are decided from the extremes alone:
+    the formulas are monotonic, and where the extremes fit, wrapping arithmetic is exact.
+    """
+
+    name = "scale_offset"
+    is_identity_on_shape = True
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
+        if data_type.kind not in ("int", "uint", "float"):
+            raise ConfigurationError(f"elements of type {data_type.name} cannot be scaled")
+        self.encoded = data_type
+        self._dtype = data_type.numpy
+        self._offset = _scalar(configuration, "offset", 0, data_type)
+        self._scale = _scalar(configuration, "scale", 1, data_type)
+        if self._scale == 0:
+            raise ConfigurationError("scale must not be 0")
+        self._is_integer = data_type.kind != "float"
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        if not self._is_integer:
+            with np.errstate(all="ignore"):
+                result: Array = array / self._scale
+                result += self._offset
+            return result
+        if array.size == 0:
+            return array
+        scale, offset = int(self._scale), int(self._offset)
+        if scale not in (1, -1) and bool((array % self._scale).any()):
+            raise ValueError(f"an element is not a multiple of the scale {scale}")
+        self._check_range(int(array.min()) // scale + offset, int(array.max()) // scale + offset)
+        # Exact division truncates nothing; -1 is done by subtraction, which wraps where // fails.
+        if scale == -1:
+            quotient: Array = np.subtract(self._dtype.type(0), array)
+        else:
+            quotient = array // self._scale
+        quotient += self._offset
+        return quotient
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        if not self._is_integer:
+            with np.errstate(all="ignore"):
+                result: Array = array - self._offset
+                result *= self._scale
+            return result
+        if array.size == 0:
+            return array
+        scale, offset = int(self._scale), int(self._offset)
+        self._check_range((int(array.min()) - offset) * scale, (int(array.max()) - offset) * scale)
+        difference: Array = array - self._offset
+        difference *= self._scale
+        return difference
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return shape
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return self.encode(np.asarray(fill_value, dtype=self._dtype).reshape(1))[0]
+
+    def _check_range(self, a: int, b: int) -> None:
+        limits = np.iinfo(self._dtype)
+        lowest, highest = min(a, b), max(a, b)
+        if lowest < limits.min or highest > limits.max:
+            raise ValueError(
+                f"a result from {lowest} to {highest} does not fit type {self._dtype.name}"
+            )
+
+
+class PackBits:
+    """Eight booleans in a byte, behind a byte that says how many of the last are padding."""
+
+    name = "numcodecs.packbits"
+    is_identity_on_shape = False
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
+        if data_type.kind != "bool":
+            raise ConfigurationError(f"it packs bool, and the elements are {data_type.name}")
+        self.encoded = data_type_from_numpy(np.dtype(np.uint8))
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        size = math.prod(shape)
+        if int(array[0]) != -size % 8:
+            raise ValueError(f"{array[0]} bits are padding, expected {-size % 8}")
+        return np.unpackbits(array[1:], count=size).view(np.bool_).reshape(shape)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        padding = np.array([-array.size % 8], dtype=np.uint8)
+        return np.concatenate([padding, np.packbits(array.reshape(-1))])
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return (1 + -(-math.prod(shape) // 8),)
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        # As in zarr-python, which leaves the value alone: shards behind this filter have no use.
+        return np.uint8(bool(fill_value))
+
+
+class NumcodecsFilter:
+    """A numcodecs codec between arrays of one shape, perhaps of two types."""
+
+    is_identity_on_shape = True
+
+    def __init__(
+        self, name: str, codec: Any, data_type: DataType, encoded: DataType | None = None
+    ) -> None:
+        self.name = name
+        self.encoded = data_type if encoded is None else encoded
+        self._codec = codec
+        self._dtype = data_type.numpy
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        with np.errstate(all="ignore"):
+            result = np.asarray(self._codec.decode(np.ascontiguousarray(array)))
+        return _settled(result, self._dtype, shape)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        with np.errstate(all="ignore"):
+            result = np.asarray(self._codec.encode(np.ascontiguousarray(array)))
+        return _settled(result, self.encoded.numpy, array.shape)
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return shape
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return np.asarray(fill_value).astype(self.encoded.numpy)[()]
+
+
+def _settled(result: Array, dtype: np.dtype[Any], shape: Shape) -> Array:
+    if result.dtype.hasobject or result.size != math.prod(shape):
+        raise ValueError(
+            f"it gives {result.size} elements of type {result.dtype}, expected {math.prod(shape)} "
+            f"of type {dtype}"
+        )
+    return result.astype(dtype, copy=False).reshape(shape)
+
+
+def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: DataType) -> Any:
+    value = configuration.get(key, default)
+    try:
+        return decode_fill_value(value, data_type, field=key)
+    except FormatError as error:
+        raise ConfigurationError(f"{key} must be a {data_type.name}: {error.message}") from error
+
+
+def _delta(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    config = {"dtype": data_type.numpy.str, **configuration}
+    return NumcodecsFilter(
+        name, make_numcodec(name, config), data_type, _retyped(config, "astype", data_type)
+    )
+
+
+def _with_dtype(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    config = {**configuration}
+    if config.get("dtype") is None:
+        config["dtype"] = data_type.numpy.str
+    # quantize has the parameter too, but zarr-python stores its output in the array's own type.
+    key = "astype" if name == "numcodecs.fixedscaleoffset" else ""
+    return NumcodecsFilter(
+        name, make_numcodec(name, config), data_type, _retyped(config, key, data_type)
+    )
+
+
+def _bitround(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    return NumcodecsFilter(name, make_numcodec(name, configuration), data_type)
+
+
+def _astype(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    config = {**configuration}
+    if config.get("decode_dtype") is None:
+        config["decode_dtype"] = data_type.numpy.str
+    return NumcodecsFilter(
+        name, make_numcodec(name, config), data_type, _retyped(config, "encode_dtype", data_type)
+    )
+
+
+def _retyped(config: dict[str, Any], key: str, data_type: DataType) -> DataType:
+    value = config.get(key)
+    if value is None:
+        return data_type
+    try:
+        retyped = data_type_from_numpy(np.dtype(value))
+    except (TypeError, ValueError, InvalidInputError) as error:
+        raise ConfigurationError(f"{key} {shortened(value)} is not a data type") from error
+    if retyped.is_variable_length:
+        raise ConfigurationError(f"{key} {shortened(value)} has no fixed size")
+    return retyped
+
+
+_FILTERS: Final[dict[str, Callable[[str, dict[str, Any], DataType], ArrayCodec]]] = {
+    "numcodecs.delta": _delta,
+    "numcodecs.fixedscaleoffset": _with_dtype,
+    "numcodecs.quantize": _with_dtype,
+    "numcodecs.bitround": _bitround,
+    "numcodecs.astype": _astype,
+}

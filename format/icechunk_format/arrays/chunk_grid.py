@@ -1,0 +1,471 @@
+"""Where the chunks of an array are: from chunk coordinates to element indices and back.
+
+Rules of this file
+------------------
+1. A range is half-open: ``start`` is inside and ``stop`` is not.
+2. A grid that stops short of the shape is an error in the metadata; a grid that goes beyond it is
+   not. Bounds are clipped to the shape, but a chunk is always *stored* with its full shape.
+3. Nothing here takes memory in proportion to the number of chunks unless asked to (``edges``): a
+   rectilinear axis is kept as runs of equal chunks, so one axis may have billions of them.
+
+Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectilinear``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.named_configuration import (
+    INT64_MAX,
+    is_integer,
+    metadata_error,
+    named_configuration_json,
+    parse_named_configuration,
+    shortened,
+)
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+_MAX_EDGES: Final = 2**27
+
+
+@dataclass(frozen=True, slots=True)
+class _RegularAxis:
+    """Chunks of one size along an axis."""
+
+    extent: int
+    size: int
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.extent // self.size)
+
+    def start(self, i: int) -> int:
+        return i * self.size
+
+    def full_size(self, i: int) -> int:
+        return self.size
+
+    def chunk_of(self, element: int) -> int:
+        return element // self.size
+
+    def starts(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return chunks * np.int64(self.size)
+
+    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(chunks.shape, self.size, dtype=np.int64)
+
+    def chunks_of(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        return elements // np.int64(self.size)
+
+    def to_json(self) -> int:
+        return self.size
+
+    def resized(self, extent: int) -> _RegularAxis:
+        return _RegularAxis(extent, self.size)
+
+
+class _RunAxis:
+    """Chunks of given sizes along an axis, kept as runs of equal ones."""
+
+    __slots__ = ("_chunk_starts", "_element_starts", "_sizes", "extent", "num_chunks", "runs")
+
+    def __init__(self, extent: int, runs: tuple[tuple[int, int], ...]) -> None:
+        self.extent = extent
+        self.runs = runs
+        self._sizes = [size for size, _ in runs]
+        self._chunk_starts = [0]
+        self._element_starts = [0]
+        for size, count in runs:
+            self._chunk_starts.append(self._chunk_starts[-1] + count)
+            self._element_starts.append(self._element_starts[-1] + size * count)
+        self.num_chunks = self.chunk_of(extent - 1) + 1 if extent else 0
+
+    @property
+    def covered(self) -> int:
+        return self._element_starts[-1]
+
+    def _run_of_chunk(self, i: int) -> int:
+        return bisect.bisect_right(self._chunk_starts, i, hi=len(self.runs)) - 1
+
+    def start(self, i: int) -> int:
+        run = self._run_of_chunk(i)
+        return self._element_starts[run] + (i - self._chunk_starts[run]) * self._sizes[run]
+
+    def full_size(self, i: int) -> int:
+        return self._sizes[self._run_of_chunk(i)]
+
+    def chunk_of(self, element: int) -> int:
+        run = bisect.bisect_right(self._element_starts, element, hi=len(self.runs)) - 1
+        return self._chunk_starts[run] + (element - self._element_starts[run]) // self._sizes[run]
+
+    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        return (
+            np.array(self._chunk_starts[:-1], dtype=np.int64),
+            np.array(self._element_starts[:-1], dtype=np.int64),
+            np.array(self._sizes, dtype=np.int64),
+        )
+
+    def starts(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        chunk_starts, element_starts, sizes = self._columns()
+        run = np.searchsorted(chunk_starts, chunks, side="right") - 1
+        return element_starts[run] + (chunks - chunk_starts[run]) * sizes[run]
+
+    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        chunk_starts, _, sizes = self._columns()
+        return sizes[np.searchsorted(chunk_starts, chunks, side="right") - 1]
+
+    def chunks_of(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        chunk_starts, element_starts, sizes = self._columns()
+        run = np.searchsorted(element_starts, elements, side="right") - 1
+        return chunk_starts[run] + (elements - element_starts[run]) // sizes[run]
+
+    def to_json(self) -> list[Any]:
+        return [[size, count] if count > 1 else size for size, count in self.runs]
+
+    def resized(self, extent: int) -> _RunAxis:
+        runs = self.runs
+        if extent > self.covered:
+            runs = (*runs, (extent - self.covered, 1))
+        return _RunAxis(extent, runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _RunAxis) and (self.extent, self.runs) == (
+            other.extent,
+            other.runs,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.extent, self.runs))
+
+
+_Axis = _RegularAxis | _RunAxis
+
+
+class ChunkGrid:
+    """The chunks of an array, per axis.
+
+    Attributes
+    ----------
+    shape
+        Elements per axis.
+    num_chunks
+        Chunks per axis that hold at least one element of the array.
+    chunk_shape
+        The shape of every chunk of a regular grid; ``None`` for a rectilinear one.
+    """
+
+    __slots__ = ("_axes", "chunk_shape", "num_chunks", "shape")
+
+    def __init__(self, axes: Sequence[_Axis]) -> None:
+        self._axes: tuple[_Axis, ...] = tuple(axes)
+        self.shape: tuple[int, ...] = tuple(axis.extent for axis in self._axes)
+        self.num_chunks: tuple[int, ...] = tuple(axis.num_chunks for axis in self._axes)
+        sizes = tuple(axis.size for axis in self._axes if isinstance(axis, _RegularAxis))
+        self.chunk_shape: tuple[int, ...] | None = sizes if len(sizes) == len(self._axes) else None
+
+    @classmethod
+    def regular(cls, shape: Sequence[int], chunk_shape: Sequence[int]) -> ChunkGrid:
+        """Make a grid of equal chunks.
+
+        Raises
+        ------
+        InvalidInputError
+            If the two have different lengths, a shape is negative, or a chunk is smaller than 1.
+        """
+        if len(shape) != len(chunk_shape):
+            raise InvalidInputError(
+                f"shape {shortened(shape)} has {len(shape)} dimensions and chunk shape "
+                f"{shortened(chunk_shape)} has {len(chunk_shape)}; they must have the same number"
+            )
+        if any(n < 0 for n in shape) or any(n < 1 for n in chunk_shape):
+            raise InvalidInputError(
+                f"shape {shortened(shape)} must not be negative and chunk shape "
+                f"{shortened(chunk_shape)} must be at least 1 in every dimension"
+            )
+        return cls([_RegularAxis(int(n), int(c)) for n, c in zip(shape, chunk_shape, strict=True)])
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the array has."""
+        return len(self._axes)
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all chunks are stored with one shape."""
+        return self.chunk_shape is not None
+
+    @property
+    def total_chunks(self) -> int:
+        """How many chunks the grid has; 1 for an array without dimensions."""
+        return math.prod(self.num_chunks)
+
+    def chunk_bounds(self, axis: int, i: int) -> tuple[int, int]:
+        """Return the elements of chunk ``i`` along an axis, clipped to the shape.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such chunk.
+        """
+        found = self._axes[axis]
+        self._check(axis, i)
+        start = found.start(i)
+        return start, min(start + found.full_size(i), found.extent)
+
+    def box_of(self, coords: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return first elements and ends of one chunk, clipped to the shape.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such chunk.
+        """
+        bounds = [self.chunk_bounds(axis, int(i)) for axis, i in enumerate(coords)]
+        return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
+
+    def full_chunk_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape that the chunk is stored with, also where it sticks out of the array.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such chunk.
+        """
+        for axis, i in enumerate(coords):
+            self._check(axis, int(i))
+        if self.chunk_shape is not None:
+            return self.chunk_shape
+        return tuple(found.full_size(int(i)) for found, i in zip(self._axes, coords, strict=True))
+
+    def chunk_index(self, axis: int, element: int) -> int:
+        """Return which chunk along an axis holds an element.
+
+        Raises
+        ------
+        InvalidInputError
+            If the element is outside the array.
+        """
+        found = self._axes[axis]
+        if not 0 <= element < found.extent:
+            raise InvalidInputError(
+                f"element {element} of axis {axis} is outside the array, which has {found.extent}"
+            )
+        return found.chunk_of(element)
+
+    def chunk_indices(self, axis: int, elements: ArrayLike) -> NDArray[np.int64]:
+        """Return which chunks along an axis hold the elements; all at once, not checked."""
+        return self._axes[axis].chunks_of(np.asarray(elements, dtype=np.int64))
+
+    def chunks_of_box(
+        self, lo: Sequence[int], hi: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return first chunks and ends of the chunks that touch the elements ``[lo, hi)``.
+
+        The box is clipped to the array first; an empty box touches no chunk.
+        """
+        first: list[int] = []
+        end: list[int] = []
+        for axis, a, b in zip(self._axes, lo, hi, strict=True):
+            start, stop = max(int(a), 0), min(int(b), axis.extent)
+            if start >= stop:
+                first.append(0)
+                end.append(0)
+            else:
+                first.append(axis.chunk_of(start))
+                end.append(axis.chunk_of(stop - 1) + 1)
+        return tuple(first), tuple(end)
+
+    def bounds_of(self, coords: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return starts and stops, int64 ``(n, ndim)``, of many chunks, clipped to the shape.
+
+        ``coords`` is ``(n, ndim)``. Coordinates are not checked: where a chunk lies outside the
+        grid, what is returned for it has no meaning.
+        """
+        chunks = np.asarray(coords, dtype=np.int64).reshape(-1, self.ndim)
+        starts = np.empty_like(chunks)
+        stops = np.empty_like(chunks)
+        for axis, found in enumerate(self._axes):
+            starts[:, axis] = found.starts(chunks[:, axis])
+            stops[:, axis] = starts[:, axis] + found.full_sizes(chunks[:, axis])
+            np.minimum(stops[:, axis], found.extent, out=stops[:, axis])
+        return starts, stops
+
+    def edges(self, axis: int) -> NDArray[np.int64]:
+        """Return the borders between chunks along an axis: int64, ``num_chunks + 1`` of them.
+
+        The first is 0 and the last is the extent of the axis.
+
+        Raises
+        ------
+        UnsupportedError
+            If there are more of them than can be held.
+        """
+        found = self._axes[axis]
+        if found.num_chunks >= _MAX_EDGES:
+            raise UnsupportedError(
+                f"axis {axis} has {found.num_chunks} chunks; their borders are listed up to "
+                f"{_MAX_EDGES}. Select a range of the axis first",
+                axis=axis,
+                num_chunks=found.num_chunks,
+            )
+        edges = np.empty(found.num_chunks + 1, dtype=np.int64)
+        edges[:-1] = found.starts(np.arange(found.num_chunks, dtype=np.int64))
+        edges[-1] = found.extent
+        return edges
+
+    def resized(self, shape: Sequence[int]) -> ChunkGrid:
+        """Return the grid of the array after a change of shape; existing chunks stay in place.
+
+        A rectilinear axis that is too short gets one more chunk, as zarr-python does it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the number of dimensions changes or an extent is negative.
+        """
+        if len(shape) != self.ndim or any(n < 0 for n in shape):
+            raise InvalidInputError(
+                f"shape {shortened(shape)} must have {self.ndim} dimensions, none negative"
+            )
+        return ChunkGrid([axis.resized(int(n)) for axis, n in zip(self._axes, shape, strict=True)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_grid`` member of a ``zarr.json``."""
+        if self.chunk_shape is not None:
+            return named_configuration_json("regular", {"chunk_shape": list(self.chunk_shape)})
+        shapes = [axis.to_json() for axis in self._axes]
+        return named_configuration_json("rectilinear", {"kind": "inline", "chunk_shapes": shapes})
+
+    def _check(self, axis: int, i: int) -> None:
+        if not 0 <= i < self.num_chunks[axis]:
+            raise InvalidInputError(
+                f"there is no chunk {i} along axis {axis}, which has {self.num_chunks[axis]}"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChunkGrid) and self._axes == other._axes
+
+    def __hash__(self) -> int:
+        return hash(self._axes)
+
+    def __repr__(self) -> str:
+        return f"ChunkGrid(shape={self.shape}, {self.to_json()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ChunkGrid, (self._axes,))
+
+
+def parse_chunk_grid(
+    value: object, shape: Sequence[int], *, unit: Sequence[int] | None = None, node_path: str = "/"
+) -> ChunkGrid:
+    """Read the ``chunk_grid`` member of a ``zarr.json``.
+
+    Parameters
+    ----------
+    value
+        The JSON value.
+    shape
+        The shape of the array.
+    unit
+        The inner chunk shape of a sharded array. A chunk size of 0, which older software wrote
+        for axes of length 0, is read as this, or as 1: no chunk was ever stored under it.
+    node_path
+        For messages.
+
+    Raises
+    ------
+    FormatError
+        If the grid does not fit the shape, or has sizes that are not positive integers.
+    UnsupportedError
+        If the kind of grid is not known here.
+    """
+    named = parse_named_configuration(value, node_path=node_path, field="chunk_grid")
+    if named.name == "regular":
+        key = "chunk_shape"
+    elif named.name == "rectilinear":
+        key = "chunk_shapes"
+        if named.configuration.get("kind") != "inline":
+            raise UnsupportedError(
+                f"array {node_path!r} has a rectilinear chunk grid of kind "
+                f"{shortened(named.configuration.get('kind'))}; only 'inline' is read",
+                node_path=node_path,
+            )
+    else:
+        raise UnsupportedError(
+            f"array {node_path!r} has chunk grid {shortened(named.name)}; only 'regular' and "
+            f"'rectilinear' are read",
+            node_path=node_path,
+            chunk_grid=named.name[:200],
+        )
+    sizes = named.configuration.get(key)
+    field = f"chunk_grid.configuration.{key}"
+    if not isinstance(sizes, list) or len(sizes) != len(shape):
+        raise metadata_error(
+            f"expected one entry for each of the {len(shape)} dimensions, found {shortened(sizes)}",
+            node_path=node_path,
+            field=field,
+        )
+    axes: list[_Axis] = []
+    for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
+        where = f"{field}[{axis}]"
+        if isinstance(size, list):
+            axes.append(_parse_runs(size, extent, node_path=node_path, field=where))
+            continue
+        if named.name == "regular" and size == 0 and isinstance(size, int):
+            size = 1 if unit is None or len(unit) != len(shape) else unit[axis]
+        axes.append(_RegularAxis(extent, _parse_size(size, node_path=node_path, field=where)))
+    return ChunkGrid(axes)
+
+
+def _parse_size(value: object, *, node_path: str, field: str) -> int:
+    # Older zarr-python wrote sizes such as true and 4.0, and reads them as 1 and 4.
+    if value is True:
+        return 1
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT64_MAX:
+        return value
+    raise metadata_error(
+        f"a chunk size must be an integer from 1 to {INT64_MAX}, found {shortened(value)}",
+        node_path=node_path,
+        field=field,
+    )
+
+
+def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) -> _RunAxis:
+    runs: list[tuple[int, int]] = []
+    for i, entry in enumerate(entries):
+        count = 1
+        size = entry
+        if isinstance(entry, list):
+            if len(entry) != 2 or not is_integer(entry[1]) or not 1 <= entry[1] <= INT64_MAX:
+                raise metadata_error(
+                    f"a run of chunks must be [size, count], found {shortened(entry)}",
+                    node_path=node_path,
+                    field=f"{field}[{i}]",
+                )
+            size, count = entry
+        size = _parse_size(size, node_path=node_path, field=f"{field}[{i}]")
+        if runs and runs[-1][0] == size:
+            runs[-1] = (size, runs[-1][1] + count)
+        else:
+            runs.append((size, count))
+    covered = sum(size * count for size, count in runs)
+    if not runs or covered < extent or covered > INT64_MAX:
+        raise metadata_error(
+            f"the chunks cover {shortened(covered)} elements of an axis of {extent}; they must "
+            f"cover it, and at most {INT64_MAX}",
+            node_path=node_path,
+            field=field,
+        )
+    return _RunAxis(extent, tuple(runs))

@@ -1,0 +1,580 @@
+"""The chain of codecs that turns a chunk into stored bytes, and back.
+
+Array codecs come first, then exactly one codec that makes bytes of elements, then byte codecs. The
+chain is checked and put together once; decoding a chunk then costs a few calls.
+
+Rules of this file
+------------------
+1. What ``decode`` gives is C-contiguous, in native byte order, of exactly the asked shape, and may
+   be read-only. Anything else is ``FormatError``: damaged bytes never become an array of another
+   size.
+2. Every step has a limit on what it may decode to, from the shape and the codecs before it. Only
+   elements of variable length have none; for them the limit is ``max_variable_nbytes``.
+3. A chain keeps no state between chunks that threads could disturb, and is pickled as its JSON.
+
+Spec: Zarr v3 core, "Codecs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.array_codecs import ArrayCodec, NumcodecsFilter, make_array_codec
+from icechunk_format.arrays.byte_codecs import (
+    BYTE_CODECS,
+    Buffer,
+    ByteCodec,
+    ConfigurationError,
+    Numcodec,
+    make_byte_codec,
+    make_numcodec,
+)
+from icechunk_format.arrays.cast_value import CastValue
+from icechunk_format.arrays.data_types import DataType, parse_data_type
+from icechunk_format.arrays.element_codecs import (
+    Bytes,
+    ElementCodec,
+    Grib,
+    NumcodecsElements,
+    PCodec,
+    VariableLength,
+)
+from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
+from icechunk_format.arrays.named_configuration import (
+    INT64_MAX,
+    metadata_error,
+    named_configuration_json,
+    parse_named_configuration,
+    shortened,
+)
+from icechunk_format.arrays.registered_codecs import (
+    find_registered_codec,
+    import_optional,
+)
+from icechunk_format.arrays.sharding import MISSING, Sharding
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+
+DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
+"""Most bytes that a chunk of elements of variable length may decompress to."""
+
+_MAX_CODECS: Final = 64
+_MAX_SHARDING_DEPTH: Final = 4
+_MAX_PLANS: Final = 64
+
+_ARRAY_CODECS: Final = frozenset(
+    {
+        "transpose",
+        "scale_offset",
+        "cast_value",
+        *(f"numcodecs.{n}" for n in ("packbits", "delta", "fixedscaleoffset")),
+        *(f"numcodecs.{n}" for n in ("quantize", "bitround", "astype")),
+    }
+)
+_ELEMENT_CODECS: Final = frozenset(
+    {
+        "bytes",
+        "endian",
+        "vlen-utf8",
+        "vlen-bytes",
+        "sharding_indexed",
+        "numcodecs.pcodec",
+        "numcodecs.zfpy",
+        "gribberish",
+    }
+)
+
+
+class _Plan:
+    """What decoding a chunk of one shape does: the steps, with what each may give."""
+
+    __slots__ = ("array_steps", "byte_steps", "stored_shape")
+
+    def __init__(
+        self,
+        byte_steps: list[tuple[ByteCodec, int, bool]],
+        stored_shape: Shape,
+        array_steps: list[tuple[ArrayCodec, Shape]],
+    ) -> None:
+        self.byte_steps = byte_steps
+        self.stored_shape = stored_shape
+        self.array_steps = array_steps
+
+
+class ChunkCodecs:
+    """The codecs of an array's chunks, ready to use.
+
+    Parameters
+    ----------
+    codecs_json
+        The ``codecs`` member of a ``zarr.json``.
+    data_type, fill_value
+        Those of the array.
+    ndim
+        How many dimensions a chunk has.
+    node_path
+        For messages about the metadata.
+    max_variable_nbytes
+        Limit for chunks of variable-length elements.
+
+    Attributes
+    ----------
+    sharding
+        Set when the chain is nothing but ``sharding_indexed``, so that inner chunks can be fetched
+        as ranges.
+
+    Raises
+    ------
+    FormatError
+        If the codecs are in an impossible order or have impossible parameters.
+    UnsupportedError
+        If one of them is not available; the message names the package that would bring it.
+    """
+
+    def __init__(
+        self,
+        codecs_json: Sequence[Any],
+        data_type: DataType,
+        fill_value: Any,
+        *,
+        ndim: int,
+        node_path: str = "/",
+        max_variable_nbytes: int = DEFAULT_MAX_VARIABLE_NBYTES,
+        _depth: int = 0,
+        _field: str = "codecs",
+    ) -> None:
+        self.codecs_json = list(codecs_json)
+        self.data_type = data_type
+        self.fill_value = fill_value
+        self.ndim = ndim
+        self.node_path = node_path
+        self.max_variable_nbytes = max_variable_nbytes
+        self._plans: dict[Shape, _Plan] = {}
+        self._array_codecs: list[ArrayCodec] = []
+        self._byte_codecs: list[ByteCodec] = []
+        self._elements = self._build(_depth, _field)
+        alone = not self._array_codecs and not self._byte_codecs
+        self.sharding: Sharding | None = (
+            self._elements if alone and isinstance(self._elements, Sharding) else None
+        )
+
+    @property
+    def is_fixed_size(self) -> bool:
+        """Whether the stored size follows from the shape alone: no compression anywhere."""
+        return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
+
+    def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
+        """Return the chunk as an array; C order, native byte order, perhaps read-only.
+
+        Parameters
+        ----------
+        data
+            The stored bytes of one chunk.
+        shape
+            The shape that the chunk is stored with (``ChunkGrid.full_chunk_shape``).
+        what
+            Key of the object, for messages.
+
+        Raises
+        ------
+        FormatError
+            If the bytes are not a chunk of this shape and type; ``file_type`` is ``"chunk"``.
+        UnsupportedError
+            If the shape is larger than what is handled at once.
+        """
+        key = shape if isinstance(shape, tuple) else tuple(shape)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(key)
+        step: Any = self._elements
+        try:
+            for step, limit, exact in plan.byte_steps:
+                data = step.decode(data, limit, exact)
+                if len(data) > limit or (exact and len(data) != limit):
+                    raise ValueError(
+                        f"it decodes to {len(data)} bytes, expected "
+                        f"{'' if exact else 'at most '}{limit}"
+                    )
+            step = self._elements
+            array: Array = step.decode(data, plan.stored_shape)
+            for step, decoded_shape in plan.array_steps:
+                array = step.decode(array, decoded_shape)
+        except (UnsupportedError, MemoryError):
+            raise
+        except Exception as error:
+            raise _chunk_error(error, step.name, what) from error
+        if not array.flags.c_contiguous:
+            array = array.copy(order="C")
+        return array
+
+    def encode(self, array: Array) -> bytes:
+        """Return the stored bytes of a whole chunk.
+
+        Inner chunks that hold nothing but the fill value are left out of shards. Whether a whole
+        chunk is stored at all is the caller's choice: see ``is_all_fill``.
+
+        Raises
+        ------
+        InvalidInputError
+            If the array has another type or another number of dimensions, or if a codec cannot
+            store its values.
+        """
+        current = self._checked_input(array)
+        step: Any = self._elements
+        try:
+            for step in self._array_codecs:
+                current = step.encode(current)
+            step = self._elements
+            if not current.flags.c_contiguous:
+                current = current.copy(order="C")
+            data: Buffer = step.encode(current)
+            for step in self._byte_codecs:
+                data = step.encode(data)
+        except (InvalidInputError, UnsupportedError, MemoryError):
+            raise
+        except Exception as error:
+            raise InvalidInputError(
+                f"codec {step.name!r} of array {self.node_path!r} cannot store the values: {error}",
+                node_path=self.node_path,
+                codec=step.name,
+            ) from error
+        return data if isinstance(data, bytes) else bytes(data)
+
+    def fill_array(self, shape: Sequence[int]) -> Array:
+        """Return a new, writable array of fill values: what a missing chunk holds."""
+        return fill_array(self.data_type, self.fill_value, shape)
+
+    def is_all_fill(self, array: Array) -> bool:
+        """Whether a chunk need not be stored, because every element has the fill value's bits."""
+        return is_all_fill(array, self.fill_value)
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """Return the most bytes that a chunk is stored in, exact where ``is_fixed_size``.
+
+        ``None`` where elements have no fixed size.
+        """
+        for array_codec in self._array_codecs:
+            shape = array_codec.encoded_shape(shape)
+        nbytes = self._elements.encoded_bound(shape)
+        for byte_codec in self._byte_codecs:
+            if nbytes is None:
+                return None
+            nbytes = byte_codec.encoded_bound(nbytes)
+        return nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            _restore,
+            (
+                self.codecs_json,
+                self.data_type,
+                self.fill_value,
+                self.ndim,
+                self.node_path,
+                self.max_variable_nbytes,
+            ),
+        )
+
+    def __repr__(self) -> str:
+        steps: list[Any] = [*self._array_codecs, self._elements, *self._byte_codecs]
+        return f"ChunkCodecs({' | '.join(step.name for step in steps)}: {self.data_type.name})"
+
+    def _make_plan(self, shape: Shape) -> _Plan:
+        if len(shape) != self.ndim or any(n < 0 for n in shape):
+            raise InvalidInputError(
+                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, and the shape "
+                f"asked for is {shortened(shape)}",
+                node_path=self.node_path,
+            )
+        check_array_size(self.data_type, shape)
+        array_steps: list[tuple[ArrayCodec, Shape]] = []
+        stored_shape = shape
+        for codec in self._array_codecs:
+            array_steps.append((codec, stored_shape))
+            stored_shape = codec.encoded_shape(stored_shape)
+        byte_steps: list[tuple[ByteCodec, int, bool]] = []
+        limit = self._elements.encoded_bound(stored_shape)
+        exact = self._elements.is_fixed_size and limit is not None
+        for byte_codec in self._byte_codecs:
+            byte_steps.append(
+                (byte_codec, self.max_variable_nbytes if limit is None else limit, exact)
+            )
+            limit = None if limit is None else byte_codec.encoded_bound(limit)
+            exact = exact and byte_codec.is_fixed_size
+        plan = _Plan(byte_steps[::-1], stored_shape, array_steps[::-1])
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        self._plans[shape] = plan
+        return plan
+
+    def _checked_input(self, array: Array) -> Array:
+        wanted = self.data_type.numpy
+        given = np.asarray(array)
+        if given.ndim != self.ndim:
+            raise InvalidInputError(
+                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, found "
+                f"{given.ndim}",
+                node_path=self.node_path,
+            )
+        if given.dtype == wanted:
+            return given
+        is_text = given.dtype.kind in "US" and np.can_cast(given.dtype, wanted, "safe")
+        if given.dtype.newbyteorder("=") == wanted or is_text or given.dtype.kind == "T":
+            return given.astype(wanted)
+        raise InvalidInputError(
+            f"chunks of array {self.node_path!r} hold {wanted}, found {given.dtype}; cast the "
+            f"values first",
+            node_path=self.node_path,
+        )
+
+    def _build(self, depth: int, field: str) -> ElementCodec:
+        if not 1 <= len(self.codecs_json) <= _MAX_CODECS:
+            raise metadata_error(
+                f"expected 1 to {_MAX_CODECS} codecs, found {len(self.codecs_json)}",
+                node_path=self.node_path,
+                field=field,
+            )
+        named = [
+            parse_named_configuration(value, node_path=self.node_path, field=f"{field}[{i}]")
+            for i, value in enumerate(self.codecs_json)
+        ]
+        names = [codec.name for codec in named]
+        at_elements = self._find_element_codec(names, field)
+        data_type, fill_value = self.data_type, self.fill_value
+        elements: ElementCodec | None = None
+        for i, codec in enumerate(named):
+            where = f"{field}[{i}]"
+            try:
+                if i < at_elements:
+                    made = self._array_codec(codec.name, codec.configuration, data_type)
+                    self._array_codecs.append(made)
+                    fill_value = _encoded_fill(made, fill_value)
+                    data_type = made.encoded
+                elif i == at_elements:
+                    elements = self._element_codec(
+                        codec.name, codec.configuration, data_type, fill_value, depth, where
+                    )
+                else:
+                    self._byte_codecs.append(
+                        self._byte_codec(codec.name, codec.configuration, data_type.itemsize)
+                    )
+            except ConfigurationError as error:
+                raise metadata_error(
+                    f"codec {shortened(codec.name)}: {error}",
+                    node_path=self.node_path,
+                    field=where,
+                ) from error
+        assert elements is not None
+        return elements
+
+    def _find_element_codec(self, names: list[str], field: str) -> int:
+        """Return the position of the codec that makes bytes, and check the order of the rest."""
+        positions = [i for i, name in enumerate(names) if name in _ELEMENT_CODECS]
+        if not positions:
+            # A codec of another package may be the one: the first that is none of the others.
+            positions = [
+                i
+                for i, name in enumerate(names)
+                if name not in _ARRAY_CODECS and name not in BYTE_CODECS
+            ][:1]
+        late = (
+            [name for name in names[positions[0] + 1 :] if name in _ARRAY_CODECS]
+            if positions
+            else []
+        )
+        early = [name for name in names[: positions[0]] if name in BYTE_CODECS] if positions else []
+        if len(positions) != 1 or late or early:
+            raise metadata_error(
+                "codecs must be array codecs, then exactly one that makes bytes of elements, then "
+                f"byte codecs; found {shortened(names)}",
+                node_path=self.node_path,
+                field=field,
+            )
+        return positions[0]
+
+    def _array_codec(
+        self, name: str, configuration: dict[str, Any], data_type: DataType
+    ) -> ArrayCodec:
+        if name == "cast_value":
+            return CastValue(configuration, data_type, self.node_path)
+        made = make_array_codec(name, configuration, data_type, self.ndim)
+        if made is not None:
+            return made
+        codec = find_registered_codec(name, configuration, node_path=self.node_path)
+        return NumcodecsFilter(name, codec, data_type)
+
+    def _byte_codec(self, name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+        made = make_byte_codec(name, configuration, itemsize)
+        if made is not None:
+            return made
+        codec = find_registered_codec(name, configuration, node_path=self.node_path)
+        return Numcodec(name, codec, extra=None)
+
+    def _element_codec(
+        self,
+        name: str,
+        configuration: dict[str, Any],
+        data_type: DataType,
+        fill_value: Any,
+        depth: int,
+        field: str,
+    ) -> ElementCodec:
+        if name in ("bytes", "endian"):
+            return Bytes(data_type, configuration.get("endian"))
+        if name in ("vlen-utf8", "vlen-bytes"):
+            return VariableLength(name, data_type)
+        if name == "sharding_indexed":
+            return self._sharding(configuration, data_type, fill_value, depth, field)
+        if name == "gribberish":
+            library = import_optional("gribberish", name, node_path=self.node_path)
+            return Grib(configuration, data_type, library)
+        if name == "numcodecs.pcodec":
+            import_optional("pcodec", name, node_path=self.node_path)
+            library = import_optional("pcodec.standalone", name, node_path=self.node_path)
+            return PCodec(name, make_numcodec(name, configuration), data_type, library)
+        if name == "numcodecs.zfpy":
+            import_optional("zfpy", name, node_path=self.node_path)
+            return NumcodecsElements(name, make_numcodec(name, configuration), data_type)
+        codec = find_registered_codec(name, configuration, node_path=self.node_path)
+        return NumcodecsElements(name, codec, data_type)
+
+    def _sharding(
+        self,
+        configuration: dict[str, Any],
+        data_type: DataType,
+        fill_value: Any,
+        depth: int,
+        field: str,
+    ) -> Sharding:
+        if depth >= _MAX_SHARDING_DEPTH:
+            raise ConfigurationError(f"shards are nested more than {_MAX_SHARDING_DEPTH} deep")
+        sizes = configuration.get("chunk_shape")
+        if not isinstance(sizes, list) or not all(
+            isinstance(n, int) and 1 <= n <= INT64_MAX for n in sizes
+        ):
+            raise ConfigurationError(
+                f"chunk_shape must be a list of positive integers, found {shortened(sizes)}"
+            )
+        ndim = self.ndim if not self._array_codecs else len(sizes)
+        if len(sizes) != ndim:
+            raise ConfigurationError(
+                f"chunk_shape has {len(sizes)} dimensions, and the array has {ndim}"
+            )
+        location = configuration.get("index_location", "end")
+        if location not in ("start", "end"):
+            raise ConfigurationError(
+                f"index_location must be 'start' or 'end', found {shortened(location)}"
+            )
+        chains: list[list[Any]] = []
+        for key, default in (
+            ("codecs", [_little_endian()]),
+            ("index_codecs", [_little_endian(), {"name": "crc32c"}]),
+        ):
+            chain = configuration.get(key, default)
+            if not isinstance(chain, list):
+                raise ConfigurationError(f"{key} must be a list, found {shortened(chain)}")
+            chains.append(chain)
+        inner = ChunkCodecs(
+            chains[0],
+            data_type,
+            fill_value,
+            ndim=len(sizes),
+            node_path=self.node_path,
+            max_variable_nbytes=self.max_variable_nbytes,
+            _depth=depth + 1,
+            _field=f"{field}.configuration.codecs",
+        )
+        index_codecs = ChunkCodecs(
+            chains[1],
+            parse_data_type("uint64"),
+            np.uint64(MISSING),
+            ndim=len(sizes) + 1,
+            node_path=self.node_path,
+            _depth=_MAX_SHARDING_DEPTH,
+            _field=f"{field}.configuration.index_codecs",
+        )
+        if not index_codecs.is_fixed_size:
+            raise ConfigurationError(
+                "index_codecs must give a fixed size, so that the index can be found; compression "
+                "is not allowed there"
+            )
+        return Sharding(
+            inner_shape=tuple(int(n) for n in sizes),
+            inner=inner,
+            index_codecs=index_codecs,
+            index_location=location,
+        )
+
+
+def default_codecs(data_type: DataType) -> list[dict[str, Any]]:
+    """Return the codecs that zarr-python gives a new array: the elements, then zstd."""
+    if data_type.is_variable_length:
+        name = "vlen-utf8" if data_type.kind == "string" else "vlen-bytes"
+        elements = named_configuration_json(name, {})
+    elif data_type.has_byte_order:
+        elements = _little_endian()
+    else:
+        elements = named_configuration_json("bytes", None)
+    return [elements, named_configuration_json("zstd", {"level": 0, "checksum": False})]
+
+
+def sharding_json(
+    inner_shape: Sequence[int], codecs: Sequence[Any], *, index_location: str = "end"
+) -> dict[str, Any]:
+    """Return a ``sharding_indexed`` codec with the usual index: little endian, with a checksum."""
+    return named_configuration_json(
+        "sharding_indexed",
+        {
+            "chunk_shape": [int(n) for n in inner_shape],
+            "codecs": list(codecs),
+            "index_codecs": [_little_endian(), {"name": "crc32c"}],
+            "index_location": index_location,
+        },
+    )
+
+
+def _restore(
+    codecs_json: list[Any],
+    data_type: DataType,
+    fill_value: Any,
+    ndim: int,
+    node_path: str,
+    max_variable_nbytes: int,
+) -> ChunkCodecs:
+    return ChunkCodecs(
+        codecs_json,
+        data_type,
+        fill_value,
+        ndim=ndim,
+        node_path=node_path,
+        max_variable_nbytes=max_variable_nbytes,
+    )
+
+
+def _little_endian() -> dict[str, Any]:
+    return named_configuration_json("bytes", {"endian": "little"})
+
+
+def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:
+    try:
+        return codec.encoded_fill(fill_value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ConfigurationError(f"it cannot store the fill value: {error}") from error
+
+
+def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
+    if isinstance(error, FormatError):
+        # From an inner chunk, which does not know the key of its shard.
+        problem, field = error.facts["problem"], error.facts["field"]
+        return FormatError(problem, object_key=what, file_type="chunk", field=field)
+    problem = str(error) or type(error).__name__
+    return FormatError(
+        f"codec {codec!r} cannot decode it: {problem}", object_key=what, file_type="chunk"
+    )

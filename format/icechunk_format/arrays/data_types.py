@@ -1,0 +1,364 @@
+"""What an element of an array is: the names of Zarr data types, and the NumPy types for them.
+
+Rules of this file
+------------------
+1. In memory every element is in the byte order of the machine; the stored order belongs to the
+   ``bytes`` codec and never to the data type.
+2. Strings and byte strings of variable length are NumPy object arrays of ``str`` and ``bytes``.
+3. A name that is not in the tables below is legal Zarr that cannot be read here:
+   ``UnsupportedError``. A known name with an impossible configuration is ``FormatError``.
+
+Spec: Zarr v3 core, "Data types", and the registered extensions ``numpy.datetime64``,
+``numpy.timedelta64``, ``fixed_length_utf32``, ``null_terminated_bytes``, ``raw_bytes``, ``struct``,
+``string`` and ``variable_length_bytes``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from icechunk_format.arrays.named_configuration import (
+    NamedConfiguration,
+    is_integer,
+    metadata_error,
+    named_configuration_json,
+    parse_named_configuration,
+    shortened,
+)
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+DataTypeKind = Literal[
+    "bool",
+    "int",
+    "uint",
+    "float",
+    "complex",
+    "datetime",
+    "timedelta",
+    "string",
+    "bytes",
+    "struct",
+]
+
+_KIND_BY_NUMPY: Final[dict[str, DataTypeKind]] = {
+    "b": "bool",
+    "i": "int",
+    "u": "uint",
+    "f": "float",
+    "c": "complex",
+    "M": "datetime",
+    "m": "timedelta",
+    "U": "string",
+    "S": "bytes",
+    "V": "bytes",
+}
+
+_NUMBER_NAMES: Final = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+
+# Registered spellings of a type that has a shorter name already.
+_ALIASES: Final = {"complex_float32": "complex64", "complex_float64": "complex128"}
+
+_TIME_UNITS: Final = (
+    "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic",
+)  # fmt: skip
+
+# NumPy keeps the multiplier of a time unit in a C int.
+_MAX_SCALE_FACTOR: Final = 2**31 - 1
+
+# An element is never larger than a chunk may be; a page of text is already unusual.
+_MAX_ELEMENT_NBYTES: Final = 2**27
+
+_MAX_STRUCT_DEPTH: Final = 8
+_MAX_STRUCT_FIELDS: Final = 4096
+
+_RAW_BITS = re.compile(r"r([1-9][0-9]{0,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataType:
+    """The type of an array's elements.
+
+    Parameters
+    ----------
+    name
+        The Zarr name, for example ``"float32"``, ``"numpy.datetime64"`` or ``"struct"``.
+    numpy
+        The type in memory, in native byte order; ``object`` for variable lengths.
+    kind
+        What the elements mean, whatever their width.
+    unit
+        For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...).
+    scale_factor
+        For times only: how many units one step is.
+    fields
+        For ``struct`` only: names and types of the fields, in storage order, packed.
+    """
+
+    name: str
+    numpy: np.dtype[Any]
+    kind: DataTypeKind
+    unit: str | None = None
+    scale_factor: int = 1
+    fields: tuple[tuple[str, DataType], ...] = ()
+
+    @property
+    def is_variable_length(self) -> bool:
+        """Whether elements have no fixed size: ``string`` and ``variable_length_bytes``."""
+        return self.numpy.kind == "O"
+
+    @property
+    def itemsize(self) -> int:
+        """Stored bytes per element; 0 for variable lengths."""
+        return 0 if self.is_variable_length else self.numpy.itemsize
+
+    @property
+    def has_byte_order(self) -> bool:
+        """Whether the stored bytes of an element depend on the byte order."""
+        if self.fields:
+            return any(field.has_byte_order for _, field in self.fields)
+        return self.numpy.kind in "iufcMmU" and self.numpy.itemsize > 1
+
+    def to_json(self) -> str | dict[str, Any]:
+        """Return the ``data_type`` member of a ``zarr.json``."""
+        if self.kind in ("datetime", "timedelta"):
+            configuration: dict[str, Any] = {"unit": self.unit, "scale_factor": self.scale_factor}
+            return named_configuration_json(self.name, configuration)
+        if self.fields:
+            fields = [{"name": n, "data_type": field.to_json()} for n, field in self.fields]
+            return named_configuration_json("struct", {"fields": fields})
+        if self.numpy.kind in "USV":
+            return named_configuration_json(self.name, {"length_bytes": self.numpy.itemsize})
+        return self.name
+
+
+def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_type") -> DataType:
+    """Read the ``data_type`` member of a ``zarr.json``.
+
+    Raises
+    ------
+    FormatError
+        If the value has the wrong shape, or a configuration that no array can have.
+    UnsupportedError
+        If the type is not known here.
+    """
+    return _parse(value, node_path=node_path, field=field, depth=0)
+
+
+def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
+    """Return the Zarr data type for a NumPy one, or for ``"string"`` and ``"bytes"``.
+
+    ``"string"`` and ``"bytes"`` name the types of variable length, for which NumPy's ``object``
+    would be ambiguous.
+
+    Raises
+    ------
+    InvalidInputError
+        If no Zarr data type holds such elements without loss.
+    """
+    if isinstance(dtype, str) and dtype in ("string", "bytes", "variable_length_bytes"):
+        return _parse(dtype, node_path="/", field="data_type", depth=0)
+    numpy_dtype = np.dtype(dtype)
+    native = numpy_dtype.newbyteorder("=")
+    if numpy_dtype.kind == "T":
+        return _parse("string", node_path="/", field="data_type", depth=0)
+    if native.names is not None:
+        return _struct_from_numpy(native)
+    if native.subdtype is None and native.itemsize > 0:
+        if native.kind in "Mm":
+            unit, scale_factor = np.datetime_data(native)
+            name = "numpy.datetime64" if native.kind == "M" else "numpy.timedelta64"
+            return _time(name, native, unit, scale_factor)
+        if native.kind == "U":
+            return DataType(name="fixed_length_utf32", numpy=native, kind="string")
+        if native.kind == "S":
+            return DataType(name="null_terminated_bytes", numpy=native, kind="bytes")
+        if native.kind == "V":
+            return DataType(name="raw_bytes", numpy=native, kind="bytes")
+        if native.name in _NUMBER_NAMES:
+            return _NUMBERS[native.name]
+    raise InvalidInputError(
+        f"no Zarr data type holds elements of NumPy type {shortened(numpy_dtype)}; allowed are "
+        f"{', '.join(_NUMBER_NAMES)}, datetime64, timedelta64, fixed-length strings and bytes, "
+        f"packed structured types, and the names 'string' and 'bytes'",
+        dtype=str(numpy_dtype),
+    )
+
+
+def _number(name: str) -> DataType:
+    dtype = np.dtype(name)
+    return DataType(name=name, numpy=dtype, kind=_KIND_BY_NUMPY[dtype.kind])
+
+
+_NUMBERS: Final = {name: _number(name) for name in _NUMBER_NAMES}
+_STRING: Final = DataType(name="string", numpy=np.dtype(object), kind="string")
+_BYTES: Final = DataType(name="variable_length_bytes", numpy=np.dtype(object), kind="bytes")
+
+
+def _time(name: str, dtype: np.dtype[Any], unit: str, scale_factor: int) -> DataType:
+    kind: DataTypeKind = "datetime" if name == "numpy.datetime64" else "timedelta"
+    return DataType(name=name, numpy=dtype, kind=kind, unit=unit, scale_factor=scale_factor)
+
+
+def _struct_from_numpy(dtype: np.dtype[Any]) -> DataType:
+    assert dtype.names is not None
+    assert dtype.fields is not None
+    fields: list[tuple[str, DataType]] = []
+    for name in dtype.names:
+        field_dtype, _, *title = dtype.fields[name]
+        if title or field_dtype.subdtype is not None:
+            raise InvalidInputError(
+                f"field {name!r} of a structured type has a title or is itself an array, which "
+                f"the Zarr data type 'struct' cannot say; use plain fields",
+                field=name,
+            )
+        fields.append((name, data_type_from_numpy(field_dtype)))
+    return _struct(tuple(fields))
+
+
+def _struct(fields: tuple[tuple[str, DataType], ...]) -> DataType:
+    packed = np.dtype([(name, field.numpy) for name, field in fields])
+    return DataType(name="struct", numpy=packed, kind="struct", fields=fields)
+
+
+def _parse(value: object, *, node_path: str, field: str, depth: int) -> DataType:
+    named = parse_named_configuration(value, node_path=node_path, field=field)
+    name = _ALIASES.get(named.name, named.name)
+    number = _NUMBERS.get(name)
+    if number is not None:
+        return number
+    if name == "string":
+        return _STRING
+    if name in ("variable_length_bytes", "bytes"):
+        return _BYTES
+    if name in ("numpy.datetime64", "numpy.timedelta64"):
+        return _parse_time(named, node_path=node_path, field=field)
+    if name in ("fixed_length_utf32", "null_terminated_bytes", "raw_bytes"):
+        return _parse_fixed_length(named, node_path=node_path, field=field)
+    if name in ("struct", "structured"):
+        return _parse_struct(named, node_path=node_path, field=field, depth=depth)
+    raw = _RAW_BITS.fullmatch(name)
+    if raw is not None:
+        return _parse_raw_bits(name, int(raw[1]), node_path=node_path, field=field)
+    raise UnsupportedError(
+        f"array {node_path!r} has data type {shortened(named.name)}, which is not read here; known "
+        f"are {', '.join(_NUMBER_NAMES)}, numpy.datetime64, numpy.timedelta64, string, "
+        f"variable_length_bytes, fixed_length_utf32, null_terminated_bytes, raw_bytes, r<bits> "
+        f"and struct",
+        node_path=node_path,
+        data_type=named.name[:200],
+    )
+
+
+def _parse_time(named: NamedConfiguration, *, node_path: str, field: str) -> DataType:
+    unit = named.configuration.get("unit", "generic")
+    if unit == "μs":
+        unit = "us"
+    if unit not in _TIME_UNITS:
+        raise metadata_error(
+            f"unit {shortened(unit)} is not one of {', '.join(_TIME_UNITS)}",
+            node_path=node_path,
+            field=f"{field}.configuration.unit",
+        )
+    scale_factor = named.configuration.get("scale_factor", 1)
+    if not is_integer(scale_factor) or not 1 <= scale_factor <= _MAX_SCALE_FACTOR:
+        raise metadata_error(
+            f"the scale factor must be an integer from 1 to {_MAX_SCALE_FACTOR}, found "
+            f"{shortened(scale_factor)}",
+            node_path=node_path,
+            field=f"{field}.configuration.scale_factor",
+        )
+    code = "M8" if named.name == "numpy.datetime64" else "m8"
+    # NumPy has no multiples of its unit-less times, so only the data type keeps the factor.
+    spelled = code if unit == "generic" else f"{code}[{scale_factor}{unit}]"
+    return _time(named.name, np.dtype(spelled), str(unit), scale_factor)
+
+
+def _parse_fixed_length(named: NamedConfiguration, *, node_path: str, field: str) -> DataType:
+    length: Any = named.configuration.get("length_bytes")
+    step = 4 if named.name == "fixed_length_utf32" else 1
+    if not is_integer(length) or not 1 <= length <= _MAX_ELEMENT_NBYTES or length % step:
+        raise metadata_error(
+            f"{named.name} needs length_bytes, a multiple of {step} from {step} to "
+            f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}",
+            node_path=node_path,
+            field=f"{field}.configuration.length_bytes",
+        )
+    if named.name == "fixed_length_utf32":
+        return DataType(name=named.name, numpy=np.dtype(f"U{length // 4}"), kind="string")
+    code = "S" if named.name == "null_terminated_bytes" else "V"
+    return DataType(name=named.name, numpy=np.dtype(f"{code}{length}"), kind="bytes")
+
+
+def _parse_raw_bits(name: str, bits: int, *, node_path: str, field: str) -> DataType:
+    if bits % 8 or bits // 8 > _MAX_ELEMENT_NBYTES:
+        raise metadata_error(
+            f"raw type {name!r} must have a multiple of 8 bits, at most {8 * _MAX_ELEMENT_NBYTES}",
+            node_path=node_path,
+            field=field,
+        )
+    return DataType(name="raw_bytes", numpy=np.dtype(f"V{bits // 8}"), kind="bytes")
+
+
+def _parse_struct(named: NamedConfiguration, *, node_path: str, field: str, depth: int) -> DataType:
+    listed = named.configuration.get("fields")
+    where = f"{field}.configuration.fields"
+    if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_STRUCT_FIELDS:
+        raise metadata_error(
+            f"a struct needs a list of 1 to {_MAX_STRUCT_FIELDS} fields, found {shortened(listed)}",
+            node_path=node_path,
+            field=where,
+        )
+    if depth >= _MAX_STRUCT_DEPTH:
+        raise metadata_error(
+            f"structs are nested more than {_MAX_STRUCT_DEPTH} deep",
+            node_path=node_path,
+            field=where,
+        )
+    fields: list[tuple[str, DataType]] = []
+    for i, entry in enumerate(listed):
+        if isinstance(entry, dict):
+            name, of = entry.get("name"), entry.get("data_type")
+        elif isinstance(entry, list) and len(entry) == 2:
+            name, of = entry
+        else:
+            name, of = None, None
+        if not isinstance(name, str) or not name:
+            raise metadata_error(
+                f"a field needs a name and a data type, found {shortened(entry)}",
+                node_path=node_path,
+                field=f"{where}[{i}]",
+            )
+        if any(name == known for known, _ in fields):
+            raise metadata_error(
+                f"two fields are named {shortened(name)}",
+                node_path=node_path,
+                field=f"{where}[{i}]",
+            )
+        inner = _parse(of, node_path=node_path, field=f"{where}[{i}]", depth=depth + 1)
+        if inner.is_variable_length:
+            raise UnsupportedError(
+                f"array {node_path!r} has a struct whose field {shortened(name)} has the type "
+                f"{inner.name} of variable length; only fields of fixed size are read",
+                node_path=node_path,
+                data_type=inner.name,
+            )
+        fields.append((name, inner))
+    if sum(inner.itemsize for _, inner in fields) > _MAX_ELEMENT_NBYTES:
+        raise metadata_error(
+            f"a struct element is larger than {_MAX_ELEMENT_NBYTES} bytes",
+            node_path=node_path,
+            field=where,
+        )
+    return _struct(tuple(fields))

@@ -1,0 +1,89 @@
+"""The one JSON shape that every Zarr extension point has: a name with a configuration.
+
+Rules of this file
+------------------
+1. ``"name"`` and ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are the same.
+2. What is wrong with a document is reported with the node path and the field, and what is quoted
+   from the document is shortened: it may be megabytes of somebody else's text.
+
+Spec: Zarr v3 core, "Extension definition".
+"""
+
+from __future__ import annotations
+
+import reprlib
+from dataclasses import dataclass
+from typing import Any
+
+from icechunk_format.errors import FormatError
+
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedConfiguration:
+    """An extension as it is named in a ``zarr.json``.
+
+    Parameters
+    ----------
+    name
+        The registered name, for example ``"zstd"``.
+    configuration
+        Its parameters; empty when the document gives none.
+    """
+
+    name: str
+    configuration: dict[str, Any]
+
+
+def metadata_error(problem: str, *, node_path: str, field: str) -> FormatError:
+    """Return the error for a ``zarr.json`` that breaks the Zarr v3 specification."""
+    return FormatError(problem, object_key=node_path, file_type="zarr.json", field=field)
+
+
+def shortened(value: object) -> str:
+    """Return ``repr(value)``, cut to a length that fits in a message."""
+    return reprlib.repr(value)
+
+
+def is_integer(value: object) -> bool:
+    """Whether a JSON value is an integer; ``true`` and ``false`` are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parse_named_configuration(value: object, *, node_path: str, field: str) -> NamedConfiguration:
+    """Read an extension in its short or its long form.
+
+    Raises
+    ------
+    FormatError
+        If the value is neither a string nor an object with a name, or if the configuration is not
+        an object.
+    """
+    if isinstance(value, str):
+        return NamedConfiguration(name=value, configuration={})
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise metadata_error(
+            f"expected a name or an object with a name and a configuration, found "
+            f"{shortened(value)}",
+            node_path=node_path,
+            field=field,
+        )
+    configuration = value.get("configuration")
+    if configuration is None:
+        configuration = {}
+    if not isinstance(configuration, dict):
+        raise metadata_error(
+            f"the configuration of {shortened(value['name'])} must be an object, found "
+            f"{shortened(configuration)}",
+            node_path=node_path,
+            field=field,
+        )
+    return NamedConfiguration(name=value["name"], configuration=configuration)
+
+
+def named_configuration_json(name: str, configuration: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the long form; without a ``configuration`` member where there is none."""
+    if configuration is None:
+        return {"name": name}
+    return {"name": name, "configuration": configuration}

@@ -1,0 +1,495 @@
+"""``zarr.json``: what an array or a group says about itself.
+
+Rules of this file
+------------------
+1. A document is checked as far as one can check it alone: shapes, names, sizes. What is legal and
+   not known here (a data type, a grid, a codec) is refused only when it is used, so that one exotic
+   array does not hide its neighbours.
+2. Documents are untrusted. Their size and the number of dimensions are limited, and nothing is
+   allocated in proportion to a number that stands in them.
+3. Documents are written as zarr-python writes them: the same members in the same order.
+
+Spec: Zarr v3 core, "Metadata".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
+from icechunk_format.arrays.codecs import ChunkCodecs, default_codecs, sharding_json
+from icechunk_format.arrays.data_types import DataType, parse_data_type
+from icechunk_format.arrays.fill_values import (
+    decode_fill_value,
+    default_fill_value,
+    encode_fill_value,
+    fill_array,
+)
+from icechunk_format.arrays.named_configuration import (
+    INT64_MAX,
+    is_integer,
+    metadata_error,
+    named_configuration_json,
+    parse_named_configuration,
+    shortened,
+)
+from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+MAX_DOCUMENT_NBYTES: Final = 2**25
+MAX_NDIM: Final = 64
+
+_ARRAY_MEMBERS: Final = frozenset(
+    {
+        "zarr_format",
+        "node_type",
+        "shape",
+        "data_type",
+        "chunk_grid",
+        "chunk_key_encoding",
+        "fill_value",
+        "codecs",
+        "attributes",
+        "dimension_names",
+        "storage_transformers",
+    }
+)
+_GROUP_MEMBERS: Final = frozenset(
+    {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
+)
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadata:
+    """The ``zarr.json`` of a group.
+
+    Parameters
+    ----------
+    node_path
+        Where the group is.
+    attributes
+        What users wrote about it.
+    raw
+        The whole document.
+    """
+
+    node_path: str
+    attributes: dict[str, Any]
+    raw: dict[str, Any]
+
+    def with_attributes(self, attributes: Mapping[str, Any]) -> GroupMetadata:
+        """Return the group with other attributes; the rest of the document stays."""
+        raw = {**self.raw, "attributes": dict(attributes)}
+        return replace(self, attributes=dict(attributes), raw=raw)
+
+    def to_bytes(self) -> bytes:
+        """Return the document."""
+        return _dump(self.raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayMetadata:
+    """The ``zarr.json`` of an array.
+
+    ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` when
+    they are asked for and the array uses something that is not known here.
+
+    Parameters
+    ----------
+    node_path
+        Where the array is.
+    shape
+        Elements per dimension.
+    dimension_names
+        A name or ``None`` per dimension; ``None`` if the document has none at all. An empty name is
+        no name.
+    attributes
+        What users wrote about the array.
+    codecs_json
+        The ``codecs`` member, not yet looked at.
+    raw
+        The whole document.
+    """
+
+    node_path: str
+    shape: tuple[int, ...]
+    dimension_names: tuple[str | None, ...] | None
+    attributes: dict[str, Any]
+    codecs_json: list[Any]
+    raw: dict[str, Any]
+    refusal: UnsupportedError | None = field(repr=False)
+    _data_type: DataType | IcechunkError = field(repr=False)
+    _grid: ChunkGrid | IcechunkError = field(repr=False)
+    _fill_value: Any = field(repr=False)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.shape)
+
+    @property
+    def data_type(self) -> DataType:
+        """What an element is."""
+        return self._used(self._data_type)
+
+    @property
+    def grid(self) -> ChunkGrid:
+        """Where the chunks are; of a sharded array, where the shards are."""
+        return self._used(self._grid)
+
+    @property
+    def fill_value(self) -> Any:
+        """What missing chunks hold: a NumPy scalar, ``str`` or ``bytes``."""
+        return self._used(self._fill_value)
+
+    def chunk_codecs(self) -> ChunkCodecs:
+        """Return how chunks are stored. Making them takes some 50 us: keep what you get.
+
+        Raises
+        ------
+        FormatError
+            If the codecs do not fit together, or not with the array.
+        UnsupportedError
+            If a codec is not available.
+        """
+        codecs = ChunkCodecs(
+            self.codecs_json,
+            self.data_type,
+            self.fill_value,
+            ndim=self.ndim,
+            node_path=self.node_path,
+        )
+        if codecs.sharding is not None and self.grid.chunk_shape is not None:
+            codecs.sharding.inner_grid(self.grid.chunk_shape)
+        return codecs
+
+    def fill_array(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Return a new, writable array of fill values: what a missing chunk holds.
+
+        Raises
+        ------
+        UnsupportedError
+            If it would be too large.
+        """
+        return fill_array(self.data_type, self.fill_value, shape)
+
+    def with_shape(self, shape: Sequence[int]) -> ArrayMetadata:
+        """Return the array with another shape; existing chunks stay where they are."""
+        grid = self.grid.resized(shape)
+        raw = {**self.raw, "shape": [int(n) for n in shape], "chunk_grid": grid.to_json()}
+        return replace(self, shape=grid.shape, _grid=grid, raw=raw)
+
+    def with_attributes(self, attributes: Mapping[str, Any]) -> ArrayMetadata:
+        """Return the array with other attributes; the rest of the document stays."""
+        raw = {**self.raw, "attributes": dict(attributes)}
+        return replace(self, attributes=dict(attributes), raw=raw)
+
+    def to_bytes(self) -> bytes:
+        """Return the document."""
+        return _dump(self.raw)
+
+    def _used(self, value: _Value | IcechunkError) -> _Value:
+        for error in (self.refusal, value):
+            if isinstance(error, IcechunkError):
+                # A new error each time: one that is raised again and again grows its traceback.
+                raise UnsupportedError(error.message, **error.facts)
+        assert not isinstance(value, IcechunkError)
+        return value
+
+
+def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
+    """Read the ``zarr.json`` of an array.
+
+    Raises
+    ------
+    FormatError
+        If the document breaks the specification; the field is named.
+    UnsupportedError
+        If it is not Zarr format 3. Other things that are not known here raise when they are used.
+    """
+    document = _load(user_data, "array", node_path)
+    shape = _parse_shape(document, node_path)
+    dimension_names = _parse_dimension_names(document, len(shape), node_path)
+    attributes = _parse_attributes(document, node_path)
+    codecs_json = document.get("codecs")
+    if not isinstance(codecs_json, list) or not codecs_json:
+        raise metadata_error(
+            f"expected a list of codecs, found {shortened(codecs_json)}",
+            node_path=node_path,
+            field="codecs",
+        )
+    data_type: DataType | IcechunkError
+    fill_value: Any
+    if "data_type" not in document or "fill_value" not in document:
+        missing = "data_type" if "data_type" not in document else "fill_value"
+        raise metadata_error("the member is missing", node_path=node_path, field=missing)
+    try:
+        data_type = parse_data_type(document["data_type"], node_path=node_path)
+        fill_value = decode_fill_value(document["fill_value"], data_type, node_path=node_path)
+    except UnsupportedError as error:
+        data_type = fill_value = error
+    grid: ChunkGrid | IcechunkError
+    try:
+        grid = parse_chunk_grid(
+            document.get("chunk_grid"),
+            shape,
+            unit=_inner_shape(codecs_json),
+            node_path=node_path,
+        )
+    except UnsupportedError as error:
+        grid = error
+    return ArrayMetadata(
+        node_path=node_path,
+        shape=shape,
+        dimension_names=dimension_names,
+        attributes=attributes,
+        codecs_json=codecs_json,
+        raw=document,
+        refusal=_find_refusal(document, node_path),
+        _data_type=data_type,
+        _grid=grid,
+        _fill_value=fill_value,
+    )
+
+
+def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
+    """Read the ``zarr.json`` of a group.
+
+    Raises
+    ------
+    FormatError
+        If the document breaks the specification.
+    UnsupportedError
+        If it is not Zarr format 3, or has a member that a reader must understand and is not known.
+    """
+    document = _load(user_data, "group", node_path)
+    unknown = _must_understand(document, _GROUP_MEMBERS)
+    if unknown:
+        raise UnsupportedError(
+            f"group {node_path!r} has member {shortened(unknown[0])}, which a reader must "
+            f"understand and is not known here",
+            node_path=node_path,
+        )
+    return GroupMetadata(
+        node_path=node_path, attributes=_parse_attributes(document, node_path), raw=document
+    )
+
+
+def build_array_metadata(
+    *,
+    shape: Sequence[int],
+    data_type: DataType,
+    chunk_shape: Sequence[int],
+    shard_shape: Sequence[int] | None = None,
+    fill_value: Any = None,
+    codecs: Sequence[Any] | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    node_path: str = "/",
+) -> ArrayMetadata:
+    """Describe a new array.
+
+    Parameters
+    ----------
+    shape
+        Elements per dimension.
+    data_type
+        What an element is.
+    chunk_shape
+        The shape of a chunk; of an inner chunk where there are shards.
+    shard_shape
+        The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks by themselves.
+    fill_value
+        What missing chunks hold; ``None`` is zero, empty or false.
+    codecs
+        JSON of the codecs of a (inner) chunk; ``None`` takes zarr-python's default.
+    dimension_names
+        A name or ``None`` per dimension.
+    attributes
+        JSON values.
+    node_path
+        For messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If the parts do not fit together.
+    UnsupportedError
+        If a codec is not available.
+    """
+    fill_value = default_fill_value(data_type) if fill_value is None else fill_value
+    chain = list(default_codecs(data_type) if codecs is None else codecs)
+    if shard_shape is not None:
+        chain = [sharding_json(chunk_shape, chain)]
+    grid = ChunkGrid.regular(shape, chunk_shape if shard_shape is None else shard_shape)
+    document: dict[str, Any] = {
+        "shape": list(grid.shape),
+        "data_type": data_type.to_json(),
+        "chunk_grid": grid.to_json(),
+        "chunk_key_encoding": named_configuration_json("default", {"separator": "/"}),
+        "fill_value": encode_fill_value(fill_value, data_type),
+        "codecs": chain,
+        "attributes": dict(attributes or {}),
+    }
+    if dimension_names is not None:
+        document["dimension_names"] = list(dimension_names)
+    document |= {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
+    try:
+        metadata = parse_array_metadata(_dump(document), node_path=node_path)
+        metadata.chunk_codecs()
+    except (UnsupportedError, InvalidInputError):
+        raise
+    except IcechunkError as error:
+        raise InvalidInputError(
+            f"array {node_path!r} cannot be described: {error.message}", node_path=node_path
+        ) from error
+    return metadata
+
+
+def build_group_metadata(
+    *, attributes: Mapping[str, Any] | None = None, node_path: str = "/"
+) -> GroupMetadata:
+    """Describe a new group."""
+    given = dict(attributes or {})
+    document = {"attributes": given, "zarr_format": 3, "node_type": "group"}
+    return GroupMetadata(node_path=node_path, attributes=given, raw=document)
+
+
+def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
+    def refuse(problem: str, member: str) -> NoReturn:
+        raise metadata_error(problem, node_path=node_path, field=member)
+
+    if len(user_data) > MAX_DOCUMENT_NBYTES:
+        refuse(f"it has {len(user_data)} bytes, allowed are {MAX_DOCUMENT_NBYTES}", "document")
+    try:
+        document = json.loads(user_data)
+    except (ValueError, RecursionError) as error:
+        refuse(f"it is not JSON: {error}", "document")
+    if not isinstance(document, dict):
+        refuse(f"expected an object, found {shortened(document)}", "document")
+    if document.get("zarr_format") != 3 or not is_integer(document["zarr_format"]):
+        raise UnsupportedError(
+            f"node {node_path!r} has zarr_format {shortened(document.get('zarr_format'))}; only "
+            f"format 3 is read",
+            node_path=node_path,
+        )
+    if document.get("node_type") != node_type:
+        refuse(f"expected {node_type!r}, found {shortened(document.get('node_type'))}", "node_type")
+    return document
+
+
+def _dump(document: Mapping[str, Any]) -> bytes:
+    # As zarr-python writes it, NaN in attributes included.
+    return json.dumps(document, indent=2).encode()
+
+
+def _parse_shape(document: dict[str, Any], node_path: str) -> tuple[int, ...]:
+    shape = document.get("shape")
+    if not isinstance(shape, list) or len(shape) > MAX_NDIM:
+        raise metadata_error(
+            f"expected a list of at most {MAX_NDIM} sizes, found {shortened(shape)}",
+            node_path=node_path,
+            field="shape",
+        )
+    for axis, size in enumerate(shape):
+        if not is_integer(size) or not 0 <= size <= INT64_MAX:
+            raise metadata_error(
+                f"a size must be an integer from 0 to {INT64_MAX}, found {shortened(size)}",
+                node_path=node_path,
+                field=f"shape[{axis}]",
+            )
+    return tuple(shape)
+
+
+def _parse_dimension_names(
+    document: dict[str, Any], ndim: int, node_path: str
+) -> tuple[str | None, ...] | None:
+    names = document.get("dimension_names")
+    if names is None:
+        return None
+    if (
+        not isinstance(names, list)
+        or len(names) != ndim
+        or not all(name is None or isinstance(name, str) for name in names)
+    ):
+        raise metadata_error(
+            f"expected {ndim} names or nulls, found {shortened(names)}",
+            node_path=node_path,
+            field="dimension_names",
+        )
+    return tuple(name or None for name in names)
+
+
+def _parse_attributes(document: dict[str, Any], node_path: str) -> dict[str, Any]:
+    attributes = document.get("attributes")
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, dict):
+        raise metadata_error(
+            f"expected an object, found {shortened(attributes)}",
+            node_path=node_path,
+            field="attributes",
+        )
+    return attributes
+
+
+def _inner_shape(codecs_json: list[Any]) -> list[int] | None:
+    """Return the inner chunk shape if the first codec is sharding and looks right."""
+    first = codecs_json[0]
+    if isinstance(first, dict) and first.get("name") == "sharding_indexed":
+        configuration = first.get("configuration")
+        if isinstance(configuration, dict):
+            sizes = configuration.get("chunk_shape")
+            if isinstance(sizes, list) and all(is_integer(n) for n in sizes):
+                return sizes
+    return None
+
+
+def _must_understand(document: dict[str, Any], known: frozenset[str]) -> list[str]:
+    return [
+        member
+        for member, value in document.items()
+        if member not in known
+        and not (isinstance(value, dict) and value.get("must_understand") is False)
+    ]
+
+
+def _find_refusal(document: dict[str, Any], node_path: str) -> UnsupportedError | None:
+    """Return why nothing of the array may be used, if there is a reason."""
+    transformers = document.get("storage_transformers")
+    if transformers is not None and not isinstance(transformers, list):
+        raise metadata_error(
+            f"expected a list, found {shortened(transformers)}",
+            node_path=node_path,
+            field="storage_transformers",
+        )
+    problem = None
+    unknown = _must_understand(document, _ARRAY_MEMBERS)
+    encoding = parse_named_configuration(
+        document.get("chunk_key_encoding", "default"),
+        node_path=node_path,
+        field="chunk_key_encoding",
+    )
+    if unknown:
+        problem = (
+            f"has member {shortened(unknown[0])}, which a reader must understand and is not "
+            f"known here"
+        )
+    elif transformers:
+        problem = f"has storage transformers, {shortened(transformers)}; none is known here"
+    elif encoding.name != "default" or encoding.configuration.get("separator", "/") != "/":
+        problem = (
+            f"has chunk key encoding {shortened(encoding.name)} with "
+            f"{shortened(encoding.configuration)}; only 'default' with separator '/' is known here"
+        )
+    if problem is None:
+        return None
+    return UnsupportedError(f"array {node_path!r} {problem}", node_path=node_path)
