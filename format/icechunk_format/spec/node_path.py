@@ -63,9 +63,9 @@ def _problem(text: str) -> str | None:
 
 def join(parent_path: NodePath, child_name: str) -> NodePath:
     """Return the path of a child; raises InvalidInputError when the name is not one segment."""
-    if "/" in child_name:
+    if not child_name or "/" in child_name:
         raise InvalidInputError(
-            f"{child_name!r} is not the name of one node: it holds '/'",
+            f"{child_name!r} is not the name of one node: it is empty or holds '/'",
             found=child_name,
             allowed="one path segment",
         )
