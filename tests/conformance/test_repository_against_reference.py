@@ -15,7 +15,7 @@ from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
 from icechunk_format.repository.chunks import TO_END
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.resolve import to_datetime
-from icechunk_format.spec.manifest import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from zarr.core.buffer import default_buffer_prototype
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,8 +13,8 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,18 +29,17 @@ from icechunk_format.errors import (
 from icechunk_format.repository.virtual import VirtualResolver
 from icechunk_format.repository.virtual_url import shown
 from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
+    from icechunk_format.spec.chunk_refs import ChunkRefs
     from icechunk_format.spec.config import VirtualChunkContainer
-    from icechunk_format.spec.manifest import ChunkRefs
 
 TO_END = int(np.iinfo(np.int64).max)
 """The end of a range that reaches to the last byte of the payload."""
@@ -70,13 +69,10 @@ class ChunkSource:
     location: Location
     containers: tuple[VirtualChunkContainer, ...] = ()
     authorized: tuple[str, ...] = ()
-    virtual_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    virtual_options: Mapping[str, str] = StorageOptions({})
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (
-            _restore,
-            (self.location, self.containers, self.authorized, dict(self.virtual_options)),
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "virtual_options", StorageOptions(self.virtual_options))
 
     def fetch(
         self,
@@ -189,20 +185,6 @@ class ChunkSource:
             batches.setdefault(found.location, []).append((position, request))
 
 
-def _restore(
-    location: Location,
-    containers: tuple[VirtualChunkContainer, ...],
-    authorized: tuple[str, ...],
-    virtual_options: dict[str, str],
-) -> ChunkSource:
-    return ChunkSource(
-        location=location,
-        containers=containers,
-        authorized=authorized,
-        virtual_options=MappingProxyType(virtual_options),
-    )
-
-
 def _payload_ranges(
     refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -232,23 +214,18 @@ def _payload_ranges(
 
 
 def _payload_lengths(refs: ChunkRefs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    stored = refs.length[rows]
-    offsets = refs.offset[rows]
-    inline = refs.kind[rows] == KIND_INLINE
-    wrong = np.flatnonzero(~inline & ((stored > MAX_READ_LENGTH) | (offsets > _LARGEST_OFFSET)))
+    lengths, offsets = refs.length[rows], refs.offset[rows]
+    wrong = np.flatnonzero((lengths > MAX_READ_LENGTH) | (offsets > _LARGEST_OFFSET))
     if len(wrong):
         first = int(wrong[0])
         raise FormatError(
             f"the reference of the chunk at {refs.coords[rows[first]].tolist()} says offset "
-            f"{offsets[first]} and length {stored[first]}; chunks have at most {MAX_READ_LENGTH} "
-            "bytes",
+            f"{offsets[first]} and length {lengths[first]}; chunks have at most "
+            f"{MAX_READ_LENGTH} bytes",
             file_type="manifest",
             field="length",
         )
-    lengths = np.where(inline, 0, stored).astype(np.int64)
-    for position in np.flatnonzero(inline).tolist():
-        lengths[position] = len(refs.inline(int(rows[position])))
-    return lengths
+    return lengths.astype(np.int64)
 
 
 def _read(location: Location, requests: list[ReadRequest]) -> list[bytes]:

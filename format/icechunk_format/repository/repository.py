@@ -388,7 +388,11 @@ class Repository:
     def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:
         """Check that a snapshot belongs to the repository, asking only where that is not known."""
         known = self._repo_file.known() if self.spec_version == SPEC_V2 else None
-        if known is not None and snapshot_id in known.info.snapshots:
+        if (
+            known is not None
+            and not isinstance(snapshot_id, str)
+            and snapshot_id in known.info.snapshots
+        ):
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)
 
