@@ -253,6 +253,7 @@ class LocalStorage:
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
+        self._writable_path(target)
         fetched = self.get(source)
         if source_version is not None and not _same(fetched.version, source_version):
             return Lost()

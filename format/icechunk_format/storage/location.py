@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
+from icechunk_format.storage.fsspec_store import open_fsspec
 from icechunk_format.storage.local import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
+from icechunk_format.storage.object_store import claim_runtime, open_obstore
 from icechunk_format.storage.options import StorageOptions, parse_options
+from icechunk_format.storage.per_process import PerProcessStorage
+from icechunk_format.storage.s3fs_store import open_s3fs
 
 if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
@@ -72,6 +77,12 @@ class Location:
         """The URL taken apart."""
         return parse_url(self.url)
 
+    @property
+    def checked_options(self) -> StorageOptions:
+        """The options under their canonical names."""
+        options = self.options
+        return options if isinstance(options, StorageOptions) else StorageOptions(options)
+
     def __str__(self) -> str:
         return self.address.shown_url
 
@@ -104,15 +115,30 @@ def _environment_mark(location: Location) -> int:
 
 def _make(location: Location) -> Storage:
     address = location.address
-    options = parse_options_of(location)
     if location.client == "auto" and address.kind == "local":
-        return LocalStorage(address.path, follow_symlinks=options.flag("follow_symlinks"))
+        follow_symlinks = location.checked_options.flag("follow_symlinks")
+        return LocalStorage(address.path, follow_symlinks=follow_symlinks)
     if location.client == "auto" and address.kind == "memory":
         return MemoryStorage(address.path)
-    raise InvalidInputError(f"no client for {location}")
+    return PerProcessStorage(
+        partial(_open_clients, location),
+        root_url=address.shown_url,
+        is_read_only=address.kind == "http",
+    )
 
 
-def parse_options_of(location: Location) -> StorageOptions:
-    """Return the checked options of a location."""
-    options = location.options
-    return options if isinstance(options, StorageOptions) else StorageOptions(options)
+def _open_clients(location: Location) -> Storage:
+    """Make the clients of a location in this process."""
+    address, options = location.address, location.checked_options
+    if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):
+        if claim_runtime():
+            return open_obstore(address, options)
+        if location.client == "obstore":
+            raise UnsupportedError(
+                f"{location} cannot be opened through obstore here: this process was forked after "
+                "its parent had used obstore, which does not survive that; set "
+                "storage.client=fsspec, or start processes with multiprocessing's 'spawn'"
+            )
+    if address.kind == "s3":
+        return open_s3fs(address, options)
+    return open_fsspec(address, options)

@@ -169,6 +169,7 @@ class MemoryStorage:
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
+        check_key(target)
         found = self._find(source)
         if source_version is not None and found.version.etag != source_version.etag:
             return Lost()

@@ -66,7 +66,12 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
         **_EVERY_STORE,
     },
     "http": {**_EVERY_SERVER, **_EVERY_STORE},
-    "other": dict(_EVERY_STORE),
+    "other": {
+        "single_writer": "true to promise that one process writes, where nothing enforces it",
+        "concurrency": _EVERY_STORE["concurrency"],
+        "max_gap_bytes": _EVERY_STORE["max_gap_bytes"],
+        "max_retries": _EVERY_STORE["max_retries"],
+    },
 }
 """Kind of URL -> canonical name -> one line of help."""
 
@@ -219,10 +224,7 @@ def relevant_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _spellings(kind: str) -> dict[str, tuple[str, bool]]:
-    known = dict(KNOWN_OPTIONS[kind])
-    if kind == "other":
-        known["single_writer"] = ""
-    spellings = {_squashed(name): (name, False) for name in known}
+    spellings = {_squashed(name): (name, False) for name in KNOWN_OPTIONS[kind]}
     for alias, name in _ALIASES.get(kind, {}).items():
         spellings[_squashed(alias)] = (name, False)
     for alias, name in _NEGATED.get(kind, {}).items():

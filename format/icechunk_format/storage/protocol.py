@@ -120,6 +120,12 @@ class ReadRequest:
                 "0 <= start <= end is needed",
                 key=self.key,
             )
+        if not 0 <= (self.if_unmodified_since or 0) < 2**32:
+            raise InvalidInputError(
+                f"if_unmodified_since of {self.key!r} is {self.if_unmodified_since}; seconds since "
+                "1970 below 2**32 are allowed",
+                key=self.key,
+            )
         if last - first > MAX_READ_LENGTH:
             raise InvalidInputError(
                 f"{last - first} bytes of {self.key!r} are asked for at once; "

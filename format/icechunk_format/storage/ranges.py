@@ -172,7 +172,12 @@ def check_length(read: ReadRequest, found: int, root_url: str) -> None:
 
 def unquoted(etag: str) -> str:
     """Return an entity tag without the quotes of HTTP; weak tags keep their ``W/``."""
-    return etag.strip('"')
+    return etag if etag.startswith("W/") else etag.strip('"')
+
+
+def quoted(etag: str) -> str:
+    """Return an entity tag with the quotes of HTTP, whether it had them or not."""
+    return etag if etag.startswith(('"', "W/", "*")) else f'"{etag}"'
 
 
 def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) -> None:

@@ -1,0 +1,103 @@
+"""Where requests go, and whether anybody answers there.
+
+A wrong endpoint must fail in seconds, with its name, while a busy store deserves minutes of
+patience. The two look alike to a client's retries, so the host is connected to once per process
+before the first request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from icechunk_format.errors import InvalidInputError, StorageError
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.address import Address
+    from icechunk_format.storage.options import StorageOptions
+
+_CONNECT_SECONDS: Final = 4.0
+_TRIES: Final = 3
+
+
+def endpoint_url(address: Address, options: StorageOptions) -> str | None:
+    """Return the endpoint that the options or the environment name; ``None`` for the default."""
+    given = options.get("endpoint_url")
+    if given is None and address.kind == "s3":
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        given = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    if given is None:
+        return None
+    text = given.rstrip("/")
+    if "://" not in text:
+        text = ("http://" if options.flag("allow_http") else "https://") + text
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise InvalidInputError(
+            "storage.endpoint_url (or AWS_ENDPOINT_URL) is not http(s)://host[:port] without user "
+            "and password",
+            option="endpoint_url",
+        )
+    if parts.scheme == "http" and not options.flag("allow_http", default=True):
+        raise InvalidInputError(
+            "storage.endpoint_url is an http:// URL, but storage.allow_http is false; use https://",
+            option="endpoint_url",
+        )
+    return text
+
+
+def server_url(address: Address, options: StorageOptions, region: str | None = None) -> str | None:
+    """Return the URL of the server that will be asked; ``None`` where only the client knows."""
+    given = endpoint_url(address, options)
+    if given is not None:
+        return given
+    if address.kind == "s3" and region is not None and "-iso" not in region:
+        suffix = ".cn" if region.startswith("cn-") else ""
+        return f"https://s3.{region}.amazonaws.com{suffix}"
+    if address.kind == "gs":
+        return "https://storage.googleapis.com"
+    if address.kind == "http":
+        return address.url
+    return None
+
+
+def check_reachable(url: str, *, root_url: str) -> None:
+    """Connect to the host of ``url`` once, so that a wrong one fails fast and by name.
+
+    Nothing is done where a proxy stands between.
+
+    Raises
+    ------
+    StorageError
+        The host has no address, or nobody answers.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname
+    if host is None or (parts.scheme in getproxies() and not proxy_bypass(host)):
+        return
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    problem = ""
+    for retry in range(_TRIES):
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+        except socket.gaierror:
+            problem = "the host name has no address"
+            break
+        except TimeoutError:
+            problem = f"no answer within {_CONNECT_SECONDS:g} s"
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+        else:
+            return
+        time.sleep(0.2 * (retry + 1))
+    raise StorageError(
+        f"cannot reach {host}:{port} for {root_url}: {problem}; "
+        "check storage.endpoint_url (or AWS_ENDPOINT_URL), storage.region and the network",
+        host=host,
+        port=port,
+        reason=problem,
+    )

@@ -1,0 +1,493 @@
+"""Objects on S3, Google, Azure and HTTP servers, through obstore.
+
+Rules of this file
+------------------
+1. obstore's calls block without holding Python's lock, so concurrency is plain threads.
+2. obstore repeats what may be repeated (see ``obstore_clients.py``); conditional writes go through
+   a client that never does.
+3. obstore has one runtime per process that does not survive a fork: :func:`claim_runtime` says
+   whether this process may use it. A child of a process that did must use fsspec.
+4. An entity tag loses its quotes when it comes in and gets them back when it goes out.
+"""
+
+# ruff: noqa: D102 - the verbs are described once, in protocol.py
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import obstore
+import obstore.exceptions
+
+from icechunk_format.errors import InvalidInputError, ReadOnlyError, StorageError, UnsupportedError
+from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.obstore_clients import ObstoreClients, make_clients
+from icechunk_format.storage.protocol import (
+    NO_ATTRIBUTES,
+    OVERWRITE,
+    Condition,
+    CreateOnly,
+    DeleteFailure,
+    Fetched,
+    Lost,
+    ObjectInfo,
+    ObjectVersion,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Written,
+    check_key,
+    missing_object,
+    split_prefix,
+)
+from icechunk_format.storage.ranges import (
+    DEFAULT_MAX_GAP,
+    check_length,
+    modified_error,
+    plan_reads,
+    quoted,
+    unquoted,
+)
+from icechunk_format.storage.retry import (
+    Backoff,
+    Failure,
+    FailureKind,
+    RequestFailedError,
+    call_with_retries,
+    error_of,
+    failure_of_status,
+    safe_reason,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from icechunk_format.storage.address import Address
+    from icechunk_format.storage.options import StorageOptions
+
+T = TypeVar("T")
+
+DEFAULT_CONCURRENCY: Final = 32
+_DELETE_BATCH: Final = 1000
+_LIST_PAGE: Final = 1000
+_BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
+_PART_SIZE: Final = 16 * 2**20
+# obstore has repeated the request itself; what is left is a body that broke off halfway.
+_ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
+
+_runtime_owner: int | None = None
+
+
+def claim_runtime() -> bool:
+    """Say that this process is about to use obstore; false if its parent did before the fork."""
+    global _runtime_owner
+    if _runtime_owner is None:
+        _runtime_owner = os.getpid()
+    return _runtime_owner == os.getpid()
+
+
+def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorage:
+    """Return the storage of a location; its server is contacted once.
+
+    Raises
+    ------
+    InvalidInputError
+        The options do not fit together.
+    StorageError
+        Nobody answers at the endpoint, or there are no credentials.
+    """
+    return ObjectStoreStorage(
+        make_clients(address, options),
+        root_url=address.shown_url,
+        # An HTTP client has the path in its URL.
+        prefix="" if address.kind == "http" else address.root_prefix,
+        kind=address.kind,
+        concurrency=options.number("concurrency", DEFAULT_CONCURRENCY),
+        max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
+    )
+
+
+class ObjectStoreStorage:
+    """Objects below a root of a bucket or an HTTP folder.
+
+    Parameters
+    ----------
+    clients
+        Clients of the bucket.
+    root_url
+        The root, for people.
+    prefix
+        What stands before every key in the bucket: empty, or a path with a slash at its end.
+    kind
+        Kind of URL (``"s3"``, ``"gs"``, ``"az"``, ``"http"``, ``"memory"``), for hints and limits.
+    concurrency
+        Requests in flight at once.
+    max_gap
+        Bytes between two ranges that are read rather than asked for apart.
+    """
+
+    def __init__(
+        self,
+        clients: ObstoreClients,
+        *,
+        root_url: str,
+        prefix: str,
+        kind: str,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        max_gap: int = DEFAULT_MAX_GAP,
+    ) -> None:
+        self._clients = clients
+        self._root_url = root_url
+        self._prefix = prefix
+        self._kind = kind
+        self._max_gap = max_gap
+        self._threads = WorkerThreads(concurrency)
+
+    def __repr__(self) -> str:
+        return f"ObjectStoreStorage({self._root_url!r})"
+
+    @property
+    def root_url(self) -> str:
+        return self._root_url
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._kind == "http"
+
+    # Reading
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        read = ReadRequest(key=check_key(key), start=start, end=end)
+        if end is not None and end == (start or 0):
+            info = self.head(key)
+            if info is None:
+                raise missing_object(key, self._root_url)
+            return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
+        data, meta = self._read(read)
+        return Fetched(data=data, version=_version(meta), last_modified=meta["last_modified"])
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        plan = plan_reads(requests, max_gap=self._max_gap)
+        return plan.assemble(self._threads.map(lambda read: self._read(read)[0], plan.reads))
+
+    def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
+        options: dict[str, Any] = {}
+        if read.suffix is not None:
+            options["range"] = {"suffix": read.suffix}
+        elif read.end is not None:
+            options["range"] = (read.start or 0, read.end)
+        elif read.start:
+            options["range"] = {"offset": read.start}
+        if read.if_match is not None:
+            options["if_match"] = quoted(read.if_match)
+        if read.if_unmodified_since is not None:
+            # Servers compare whole seconds; obstore's memory store compares microseconds.
+            options["if_unmodified_since"] = datetime.fromtimestamp(
+                read.if_unmodified_since, UTC
+            ) + (_BELOW_A_SECOND if self._kind == "memory" else timedelta())
+
+        def fetch() -> tuple[bytes, Any]:
+            result = obstore.get(
+                self._clients.patient,
+                self._prefix + read.key,
+                options=options or None,  # type: ignore[arg-type]
+            )
+            return result.bytes().to_bytes(), result.meta
+
+        try:
+            data, meta = call_with_retries(fetch, self._classify, backoff=_ONCE_MORE)
+        except obstore.exceptions.NotSupportedError:
+            return self._read_without_suffix(read)
+        except RequestFailedError as error:
+            raise self._read_error(read, error.failure) from None
+        check_length(read, len(data), self._root_url)
+        return data, meta
+
+    def _read_without_suffix(self, read: ReadRequest) -> tuple[bytes, Any]:
+        """Answer a suffix request for stores that know only ranges (Azure)."""
+        if read.suffix is None:
+            raise UnsupportedError(f"{self._root_url} cannot read {read.key!r} in this way")
+        info = self.head(read.key)
+        if info is None:
+            raise missing_object(read.key, self._root_url)
+        check_length(read, min(info.size, read.suffix), self._root_url)
+        return self._read(
+            ReadRequest(
+                key=read.key,
+                start=info.size - read.suffix,
+                end=info.size,
+                if_match=read.if_match,
+                if_unmodified_since=read.if_unmodified_since,
+            )
+        )
+
+    def _read_error(self, read: ReadRequest, failure: Failure) -> Exception:
+        if failure.kind is FailureKind.CONDITION:
+            return modified_error(read)
+        if failure.kind is FailureKind.RANGE:
+            # The range begins behind the last byte; the size makes the error say so.
+            info = self.head(read.key)
+            try:
+                check_length(
+                    read, max((info.size if info else 0) - (read.start or 0), 0), self._root_url
+                )
+            except StorageError as error:
+                return error
+        return self._error(failure, "read", read.key)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        path = self._prefix + check_key(key)
+        try:
+            meta = self._call("look at", key, lambda: obstore.head(self._clients.patient, path))
+        except RequestFailedError as error:
+            if error.failure.kind is FailureKind.MISSING:
+                return None
+            raise self._error(error.failure, "look at", key) from None
+        return self._info(meta)
+
+    # Writing
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Condition = OVERWRITE,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Written | Lost:
+        path = self._prefix + check_key(key)
+        self._refuse_writing(key)
+        match condition:
+            case CreateOnly():
+                mode: Any = "create"
+            case ReplaceIfUnchanged(version=version):
+                mode = _update_mode(version)
+            case _:
+                return Written(version=self._overwrite(key, data, attributes))
+
+        def send() -> Any:
+            return obstore.put(
+                self._clients.once,
+                path,
+                data,
+                mode=mode,
+                attributes=dict(attributes) or None,
+                use_multipart=False,
+            )
+
+        try:
+            result = call_with_retries(send, self._classify, backoff=Backoff(), conditional=True)
+        except RequestFailedError as error:
+            # Missing: the object to be replaced is gone.
+            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
+                return Lost()
+            raise self._error(error.failure, "write", key, conditional=True) from None
+        return Written(version=_version(result))
+
+    def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
+        path = self._prefix + check_key(key)
+        try:
+            result = self._call(
+                "write",
+                key,
+                lambda: obstore.put(
+                    self._clients.patient,
+                    path,
+                    data,
+                    attributes=dict(attributes) or None,
+                    use_multipart=len(data) > 2 * _PART_SIZE,
+                    chunk_size=_PART_SIZE,
+                ),
+            )
+        except RequestFailedError as error:
+            raise self._error(error.failure, "write", key) from None
+        return _version(result)
+
+    def put_many(
+        self,
+        items: Iterable[tuple[str, bytes]],
+        *,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> list[ObjectVersion]:
+        self._refuse_writing("")
+        return self._threads.map(lambda item: self._overwrite(*item, attributes), items)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        self._refuse_writing("")
+        wanted = [check_key(key) for key in keys]
+        batches = [wanted[i : i + _DELETE_BATCH] for i in range(0, len(wanted), _DELETE_BATCH)]
+        return [failure for batch in self._threads.map(self._delete, batches) for failure in batch]
+
+    def _delete(self, keys: list[str]) -> list[DeleteFailure]:
+        try:
+            self._call(
+                "delete",
+                keys[0],
+                lambda: obstore.delete(self._clients.patient, [self._prefix + k for k in keys]),
+            )
+        except RequestFailedError as error:
+            if error.failure.kind is FailureKind.MISSING and len(keys) == 1:
+                return []
+            if len(keys) == 1:
+                return [DeleteFailure(key=keys[0], reason=error.failure.reason)]
+            if error.failure.kind in (FailureKind.UNREACHABLE, FailureKind.MISSING_BUCKET):
+                raise self._error(error.failure, "delete from", "") from None
+            # A batch does not say which object failed, and some stores fail for missing ones:
+            # halves find them in few requests.
+            middle = len(keys) // 2
+            return self._delete(keys[:middle]) + self._delete(keys[middle:])
+        return []
+
+    def copy(
+        self, source: str, target: str, *, source_version: ObjectVersion | None = None
+    ) -> Written | Lost:
+        paths = self._prefix + check_key(source), self._prefix + check_key(target)
+        self._refuse_writing(target)
+        if source_version is not None:
+            # obstore's copy has no condition on the source: fetch, compare, write.
+            fetched = self.get(source)
+            if not _is_same(fetched.version, source_version):
+                return Lost()
+            return self.put(target, fetched.data)
+        try:
+            self._call("copy", source, lambda: obstore.copy(self._clients.patient, *paths))
+        except RequestFailedError as error:
+            raise self._error(error.failure, "copy", source) from None
+        info = self.head(target)
+        if info is None:
+            raise missing_object(target, self._root_url)
+        return Written(version=info.version)
+
+    # Errors
+
+    def _call(self, action: str, key: str, operation: Callable[[], T]) -> T:
+        try:
+            return call_with_retries(operation, self._classify, backoff=_ONCE_MORE)
+        except obstore.exceptions.NotSupportedError as error:
+            reason = safe_reason(str(error), self._clients.secrets)
+            raise UnsupportedError(
+                f"{self._root_url} cannot {action} {key!r}: {reason}", key=key
+            ) from None
+
+    def _classify(self, error: Exception) -> Failure | None:
+        return classify(error, self._clients.secrets)
+
+    def _error(
+        self, failure: Failure, action: str, key: str, *, conditional: bool = False
+    ) -> Exception:
+        return error_of(
+            failure,
+            action=action,
+            key=key,
+            root_url=self._root_url,
+            kind=self._kind,
+            endpoint=self._clients.server,
+            conditional=conditional,
+        )
+
+    def _refuse_writing(self, key: str) -> None:
+        if self.is_read_only:
+            what = f"object {key!r} below " if key else ""
+            raise ReadOnlyError(
+                f"{what}{self._root_url} cannot be written: HTTP servers are read only here; "
+                "write to the object store behind it",
+                key=key,
+            )
+
+    def _info(self, meta: Any) -> ObjectInfo:
+        return ObjectInfo(
+            key=meta["path"].removeprefix(self._prefix),
+            size=meta["size"],
+            version=_version(meta),
+            last_modified=meta["last_modified"],
+        )
+
+    # Listing; last, because inside the class the name hides the type.
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        if self._kind == "http":
+            raise UnsupportedError(
+                f"{self._root_url} cannot be listed: HTTP has no listing; "
+                "open what you need by its name, or use the object store behind it"
+            )
+        folder, rest = split_prefix(prefix)
+        return self._pages(folder, prefix if rest else "")
+
+    def _pages(self, folder: str, start: str) -> Iterator[ObjectInfo]:
+        # obstore lists whole path segments; a prefix within one is compared here.
+        stream = obstore.list(
+            self._clients.patient, (self._prefix + folder).strip("/") or None, chunk_size=_LIST_PAGE
+        )
+        while True:
+            try:
+                page = self._call("list", folder, lambda: next(stream, None))
+            except RequestFailedError as error:
+                raise self._error(error.failure, "list", folder) from None
+            if page is None:
+                return
+            for meta in page:
+                info = self._info(meta)
+                if info.key.startswith(start):
+                    yield info
+
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")
+
+
+def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
+    """Return what an exception of obstore means.
+
+    The class decides where obstore has one. For the rest it has only a text; the HTTP status and
+    the error code that the server sent are taken from it, and what has neither counts as broken
+    off, the case in which a write may have landed.
+    """
+    if isinstance(error, obstore.exceptions.NotSupportedError):
+        return None
+    text = str(error)
+    if isinstance(error, (obstore.exceptions.InvalidPathError, ValueError)):
+        raise InvalidInputError(
+            f"the object store cannot hold this key: {safe_reason(text, secrets)}"
+        ) from None
+    status = _STATUS.search(text)
+    found = _CODE.search(text)
+    code = (found.group(1) or found.group(2)) if found else ""
+    if isinstance(error, FileNotFoundError):
+        return failure_of_status(404, code)
+    if isinstance(error, obstore.exceptions.PermissionDeniedError):
+        return failure_of_status(403, code)
+    if isinstance(error, obstore.exceptions.UnauthenticatedError):
+        return failure_of_status(401, code)
+    if isinstance(
+        error, (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
+    ):
+        return failure_of_status(412, code)
+    if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
+        return None
+    if status is not None:
+        return failure_of_status(int(status.group(1)), code)
+    summary, _, details = text.partition("Debug source")
+    reason = safe_reason(summary, secrets)
+    if "StartTooLarge" in details:
+        return Failure(kind=FailureKind.RANGE, reason=reason)
+    if "kind: Connect" in details:
+        return Failure(kind=FailureKind.UNREACHABLE, reason=f"no connection ({reason})")
+    return Failure(kind=FailureKind.BROKEN, reason=reason)
+
+
+def _version(meta: Any) -> ObjectVersion:
+    etag = meta["e_tag"]
+    return ObjectVersion(
+        etag=None if etag is None else unquoted(etag), generation=meta.get("version")
+    )
+
+
+def _update_mode(version: ObjectVersion) -> dict[str, str]:
+    mode = {} if version.etag is None else {"e_tag": quoted(version.etag)}
+    return mode if version.generation is None else {**mode, "version": version.generation}
+
+
+def _is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
+    return current.etag == expected.etag

@@ -1,0 +1,17 @@
+"""One S3 server for the whole session, and a bucket for each test that wants one."""
+
+from __future__ import annotations
+
+import pytest
+from s3_server import running_s3_server
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_bucket(s3_server):
+    return s3_server.new_bucket()
