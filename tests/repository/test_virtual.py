@@ -78,6 +78,16 @@ def test_the_longest_prefix_decides_on_the_options():
     assert resolved("s3://bucket/eux", authorized, containers)[2] == {"region": "us-east-1"}
 
 
+def test_a_container_is_found_for_encoded_and_for_plain_spellings():
+    for prefix in ("s3://bucket/two words/", "s3://bucket/two%20words/"):
+        containers = [container(prefix, region="eu-west-1")]
+        assert resolved("s3://bucket/two%20words/x", ["s3://bucket"], containers) == (
+            "s3://bucket",
+            "two words/x",
+            {"region": "eu-west-1"},
+        )
+
+
 def test_a_container_authorises_nothing():
     containers = [container("file:///etc/", "local_file_system", name="etc")]
     for location in ("file:///etc/passwd", "vcc://etc/passwd"):

@@ -3,8 +3,8 @@
 Algorithm
 ---------
 1. ``vcc://NAME/rest`` becomes the URL prefix of the container NAME followed by ``rest``. Any
-   other location belongs to the container with the longest URL prefix that it begins with, and
-   may belong to none.
+   other location belongs to the container with the longest URL prefix that it begins with, as it
+   is written or percent-decoded, and may belong to none.
 2. The URL is taken apart (``virtual_url``). One of the prefixes that the *user* gave must cover
    it. Containers are part of the repository and authorise nothing.
 3. The storage is the bucket or host, or for files the authorised folder itself. Its options are
@@ -163,8 +163,9 @@ class VirtualResolver:
                     name=name,
                 )
             return container.url_prefix + rest, container
+        spellings = (location, _decoded(location))
         for container in self._by_length:
-            if location.startswith(container.url_prefix):
+            if any(spelling.startswith(container.url_prefix) for spelling in spellings):
                 return location, container
         return location, None
 
@@ -246,6 +247,14 @@ class VirtualResolver:
                 location=shown(location),
                 endpoint_url=shown(endpoint),
             )
+
+
+def _decoded(location: str) -> str:
+    try:
+        parts = parse_url(location)
+    except MalformedUrlError:
+        return location
+    return f"{parts.scheme}://{parts.authority}{parts.path}"
 
 
 def _root_url(parts: UrlParts) -> str:
