@@ -13,13 +13,15 @@ Nothing in here knows of CF.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TimestampType = Literal["ntz", "utc"]
 
@@ -103,8 +105,8 @@ def fixed_width(
 ) -> pa.Array:
     """Return flat numbers as an Arrow array of a fixed-width type.
 
-    Integers are cast to the width of ``target``, which the type map chose so that they fit. Durations
-    and timestamps are given as ``int64`` microseconds.
+    Integers are cast to the width of ``target``, which the type map chose so that they fit.
+    Durations and timestamps are given as ``int64`` microseconds.
     """
     length = len(values)
     nulls, bitmap = _bitmap(valid, length)

@@ -18,10 +18,12 @@ CF conventions, section 4.4.1 "Calendar".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ALIASES: Final = {
     "standard": "standard",
@@ -51,7 +53,7 @@ GREGORIAN_REFORM: Final = -141427
 
 
 def canonical_calendar(name: str) -> str | None:
-    """Return the one spelling of a calendar's name, or None where CF and we know no such calendar."""
+    """Return the one spelling of a calendar's name, or None where there is no such calendar."""
     return _ALIASES.get(name.lower())
 
 
@@ -107,8 +109,9 @@ def proleptic_day_numbers(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Move days of the standard calendar before the reform to the same date in proleptic Gregorian.
 
-    A timestamp column shows a proleptic date, so the date that the standard calendar shows (1500-01-01,
-    Julian) has to become the timestamp with that very date, ten days from the same instant.
+    A timestamp column shows a proleptic date, so the date that the standard calendar shows
+    (1500-01-01, Julian) has to become the timestamp with that very date, ten days from the same
+    instant.
 
     Parameters
     ----------

@@ -8,8 +8,8 @@ Rules of this file
 ------------------
 1. Steps run in xarray's order: ``_Unsigned``, missing values, scale and offset, timedelta, time,
    boolean. What each consumes moves from the attributes to the encoding.
-2. Missing is ``_FillValue`` or ``missing_value`` (several of them, too), NaN and NaT. The fill value
-   of the Zarr array is not: it is what a chunk that was never written reads as.
+2. Missing is ``_FillValue`` or ``missing_value`` (several of them, too), NaN and NaT. The fill
+   value of the Zarr array is not: it is what a chunk that was never written reads as.
 3. Packed data takes the float type that xarray chooses. Data with a missing value and no packing
    keeps its own type, since SQL has NULL for integers where NumPy needs a float for NaN.
 4. Where xarray truncates or fails, this does not: an integer ``scale_factor`` leaves floats floats,
@@ -23,20 +23,23 @@ CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Pa
 
 from __future__ import annotations
 
-import base64
-import binascii
-import math
-import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from icechunk_format.dataset import arrow_values
-from icechunk_format.dataset.arrow_values import TimestampType
+from icechunk_format.dataset.cf_attributes import (
+    attribute_error,
+    json_safe,
+    known_text_encoding,
+    numeric_missing,
+    other_missing,
+    packed_dtype,
+    packing_number,
+    timedelta_dtype,
+)
 from icechunk_format.dataset.cf_time import (
     TIMEDELTA_UNITS,
     TimeScale,
@@ -44,13 +47,16 @@ from icechunk_format.dataset.cf_time import (
     parse_time_units,
     stored_scale,
 )
-from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from icechunk_format.arrays.data_types import DataType
     from icechunk_format.arrays.zarr_json import ArrayMetadata
-
-_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    from icechunk_format.dataset.arrow_values import TimestampType
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,23 +332,23 @@ def _apply_attributes(
     def consume(attribute: str) -> Any:
         value = attributes.pop(attribute, None)
         if value is not None:
-            encoding[attribute] = _json_safe(value)
+            encoding[attribute] = json_safe(value)
         return value
 
     if kind == "bytes" and isinstance(attributes.get("_Encoding"), str):
-        plan["_text_encoding"] = _known_text_encoding(consume("_Encoding"), name)
+        plan["_text_encoding"] = known_text_encoding(consume("_Encoding"), name)
         plan["arrow_type"] = pa.string()
     given = {key: consume(key) for key in ("missing_value", "_FillValue")}
     if dtype.kind not in "biuf":
-        plan["_missing"] = _other_missing(given, dtype, kind, name)
+        plan["_missing"] = other_missing(given, dtype, kind, name)
         return
     if dtype.kind in "iu" and "_Unsigned" in attributes:
         dtype = _apply_unsigned(plan, dtype, consume("_Unsigned"))
-    missing, only_nan = _numeric_missing(given, plan["_dtype"], dtype, encoding, name)
+    missing, only_nan = numeric_missing(given, plan["_dtype"], dtype, encoding, name)
     plan["_missing"] = missing
 
-    scale_factor = _packing_number(consume("scale_factor"), "scale_factor", name)
-    add_offset = _packing_number(consume("add_offset"), "add_offset", name)
+    scale_factor = packing_number(consume("scale_factor"), "scale_factor", name)
+    add_offset = packing_number(consume("add_offset"), "add_offset", name)
     units, time = attributes.get("units"), None
     if isinstance(units, str) and "since" in units:
         consume("units")
@@ -353,12 +359,12 @@ def _apply_attributes(
         and str(attributes.get("dtype")).startswith("timedelta64")
     ):
         consume("units")
-        encoding["dtype"] = _timedelta_dtype(attributes.pop("dtype"), name)
+        encoding["dtype"] = timedelta_dtype(attributes.pop("dtype"), name)
         time = duration_scale(units)
     if scale_factor is not None or add_offset is not None:
         # xarray keeps the stored float type when the only missing value is NaN.
         keep = only_nan and time is None
-        plan["_scaled"] = dtype if keep else _packed_dtype(dtype, scale_factor, add_offset, missing)
+        plan["_scaled"] = dtype if keep else packed_dtype(dtype, scale_factor, add_offset, missing)
         plan["_scale_factor"], plan["_add_offset"] = scale_factor, add_offset
         dtype = plan["_scaled"]
     plan["_time"] = time
@@ -380,193 +386,8 @@ def _time_type(time: TimeScale, timestamps: TimestampType) -> pa.DataType:
 def _apply_unsigned(plan: dict[str, Any], dtype: np.dtype[Any], flag: Any) -> np.dtype[Any]:
     kind = {"true": "u", "false": "i"}.get(str(flag).lower())
     if kind is None:
-        raise _bad(plan["name"], "_Unsigned", flag, 'allowed are "true" and "false"')
+        raise attribute_error(plan["name"], "_Unsigned", flag, 'allowed are "true" and "false"')
     if kind != dtype.kind:
         dtype = np.dtype(f"{kind}{dtype.itemsize}")
         plan["_integer_view"] = dtype
     return dtype
-
-
-def _numeric_missing(
-    given: Mapping[str, Any],
-    stored: np.dtype[Any],
-    dtype: np.dtype[Any],
-    encoding: dict[str, Any],
-    name: str,
-) -> tuple[tuple[Any, ...], bool]:
-    """Return the missing values as scalars of ``dtype``, and whether NaN was the only one given."""
-    found: dict[Any, Any] = {}
-    saw_nan = saw_number = False
-    for attribute, raw in given.items():
-        if raw is None:
-            continue
-        numbers = [_missing_number(item, stored, attribute, name) for item in _as_list(raw)]
-        if len(numbers) == 1 and numbers[0] is not None:
-            encoding[attribute] = _json_safe(numbers[0])
-        for number in numbers:
-            if number is None:
-                continue
-            if number != number:
-                saw_nan = saw_nan or dtype.kind == "f"
-                continue
-            saw_number = True
-            fitting = _fit(number, stored, dtype)
-            if fitting is not None:
-                found[fitting.item()] = fitting
-    return tuple(found.values()), saw_nan and not saw_number
-
-
-def _fit(number: int | float, stored: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
-    """Return a missing value as the scalar that stored values equal, or None where none can.
-
-    A float that ``float32`` cannot hold equals no ``float32``, in xarray as here.
-    """
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            scalar = dtype.type(number)
-        return scalar if float(scalar) == float(number) else None
-    if dtype.kind == "b":
-        return np.bool_(number) if number in (0, 1) else None
-    if not math.isfinite(number) or number != int(number):
-        return None
-    whole = int(number)
-    if stored != dtype and np.iinfo(stored).min <= whole <= np.iinfo(stored).max:
-        return np.array(whole, stored).view(dtype)[()]
-    if np.iinfo(dtype).min <= whole <= np.iinfo(dtype).max:
-        return dtype.type(whole)
-    return None
-
-
-def _missing_number(
-    value: Any, dtype: np.dtype[Any], attribute: str, name: str
-) -> int | float | None:
-    """Read one missing value; None where it is text that no number equals."""
-    if isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        if value in _NON_FINITE:
-            return _NON_FINITE[value]
-        if dtype.kind == "f":
-            number = _float_of_base64(value)
-            if number is not None:
-                return number
-        if attribute == "missing_value":
-            return None
-    expected = "a number, or the base64 of its 8 bytes" if dtype.kind == "f" else "a number"
-    raise _bad(name, attribute, value, f"{dtype} data needs {expected}")
-
-
-def _other_missing(
-    given: Mapping[str, Any], dtype: np.dtype[Any], kind: str, name: str
-) -> tuple[Any, ...]:
-    """Return the missing values of text, bytes and complex numbers; structs have none."""
-    values = [
-        item for raw in given.values() if raw is not None for item in _alternatives(raw, dtype)
-    ]
-    if dtype.kind == "c":
-        numbers = [_complex(value, name) for value in values]
-        return tuple(dtype.type(number) for number in numbers if number == number)
-    if kind == "string":
-        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
-    if kind == "bytes" and dtype.kind in "SO":
-        decoded = (_bytes_of_base64(value) for value in values if isinstance(value, str))
-        return tuple(dict.fromkeys(value for value in decoded if value is not None))
-    return ()
-
-
-def _alternatives(raw: Any, dtype: np.dtype[Any]) -> Sequence[Any]:
-    """Split a list of missing values, but not the two parts of one complex number."""
-    return [raw] if dtype.kind == "c" else _as_list(raw)
-
-
-def _complex(value: Any, name: str) -> complex:
-    if isinstance(value, (int, float)):
-        return complex(value)
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
-        real, imaginary = (
-            _missing_number(part, np.dtype(np.float64), "_FillValue", name) for part in value
-        )
-        if real is not None and imaginary is not None:
-            return complex(real, imaginary)
-    raise _bad(name, "_FillValue", value, "complex data needs the two parts [re, im]")
-
-
-def _packing_number(value: Any, attribute: str, name: str) -> int | float | None:
-    """Return a scale or an offset, which some writers store as a list of one."""
-    if value is None:
-        return None
-    items = _as_list(value)
-    number = items[0] if len(items) == 1 else None
-    if isinstance(number, str):
-        number = _NON_FINITE.get(number)
-    if not isinstance(number, (int, float)) or not math.isfinite(number):
-        raise _bad(name, attribute, value, "it should be one finite number")
-    return int(number) if isinstance(number, bool) else number
-
-
-def _packed_dtype(
-    dtype: np.dtype[Any],
-    scale_factor: int | float | None,
-    add_offset: int | float | None,
-    missing: tuple[Any, ...],
-) -> np.dtype[Any]:
-    """Choose the type of unpacked values as xarray does for attributes that come from JSON.
-
-    JSON numbers are 64 bits wide, so a float scale or any offset gives ``float64``. An integer scale
-    alone keeps integers integers, unless there are missing values.
-    """
-    if isinstance(scale_factor, int) and add_offset is None and dtype.kind in "iub" and not missing:
-        return np.dtype(np.int64)
-    return np.dtype(np.float64)
-
-
-def _timedelta_dtype(value: Any, name: str) -> str:
-    try:
-        return str(np.dtype(value))
-    except TypeError as error:
-        raise _bad(name, "dtype", value, "it should read like timedelta64[s]") from error
-
-
-def _known_text_encoding(value: str, name: str) -> str:
-    try:
-        b"".decode(value)
-    except LookupError as error:
-        raise _bad(name, "_Encoding", value, "it names no text encoding") from error
-    return value
-
-
-def _float_of_base64(text: str) -> float | None:
-    data = _bytes_of_base64(text)
-    if data is None or len(data) != 8:
-        return None
-    number: float = struct.unpack("<d", data)[0]
-    return number
-
-
-def _bytes_of_base64(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else [value]
-
-
-def _json_safe(value: Any) -> Any:
-    """Return JSON that strict parsers read: Zarr's words for floats that are not finite."""
-    if isinstance(value, (list, tuple)):
-        return [_json_safe(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _bad(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
-        f"Read it with decodeCf=false to get the stored numbers",
-        variable=name,
-        attribute=attribute,
-    )

@@ -14,7 +14,7 @@ Rules of this file
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Calendars that a timestamp cannot hold become ISO 8601 text, one string per distinct time.
 5. The range of reference dates accepted is that of xarray in practice: ISO 8601 with sloppy digits
-   (``1-1-1``, ``00:00:0.0``), a time zone, ``yyyymmdd``, slashes after the year, and ``01-JAN-1970``.
+   (``1-1-1``, ``00:00:0.0``), a time zone, ``yyyymmdd``, slashes after the year, ``01-JAN-1970``.
 
 CF conventions, section 4.4 "Time Coordinate".
 """
@@ -24,10 +24,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icechunk_format.dataset.calendars import (
     CALENDAR_NAMES,
@@ -38,7 +37,11 @@ from icechunk_format.dataset.calendars import (
     day_number,
     proleptic_day_numbers,
 )
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.dataset.cf_attributes import attribute_error
+from icechunk_format.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MICROSECONDS_PER_DAY: Final = 86_400_000_000
 NOT_A_TIME: Final = np.iinfo(np.int64).min
@@ -86,9 +89,20 @@ _REFERENCE_DATES: Final = tuple(
         r"(?P<day>\d{1,2})[-\s](?P<month>[A-Z]{3,9})[-\s](?P<year>\d{4})",
     )
 )
-_MONTH_NAMES: Final = (
-    "january february march april may june july august september october november december"
-).split()
+_MONTH_NAMES: Final = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +181,8 @@ class TimeScale:
         if not present.size:
             return
         low, high = self._bounds()
-        for number in (present.min(), present.max()):
+        extremes: tuple[Any, Any] = (present.min(), present.max())
+        for number in extremes:
             if numbers.dtype.kind == "f":
                 fits = bool(np.isfinite(number)) and low <= Fraction(float(number)) <= high
             else:
@@ -237,7 +252,7 @@ class TimeScale:
         days, rest = np.divmod(microseconds[old], MICROSECONDS_PER_DAY)
         moved, exists = proleptic_day_numbers(days)
         result = moved * MICROSECONDS_PER_DAY + rest
-        if not exists.all() or result.min() < EARLIEST_TIMESTAMP:
+        if not exists.all() or bool((result < EARLIEST_TIMESTAMP).any()):
             raise UnsupportedError(
                 f"variable {name!r}: the standard calendar is Julian before 1582-10-15, and one of "
                 f"its dates there is no timestamp: a Julian 29 February, or a date before the "
@@ -279,15 +294,17 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
     if calendar is None:
         canonical = "standard"
     if canonical is None:
-        raise _bad_attribute(name, "calendar", calendar, f"allowed are {', '.join(CALENDAR_NAMES)}")
+        raise attribute_error(
+            name, "calendar", calendar, f"allowed are {', '.join(CALENDAR_NAMES)}"
+        )
     match = re.fullmatch(r"\s*(\S.*?)\s+since\s+(.+?)\s*", units, re.DOTALL)
     if match is None:
-        raise _bad_attribute(name, "units", units, 'it should read "<unit> since <date>"')
+        raise attribute_error(name, "units", units, 'it should read "<unit> since <date>"')
     word, date = match[1].lower(), match[2]
     days = _CALENDAR_UNITS.get((canonical, word))
     unit = _UNITS.get(word) if days is None else Fraction(days * MICROSECONDS_PER_DAY)
     if unit is None:
-        raise _bad_attribute(
+        raise attribute_error(
             name,
             "units",
             units,
@@ -297,7 +314,7 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
     try:
         offset = _reference_time(date, canonical)
     except ValueError as error:
-        raise _bad_attribute(name, "units", units, f"{error}") from error
+        raise attribute_error(name, "units", units, f"{error}") from error
     return TimeScale(unit=unit, offset=offset, calendar=canonical)
 
 
@@ -341,7 +358,7 @@ def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
 
 
 def _reference_time(text: str, calendar: str) -> int:
-    """Return microseconds from the calendar's epoch to a reference date; ValueError says why not."""
+    """Return microseconds from the calendar's epoch to a date; ValueError says why not."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
         raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss")
@@ -369,17 +386,8 @@ def _reference_time(text: str, calendar: str) -> int:
 
 def _too_fine(name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"variable {name!r} holds times finer than a microsecond, which no SQL timestamp or interval "
-        f"can hold; they are not truncated. Leave the variable out with the option variables, or, where "
-        f"it is stored as plain numbers, read {name!r} with decodeCf=false",
+        f"variable {name!r} holds times finer than a microsecond, which no SQL timestamp or "
+        f"interval can hold; they are not truncated. Leave the variable out with the option "
+        f"variables, or, where it is stored as plain numbers, read {name!r} with decodeCf=false",
         variable=name,
-    )
-
-
-def _bad_attribute(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
-        f"Read it with decodeCf=false to get the stored numbers",
-        variable=name,
-        attribute=attribute,
     )

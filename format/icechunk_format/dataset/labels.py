@@ -1,7 +1,7 @@
 """Words of a user as coordinate values: instants, durations, numbers, text.
 
-Why this file exists: ``sel`` is typed by hand. ``2024-07`` means a month, ``10`` means what the
-``float32`` grid calls 10, and ``2024-07-01T00:00:2024-07-02T06:00`` has to be cut at the right colon.
+Why this file exists: ``sel`` is typed by hand. ``2024-07`` means a month, ``35.1`` means what the
+``float32`` grid calls 35.1, and in ``T00:00:2024`` one of the colons ends a time.
 
 Rules of this file
 ------------------
@@ -16,17 +16,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _TIME: Final = re.compile(
     r"(?P<year>\d{4})(?:-?(?P<month>\d{2})(?:-?(?P<day>\d{2})"
-    r"(?:[T ](?P<hour>\d{2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?"
+    r"(?:[T ](?P<hour>\d{2})"
+    r"(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?"
     r"(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?)?",
     re.ASCII,
 )
@@ -132,7 +135,7 @@ class Labels:
         return self.between(period, period)
 
     def between(self, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
-        """Return where the coordinate lies from ``low`` to ``high``, both included; None is open."""
+        """Return where the coordinate lies from ``low`` to ``high``, both included."""
         found = self.valid.copy()
         if low is not None:
             found &= np.asarray(self.values >= low.first, np.bool_)

@@ -13,9 +13,8 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,9 @@ import pyarrow.compute as pc
 from icechunk_format.dataset.selection import DimSelection
 from icechunk_format.dataset.sql_kernels import KERNELS, Datum
 from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Selection:
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:
-    """Return the value of an expression: an array, or a scalar where it is the same for all rows."""
+    """Return the value of an expression: an array, or a scalar that stands for all rows."""
     if isinstance(expression, Constant):
         return expression.value
     if isinstance(expression, ColumnRef):

@@ -16,10 +16,12 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,7 +78,7 @@ class DimSelection:
         if not positions.size:
             return cls.empty(size)
         start, stop = int(positions[0]), int(positions[-1]) + 1
-        assert 0 <= start and stop <= size, "a position outside of the dimension"
+        assert 0 <= start < stop <= size, "a position outside of the dimension"
         if stop - start == positions.size:
             return cls(size=size, start=start, stop=stop)
         positions.flags.writeable = False

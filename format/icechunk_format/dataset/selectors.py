@@ -3,10 +3,10 @@
 The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas where another
 ``<dimension>=`` follows):
 
-- ``isel``: a position, a NumPy slice ``start:stop:step``, or positions with commas between. Negative
-  positions count from the end.
-- ``sel``: a value, a range ``low:high`` or ``low..high`` that includes both ends and may be open, or
-  values with commas between.
+- ``isel``: a position, a NumPy slice ``start:stop:step``, or positions with commas between.
+  Negative positions count from the end.
+- ``sel``: a value, a range ``low:high`` or ``low..high`` that includes both ends and may be open,
+  or values with commas between.
 
 Rules of this file
 ------------------
@@ -23,15 +23,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from icechunk_format.dataset.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection import DimSelection
 from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 _NEXT_DIMENSION = re.compile(r";|\n|,(?=\s*[^=,;:\s]+\s*=)")
 _POSITION = re.compile(r"[+-]?\d{1,18}", re.ASCII)

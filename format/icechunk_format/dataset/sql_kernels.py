@@ -1,11 +1,11 @@
 """Spark's operators and functions over Arrow arrays.
 
 Why this file exists: Arrow's kernels follow IEEE 754 and C++, Spark's follow SQL and Java. Here is
-every operation that a ``where`` may contain, with Spark's meaning of NULL, NaN, overflow and division.
+every operation that a ``where`` may contain, with Spark's meaning of NULL, NaN, overflow and zero.
 
 Rules of this file
 ------------------
-1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IN, IS NULL, ``<=>``, coalesce).
+1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IS NULL, ``<=>``, coalesce).
 2. NaN equals NaN and is greater than every other number, as in Spark.
 3. Overflow and division by zero are errors, as under ``spark.sql.ansi.enabled``, Spark's default.
 4. The planner has made the types of the arguments agree; nothing in here coerces.
@@ -14,14 +14,16 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # An array, or a scalar that stands for all rows.
 Datum = Any
