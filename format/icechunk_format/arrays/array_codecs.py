@@ -14,11 +14,12 @@ Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcode
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.byte_codecs import ConfigurationError, make_numcodec
+from icechunk_format.arrays.byte_codecs import make_numcodec
+from icechunk_format.arrays.codec_steps import Array, ArrayCodec, ConfigurationError, Shape
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import is_integer, shortened
@@ -26,33 +27,6 @@ from icechunk_format.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, ...]
-
-
-class ArrayCodec(Protocol):
-    """A codec from arrays to arrays, as a step of a chain."""
-
-    name: str
-    encoded: DataType
-    is_identity_on_shape: bool
-
-    def decode(self, array: Array, shape: Shape) -> Array:
-        """Return the array before encoding, of the given shape; not always in C order."""
-        ...
-
-    def encode(self, array: Array) -> Array:
-        """Return the encoded array, of type ``encoded``; not always in C order."""
-        ...
-
-    def encoded_shape(self, shape: Shape) -> Shape:
-        """Return the shape after encoding."""
-        ...
-
-    def encoded_fill(self, fill_value: Any) -> Any:
-        """Return what the fill value is encoded to."""
-        ...
 
 
 def make_array_codec(
@@ -239,13 +213,21 @@ class NumcodecsFilter:
         """See ``ArrayCodec``."""
         with np.errstate(all="ignore"):
             result = np.asarray(self._codec.decode(np.ascontiguousarray(array)))
-        return _settled(result, self._dtype, shape)
+        _check_result(result, shape, self._dtype)
+        return result.astype(self._dtype, copy=False).reshape(shape)
 
     def encode(self, array: Array) -> Array:
         """See ``ArrayCodec``."""
         with np.errstate(all="ignore"):
             result = np.asarray(self._codec.encode(np.ascontiguousarray(array)))
-        return _settled(result, self.encoded.numpy, array.shape)
+        wanted = self.encoded.numpy
+        _check_result(result, array.shape, wanted)
+        if result.dtype.newbyteorder("=") != wanted:
+            # bitround gives the bits of floats as integers; they are stored as they are.
+            if result.dtype.itemsize != wanted.itemsize:
+                raise ValueError(f"it gives elements of type {result.dtype}, expected {wanted}")
+            result = result.view(wanted)
+        return result.astype(wanted, copy=False).reshape(array.shape)
 
     def encoded_shape(self, shape: Shape) -> Shape:
         """See ``ArrayCodec``."""
@@ -256,13 +238,12 @@ class NumcodecsFilter:
         return np.asarray(fill_value).astype(self.encoded.numpy)[()]
 
 
-def _settled(result: Array, dtype: np.dtype[Any], shape: Shape) -> Array:
+def _check_result(result: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
     if result.dtype.hasobject or result.size != math.prod(shape):
         raise ValueError(
             f"it gives {result.size} elements of type {result.dtype}, expected {math.prod(shape)} "
             f"of type {dtype}"
         )
-    return result.astype(dtype, copy=False).reshape(shape)
 
 
 def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: DataType) -> Any:

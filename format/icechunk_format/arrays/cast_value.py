@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.byte_codecs import ConfigurationError
+from icechunk_format.arrays.codec_steps import Array, ConfigurationError, Shape
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import shortened
@@ -27,9 +27,6 @@ from icechunk_format.errors import FormatError
 
 if TYPE_CHECKING:
     from icechunk_format.arrays.data_types import DataType
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, ...]
 
 _ROUNDINGS: Final = (
     "nearest-even",

@@ -13,13 +13,12 @@ Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectil
 
 from __future__ import annotations
 
-import bisect
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_axes import Axis, RegularAxis, RunAxis
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
     is_integer,
@@ -38,119 +37,6 @@ if TYPE_CHECKING:
 _MAX_EDGES: Final = 2**27
 
 
-@dataclass(frozen=True, slots=True)
-class _RegularAxis:
-    """Chunks of one size along an axis."""
-
-    extent: int
-    size: int
-
-    @property
-    def num_chunks(self) -> int:
-        return -(-self.extent // self.size)
-
-    def start(self, i: int) -> int:
-        return i * self.size
-
-    def full_size(self, i: int) -> int:
-        return self.size
-
-    def chunk_of(self, element: int) -> int:
-        return element // self.size
-
-    def starts(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return chunks * np.int64(self.size)
-
-    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(chunks.shape, self.size, dtype=np.int64)
-
-    def chunks_of(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        return elements // np.int64(self.size)
-
-    def to_json(self) -> int:
-        return self.size
-
-    def resized(self, extent: int) -> _RegularAxis:
-        return _RegularAxis(extent, self.size)
-
-
-class _RunAxis:
-    """Chunks of given sizes along an axis, kept as runs of equal ones."""
-
-    __slots__ = ("_chunk_starts", "_element_starts", "_sizes", "extent", "num_chunks", "runs")
-
-    def __init__(self, extent: int, runs: tuple[tuple[int, int], ...]) -> None:
-        self.extent = extent
-        self.runs = runs
-        self._sizes = [size for size, _ in runs]
-        self._chunk_starts = [0]
-        self._element_starts = [0]
-        for size, count in runs:
-            self._chunk_starts.append(self._chunk_starts[-1] + count)
-            self._element_starts.append(self._element_starts[-1] + size * count)
-        self.num_chunks = self.chunk_of(extent - 1) + 1 if extent else 0
-
-    @property
-    def covered(self) -> int:
-        return self._element_starts[-1]
-
-    def _run_of_chunk(self, i: int) -> int:
-        return bisect.bisect_right(self._chunk_starts, i, hi=len(self.runs)) - 1
-
-    def start(self, i: int) -> int:
-        run = self._run_of_chunk(i)
-        return self._element_starts[run] + (i - self._chunk_starts[run]) * self._sizes[run]
-
-    def full_size(self, i: int) -> int:
-        return self._sizes[self._run_of_chunk(i)]
-
-    def chunk_of(self, element: int) -> int:
-        run = bisect.bisect_right(self._element_starts, element, hi=len(self.runs)) - 1
-        return self._chunk_starts[run] + (element - self._element_starts[run]) // self._sizes[run]
-
-    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        return (
-            np.array(self._chunk_starts[:-1], dtype=np.int64),
-            np.array(self._element_starts[:-1], dtype=np.int64),
-            np.array(self._sizes, dtype=np.int64),
-        )
-
-    def starts(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        chunk_starts, element_starts, sizes = self._columns()
-        run = np.searchsorted(chunk_starts, chunks, side="right") - 1
-        return element_starts[run] + (chunks - chunk_starts[run]) * sizes[run]
-
-    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        chunk_starts, _, sizes = self._columns()
-        return sizes[np.searchsorted(chunk_starts, chunks, side="right") - 1]
-
-    def chunks_of(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        chunk_starts, element_starts, sizes = self._columns()
-        run = np.searchsorted(element_starts, elements, side="right") - 1
-        return chunk_starts[run] + (elements - element_starts[run]) // sizes[run]
-
-    def to_json(self) -> list[Any]:
-        return [[size, count] if count > 1 else size for size, count in self.runs]
-
-    def resized(self, extent: int) -> _RunAxis:
-        runs = self.runs
-        if extent > self.covered:
-            runs = (*runs, (extent - self.covered, 1))
-        return _RunAxis(extent, runs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _RunAxis) and (self.extent, self.runs) == (
-            other.extent,
-            other.runs,
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.extent, self.runs))
-
-
-_Axis = _RegularAxis | _RunAxis
-
-
 class ChunkGrid:
     """The chunks of an array, per axis.
 
@@ -166,11 +52,11 @@ class ChunkGrid:
 
     __slots__ = ("_axes", "chunk_shape", "num_chunks", "shape")
 
-    def __init__(self, axes: Sequence[_Axis]) -> None:
-        self._axes: tuple[_Axis, ...] = tuple(axes)
+    def __init__(self, axes: Sequence[Axis]) -> None:
+        self._axes: tuple[Axis, ...] = tuple(axes)
         self.shape: tuple[int, ...] = tuple(axis.extent for axis in self._axes)
         self.num_chunks: tuple[int, ...] = tuple(axis.num_chunks for axis in self._axes)
-        sizes = tuple(axis.size for axis in self._axes if isinstance(axis, _RegularAxis))
+        sizes = tuple(axis.size for axis in self._axes if isinstance(axis, RegularAxis))
         self.chunk_shape: tuple[int, ...] | None = sizes if len(sizes) == len(self._axes) else None
 
     @classmethod
@@ -192,7 +78,7 @@ class ChunkGrid:
                 f"shape {shortened(shape)} must not be negative and chunk shape "
                 f"{shortened(chunk_shape)} must be at least 1 in every dimension"
             )
-        return cls([_RegularAxis(int(n), int(c)) for n, c in zip(shape, chunk_shape, strict=True)])
+        return cls([RegularAxis(int(n), int(c)) for n, c in zip(shape, chunk_shape, strict=True)])
 
     @property
     def ndim(self) -> int:
@@ -246,6 +132,10 @@ class ChunkGrid:
         if self.chunk_shape is not None:
             return self.chunk_shape
         return tuple(found.full_size(int(i)) for found, i in zip(self._axes, coords, strict=True))
+
+    def distinct_sizes(self, axis: int) -> set[int]:
+        """Return every size that chunks are stored with along an axis."""
+        return self._axes[axis].distinct_sizes()
 
     def chunk_index(self, axis: int, element: int) -> int:
         """Return which chunk along an axis holds an element.
@@ -415,7 +305,7 @@ def parse_chunk_grid(
             node_path=node_path,
             field=field,
         )
-    axes: list[_Axis] = []
+    axes: list[Axis] = []
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
         where = f"{field}[{axis}]"
         if isinstance(size, list):
@@ -423,7 +313,7 @@ def parse_chunk_grid(
             continue
         if named.name == "regular" and size == 0 and isinstance(size, int):
             size = 1 if unit is None or len(unit) != len(shape) else unit[axis]
-        axes.append(_RegularAxis(extent, _parse_size(size, node_path=node_path, field=where)))
+        axes.append(RegularAxis(extent, _parse_size(size, node_path=node_path, field=where)))
     return ChunkGrid(axes)
 
 
@@ -442,7 +332,7 @@ def _parse_size(value: object, *, node_path: str, field: str) -> int:
     )
 
 
-def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) -> _RunAxis:
+def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) -> RunAxis:
     runs: list[tuple[int, int]] = []
     for i, entry in enumerate(entries):
         count = 1
@@ -468,4 +358,4 @@ def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) 
             node_path=node_path,
             field=field,
         )
-    return _RunAxis(extent, tuple(runs))
+    return RunAxis(extent, tuple(runs))

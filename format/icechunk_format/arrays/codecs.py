@@ -21,75 +21,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.array_codecs import ArrayCodec, NumcodecsFilter, make_array_codec
-from icechunk_format.arrays.byte_codecs import (
-    BYTE_CODECS,
+from icechunk_format.arrays.codec_chain import build_chain
+from icechunk_format.arrays.codec_defaults import LITTLE_ENDIAN
+from icechunk_format.arrays.codec_steps import (
+    Array,
+    ArrayCodec,
     Buffer,
     ByteCodec,
     ConfigurationError,
-    Numcodec,
-    make_byte_codec,
-    make_numcodec,
+    Shape,
 )
-from icechunk_format.arrays.cast_value import CastValue
 from icechunk_format.arrays.data_types import DataType, parse_data_type
-from icechunk_format.arrays.element_codecs import (
-    Bytes,
-    ElementCodec,
-    Grib,
-    NumcodecsElements,
-    PCodec,
-    VariableLength,
-)
 from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
-from icechunk_format.arrays.named_configuration import (
-    INT64_MAX,
-    metadata_error,
-    named_configuration_json,
-    parse_named_configuration,
-    shortened,
-)
-from icechunk_format.arrays.registered_codecs import (
-    find_registered_codec,
-    import_optional,
-)
+from icechunk_format.arrays.named_configuration import INT64_MAX, shortened
 from icechunk_format.arrays.sharding import MISSING, Sharding
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, ...]
-
 DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
 """Most bytes that a chunk of elements of variable length may decompress to."""
 
-_MAX_CODECS: Final = 64
 _MAX_SHARDING_DEPTH: Final = 4
 _MAX_PLANS: Final = 64
-
-_ARRAY_CODECS: Final = frozenset(
-    {
-        "transpose",
-        "scale_offset",
-        "cast_value",
-        *(f"numcodecs.{n}" for n in ("packbits", "delta", "fixedscaleoffset")),
-        *(f"numcodecs.{n}" for n in ("quantize", "bitround", "astype")),
-    }
-)
-_ELEMENT_CODECS: Final = frozenset(
-    {
-        "bytes",
-        "endian",
-        "vlen-utf8",
-        "vlen-bytes",
-        "sharding_indexed",
-        "numcodecs.pcodec",
-        "numcodecs.zfpy",
-        "gribberish",
-    }
-)
 
 
 class _Plan:
@@ -157,9 +112,17 @@ class ChunkCodecs:
         self.node_path = node_path
         self.max_variable_nbytes = max_variable_nbytes
         self._plans: dict[Shape, _Plan] = {}
-        self._array_codecs: list[ArrayCodec] = []
-        self._byte_codecs: list[ByteCodec] = []
-        self._elements = self._build(_depth, _field)
+        self._depth = _depth
+        chain = build_chain(
+            self.codecs_json,
+            data_type,
+            fill_value,
+            ndim=ndim,
+            node_path=node_path,
+            field=_field,
+            make_sharding=self._make_sharding,
+        )
+        self._array_codecs, self._elements, self._byte_codecs = chain
         alone = not self._array_codecs and not self._byte_codecs
         self.sharding: Sharding | None = (
             self._elements if alone and isinstance(self._elements, Sharding) else None
@@ -334,126 +297,15 @@ class ChunkCodecs:
             node_path=self.node_path,
         )
 
-    def _build(self, depth: int, field: str) -> ElementCodec:
-        if not 1 <= len(self.codecs_json) <= _MAX_CODECS:
-            raise metadata_error(
-                f"expected 1 to {_MAX_CODECS} codecs, found {len(self.codecs_json)}",
-                node_path=self.node_path,
-                field=field,
-            )
-        named = [
-            parse_named_configuration(value, node_path=self.node_path, field=f"{field}[{i}]")
-            for i, value in enumerate(self.codecs_json)
-        ]
-        names = [codec.name for codec in named]
-        at_elements = self._find_element_codec(names, field)
-        data_type, fill_value = self.data_type, self.fill_value
-        elements: ElementCodec | None = None
-        for i, codec in enumerate(named):
-            where = f"{field}[{i}]"
-            try:
-                if i < at_elements:
-                    made = self._array_codec(codec.name, codec.configuration, data_type)
-                    self._array_codecs.append(made)
-                    fill_value = _encoded_fill(made, fill_value)
-                    data_type = made.encoded
-                elif i == at_elements:
-                    elements = self._element_codec(
-                        codec.name, codec.configuration, data_type, fill_value, depth, where
-                    )
-                else:
-                    self._byte_codecs.append(
-                        self._byte_codec(codec.name, codec.configuration, data_type.itemsize)
-                    )
-            except ConfigurationError as error:
-                raise metadata_error(
-                    f"codec {shortened(codec.name)}: {error}",
-                    node_path=self.node_path,
-                    field=where,
-                ) from error
-        assert elements is not None
-        return elements
-
-    def _find_element_codec(self, names: list[str], field: str) -> int:
-        """Return the position of the codec that makes bytes, and check the order of the rest."""
-        positions = [i for i, name in enumerate(names) if name in _ELEMENT_CODECS]
-        if not positions:
-            # A codec of another package may be the one: the first that is none of the others.
-            positions = [
-                i
-                for i, name in enumerate(names)
-                if name not in _ARRAY_CODECS and name not in BYTE_CODECS
-            ][:1]
-        late = (
-            [name for name in names[positions[0] + 1 :] if name in _ARRAY_CODECS]
-            if positions
-            else []
-        )
-        early = [name for name in names[: positions[0]] if name in BYTE_CODECS] if positions else []
-        if len(positions) != 1 or late or early:
-            raise metadata_error(
-                "codecs must be array codecs, then exactly one that makes bytes of elements, then "
-                f"byte codecs; found {shortened(names)}",
-                node_path=self.node_path,
-                field=field,
-            )
-        return positions[0]
-
-    def _array_codec(
-        self, name: str, configuration: dict[str, Any], data_type: DataType
-    ) -> ArrayCodec:
-        if name == "cast_value":
-            return CastValue(configuration, data_type, self.node_path)
-        made = make_array_codec(name, configuration, data_type, self.ndim)
-        if made is not None:
-            return made
-        codec = find_registered_codec(name, configuration, node_path=self.node_path)
-        return NumcodecsFilter(name, codec, data_type)
-
-    def _byte_codec(self, name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-        made = make_byte_codec(name, configuration, itemsize)
-        if made is not None:
-            return made
-        codec = find_registered_codec(name, configuration, node_path=self.node_path)
-        return Numcodec(name, codec, extra=None)
-
-    def _element_codec(
-        self,
-        name: str,
-        configuration: dict[str, Any],
-        data_type: DataType,
-        fill_value: Any,
-        depth: int,
-        field: str,
-    ) -> ElementCodec:
-        if name in ("bytes", "endian"):
-            return Bytes(data_type, configuration.get("endian"))
-        if name in ("vlen-utf8", "vlen-bytes"):
-            return VariableLength(name, data_type)
-        if name == "sharding_indexed":
-            return self._sharding(configuration, data_type, fill_value, depth, field)
-        if name == "gribberish":
-            library = import_optional("gribberish", name, node_path=self.node_path)
-            return Grib(configuration, data_type, library)
-        if name == "numcodecs.pcodec":
-            import_optional("pcodec", name, node_path=self.node_path)
-            library = import_optional("pcodec.standalone", name, node_path=self.node_path)
-            return PCodec(name, make_numcodec(name, configuration), data_type, library)
-        if name == "numcodecs.zfpy":
-            import_optional("zfpy", name, node_path=self.node_path)
-            return NumcodecsElements(name, make_numcodec(name, configuration), data_type)
-        codec = find_registered_codec(name, configuration, node_path=self.node_path)
-        return NumcodecsElements(name, codec, data_type)
-
-    def _sharding(
+    def _make_sharding(
         self,
         configuration: dict[str, Any],
         data_type: DataType,
         fill_value: Any,
-        depth: int,
+        ndim: int,
         field: str,
     ) -> Sharding:
-        if depth >= _MAX_SHARDING_DEPTH:
+        if self._depth >= _MAX_SHARDING_DEPTH:
             raise ConfigurationError(f"shards are nested more than {_MAX_SHARDING_DEPTH} deep")
         sizes = configuration.get("chunk_shape")
         if not isinstance(sizes, list) or not all(
@@ -462,10 +314,9 @@ class ChunkCodecs:
             raise ConfigurationError(
                 f"chunk_shape must be a list of positive integers, found {shortened(sizes)}"
             )
-        ndim = self.ndim if not self._array_codecs else len(sizes)
         if len(sizes) != ndim:
             raise ConfigurationError(
-                f"chunk_shape has {len(sizes)} dimensions, and the array has {ndim}"
+                f"chunk_shape has {len(sizes)} dimensions, and what it divides has {ndim}"
             )
         location = configuration.get("index_location", "end")
         if location not in ("start", "end"):
@@ -474,8 +325,8 @@ class ChunkCodecs:
             )
         chains: list[list[Any]] = []
         for key, default in (
-            ("codecs", [_little_endian()]),
-            ("index_codecs", [_little_endian(), {"name": "crc32c"}]),
+            ("codecs", [LITTLE_ENDIAN]),
+            ("index_codecs", [LITTLE_ENDIAN, {"name": "crc32c"}]),
         ):
             chain = configuration.get(key, default)
             if not isinstance(chain, list):
@@ -485,17 +336,17 @@ class ChunkCodecs:
             chains[0],
             data_type,
             fill_value,
-            ndim=len(sizes),
+            ndim=ndim,
             node_path=self.node_path,
             max_variable_nbytes=self.max_variable_nbytes,
-            _depth=depth + 1,
+            _depth=self._depth + 1,
             _field=f"{field}.configuration.codecs",
         )
         index_codecs = ChunkCodecs(
             chains[1],
             parse_data_type("uint64"),
             np.uint64(MISSING),
-            ndim=len(sizes) + 1,
+            ndim=ndim + 1,
             node_path=self.node_path,
             _depth=_MAX_SHARDING_DEPTH,
             _field=f"{field}.configuration.index_codecs",
@@ -511,33 +362,6 @@ class ChunkCodecs:
             index_codecs=index_codecs,
             index_location=location,
         )
-
-
-def default_codecs(data_type: DataType) -> list[dict[str, Any]]:
-    """Return the codecs that zarr-python gives a new array: the elements, then zstd."""
-    if data_type.is_variable_length:
-        name = "vlen-utf8" if data_type.kind == "string" else "vlen-bytes"
-        elements = named_configuration_json(name, {})
-    elif data_type.has_byte_order:
-        elements = _little_endian()
-    else:
-        elements = named_configuration_json("bytes", None)
-    return [elements, named_configuration_json("zstd", {"level": 0, "checksum": False})]
-
-
-def sharding_json(
-    inner_shape: Sequence[int], codecs: Sequence[Any], *, index_location: str = "end"
-) -> dict[str, Any]:
-    """Return a ``sharding_indexed`` codec with the usual index: little endian, with a checksum."""
-    return named_configuration_json(
-        "sharding_indexed",
-        {
-            "chunk_shape": [int(n) for n in inner_shape],
-            "codecs": list(codecs),
-            "index_codecs": [_little_endian(), {"name": "crc32c"}],
-            "index_location": index_location,
-        },
-    )
 
 
 def _restore(
@@ -556,17 +380,6 @@ def _restore(
         node_path=node_path,
         max_variable_nbytes=max_variable_nbytes,
     )
-
-
-def _little_endian() -> dict[str, Any]:
-    return named_configuration_json("bytes", {"endian": "little"})
-
-
-def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:
-    try:
-        return codec.encoded_fill(fill_value)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise ConfigurationError(f"it cannot store the fill value: {error}") from error
 
 
 def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:

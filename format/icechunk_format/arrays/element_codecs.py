@@ -15,45 +15,58 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numcodecs.vlen import VLenBytes, VLenUTF8
 
-from icechunk_format.arrays.byte_codecs import (
+from icechunk_format.arrays.byte_codecs import make_numcodec
+from icechunk_format.arrays.codec_steps import (
+    Array,
     Buffer,
     ConfigurationError,
+    ElementCodec,
+    Shape,
     as_buffer,
     compressed_bound,
 )
 from icechunk_format.arrays.named_configuration import shortened
+from icechunk_format.arrays.registered_codecs import find_registered_codec, import_optional
 
 if TYPE_CHECKING:
     from icechunk_format.arrays.data_types import DataType
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, ...]
-
 _MAX_CODE_POINT: Final = 0x10FFFF
 
 
-class ElementCodec(Protocol):
-    """A codec from an array to bytes, as the middle step of a chain."""
+def make_element_codec(
+    name: str, configuration: dict[str, Any], data_type: DataType, *, node_path: str
+) -> ElementCodec:
+    """Make the codec of a name that turns elements into bytes; ``sharding_indexed`` is not here.
 
-    name: str
-    is_fixed_size: bool
-
-    def decode(self, data: Buffer, shape: Shape) -> Array:
-        """Return the array; C order, native byte order, perhaps read-only."""
-        ...
-
-    def encode(self, array: Array) -> Buffer:
-        """Return the bytes of a C-contiguous array of the data type."""
-        ...
-
-    def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes for a shape, exact where ``is_fixed_size``; ``None`` = no bound."""
-        ...
+    Raises
+    ------
+    ConfigurationError
+        If the parameters are not possible for the data type.
+    UnsupportedError
+        If the codec needs a package that is not installed.
+    """
+    if name in ("bytes", "endian"):
+        return Bytes(data_type, configuration.get("endian"))
+    if name in ("vlen-utf8", "vlen-bytes"):
+        return VariableLength(name, data_type)
+    if name == "gribberish":
+        library = import_optional("gribberish", name, node_path=node_path)
+        return Grib(configuration, data_type, library)
+    if name == "numcodecs.pcodec":
+        library = import_optional("pcodec", name, node_path=node_path)
+        codec = make_numcodec(name, configuration)
+        return PCodec(name, codec, data_type, library.standalone)
+    if name == "numcodecs.zfpy":
+        import_optional("zfpy", name, node_path=node_path)
+        return NumcodecsElements(name, make_numcodec(name, configuration), data_type)
+    codec = find_registered_codec(name, configuration, node_path=node_path)
+    return NumcodecsElements(name, codec, data_type)
 
 
 class Bytes:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from numcodecs import registry
 
-from icechunk_format.arrays.byte_codecs import ConfigurationError
+from icechunk_format.arrays.codec_steps import ConfigurationError
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import UnsupportedError
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 
-from icechunk_format.arrays.byte_codecs import Buffer, compressed_bound
+from icechunk_format.arrays.codec_steps import Array, Buffer, Shape, compressed_bound
 from icechunk_format.arrays.fill_values import fill_array, is_all_fill
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, InvalidInputError
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.data_types import DataType
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, ...]
 
 MISSING: Final = 2**64 - 1
 """Offset and length of an inner chunk that the shard does not have."""

@@ -19,23 +19,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
-from icechunk_format.arrays.codecs import ChunkCodecs, default_codecs, sharding_json
+from icechunk_format.arrays.codecs import ChunkCodecs
 from icechunk_format.arrays.data_types import DataType, parse_data_type
-from icechunk_format.arrays.fill_values import (
-    decode_fill_value,
-    default_fill_value,
-    encode_fill_value,
-    fill_array,
-)
+from icechunk_format.arrays.fill_values import decode_fill_value, fill_array
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
     is_integer,
     metadata_error,
-    named_configuration_json,
     parse_named_configuration,
     shortened,
 )
-from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
+from icechunk_format.errors import IcechunkError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +86,7 @@ class GroupMetadata:
 
     def to_bytes(self) -> bytes:
         """Return the document."""
-        return _dump(self.raw)
+        return dump_document(self.raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +161,16 @@ class ArrayMetadata:
             ndim=self.ndim,
             node_path=self.node_path,
         )
-        if codecs.sharding is not None and self.grid.chunk_shape is not None:
-            codecs.sharding.inner_grid(self.grid.chunk_shape)
+        if codecs.sharding is not None:
+            for axis, inner in enumerate(codecs.sharding.inner_shape):
+                for size in self.grid.distinct_sizes(axis):
+                    if size % inner:
+                        raise metadata_error(
+                            f"shards of {size} along axis {axis} are not made of whole inner "
+                            f"chunks of {inner}",
+                            node_path=self.node_path,
+                            field="codecs[0].configuration.chunk_shape",
+                        )
         return codecs
 
     def fill_array(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -194,7 +196,7 @@ class ArrayMetadata:
 
     def to_bytes(self) -> bytes:
         """Return the document."""
-        return _dump(self.raw)
+        return dump_document(self.raw)
 
     def _used(self, value: _Value | IcechunkError) -> _Value:
         for error in (self.refusal, value):
@@ -283,86 +285,6 @@ def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
     )
 
 
-def build_array_metadata(
-    *,
-    shape: Sequence[int],
-    data_type: DataType,
-    chunk_shape: Sequence[int],
-    shard_shape: Sequence[int] | None = None,
-    fill_value: Any = None,
-    codecs: Sequence[Any] | None = None,
-    dimension_names: Sequence[str | None] | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    node_path: str = "/",
-) -> ArrayMetadata:
-    """Describe a new array.
-
-    Parameters
-    ----------
-    shape
-        Elements per dimension.
-    data_type
-        What an element is.
-    chunk_shape
-        The shape of a chunk; of an inner chunk where there are shards.
-    shard_shape
-        The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks by themselves.
-    fill_value
-        What missing chunks hold; ``None`` is zero, empty or false.
-    codecs
-        JSON of the codecs of a (inner) chunk; ``None`` takes zarr-python's default.
-    dimension_names
-        A name or ``None`` per dimension.
-    attributes
-        JSON values.
-    node_path
-        For messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If the parts do not fit together.
-    UnsupportedError
-        If a codec is not available.
-    """
-    fill_value = default_fill_value(data_type) if fill_value is None else fill_value
-    chain = list(default_codecs(data_type) if codecs is None else codecs)
-    if shard_shape is not None:
-        chain = [sharding_json(chunk_shape, chain)]
-    grid = ChunkGrid.regular(shape, chunk_shape if shard_shape is None else shard_shape)
-    document: dict[str, Any] = {
-        "shape": list(grid.shape),
-        "data_type": data_type.to_json(),
-        "chunk_grid": grid.to_json(),
-        "chunk_key_encoding": named_configuration_json("default", {"separator": "/"}),
-        "fill_value": encode_fill_value(fill_value, data_type),
-        "codecs": chain,
-        "attributes": dict(attributes or {}),
-    }
-    if dimension_names is not None:
-        document["dimension_names"] = list(dimension_names)
-    document |= {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
-    try:
-        metadata = parse_array_metadata(_dump(document), node_path=node_path)
-        metadata.chunk_codecs()
-    except (UnsupportedError, InvalidInputError):
-        raise
-    except IcechunkError as error:
-        raise InvalidInputError(
-            f"array {node_path!r} cannot be described: {error.message}", node_path=node_path
-        ) from error
-    return metadata
-
-
-def build_group_metadata(
-    *, attributes: Mapping[str, Any] | None = None, node_path: str = "/"
-) -> GroupMetadata:
-    """Describe a new group."""
-    given = dict(attributes or {})
-    document = {"attributes": given, "zarr_format": 3, "node_type": "group"}
-    return GroupMetadata(node_path=node_path, attributes=given, raw=document)
-
-
 def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
     def refuse(problem: str, member: str) -> NoReturn:
         raise metadata_error(problem, node_path=node_path, field=member)
@@ -386,8 +308,8 @@ def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
     return document
 
 
-def _dump(document: Mapping[str, Any]) -> bytes:
-    # As zarr-python writes it, NaN in attributes included.
+def dump_document(document: Mapping[str, Any]) -> bytes:
+    """Return a document as zarr-python writes it, NaN in attributes included."""
     return json.dumps(document, indent=2).encode()
 
 

@@ -1,0 +1,119 @@
+"""What the steps of a codec chain are to one another, whatever library does the work.
+
+A chain is array codecs, then one element codec, then byte codecs. A step may fail by any exception;
+the chain turns it into ``FormatError`` or ``InvalidInputError`` with the codec's name. Parameters
+that cannot be are ``ConfigurationError``, when the step is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from icechunk_format.arrays.named_configuration import is_integer, shortened
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.data_types import DataType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+Buffer = bytes | memoryview
+
+
+class ConfigurationError(ValueError):
+    """A codec was given parameters that it cannot have; the text says which."""
+
+
+class ArrayCodec(Protocol):
+    """A codec from arrays to arrays, as a step of a chain."""
+
+    name: str
+    encoded: DataType
+    is_identity_on_shape: bool
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """Return the array before encoding, of the given shape; not always in C order."""
+        ...
+
+    def encode(self, array: Array) -> Array:
+        """Return the encoded array, of type ``encoded``; not always in C order."""
+        ...
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """Return the shape after encoding."""
+        ...
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """Return what the fill value is encoded to."""
+        ...
+
+
+class ElementCodec(Protocol):
+    """A codec from an array to bytes, as the middle step of a chain."""
+
+    name: str
+    is_fixed_size: bool
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """Return the array; C order, native byte order, perhaps read-only."""
+        ...
+
+    def encode(self, array: Array) -> Buffer:
+        """Return the bytes of a C-contiguous array of the data type."""
+        ...
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """Return the most bytes for a shape, exact where ``is_fixed_size``; ``None`` = no bound."""
+        ...
+
+
+class ByteCodec(Protocol):
+    """A codec from bytes to bytes, as a step of a chain."""
+
+    name: str
+    is_fixed_size: bool
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """Return the bytes before encoding: at most ``limit``, and just as many if ``exact``."""
+        ...
+
+    def encode(self, data: Buffer) -> Buffer:
+        """Return the encoded bytes."""
+        ...
+
+    def encoded_bound(self, nbytes: int) -> int:
+        """Return the most bytes that ``nbytes`` are encoded to; exact where ``is_fixed_size``."""
+        ...
+
+
+def compressed_bound(nbytes: int) -> int:
+    """Return a size that no compressor exceeds for ``nbytes`` of input, however random."""
+    return nbytes + nbytes // 16 + 65536
+
+
+def as_buffer(result: Any) -> Buffer:
+    """Return what a numcodecs codec gave as bytes or as a flat view of bytes."""
+    if isinstance(result, bytes):
+        return result
+    if isinstance(result, np.ndarray):
+        return memoryview(np.ascontiguousarray(result).reshape(-1).view(np.uint8))
+    return memoryview(result).cast("B")
+
+
+def integer_parameter(
+    configuration: dict[str, Any], key: str, default: Any, lo: int, hi: int
+) -> int:
+    """Return an integer from the parameters of a codec, or its default.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not an integer from ``lo`` to ``hi``.
+    """
+    value = configuration.get(key, default)
+    if not is_integer(value) or not lo <= value <= hi:
+        raise ConfigurationError(
+            f"{key} must be an integer from {lo} to {hi}, found {shortened(value)}"
+        )
+    return int(value)

@@ -1,0 +1,105 @@
+"""Descriptions of new arrays and groups, with zarr-python's defaults where nothing is said.
+
+Documents have the members, the order and the layout that zarr-python gives them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codec_defaults import default_codecs, sharding_json
+from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
+from icechunk_format.arrays.named_configuration import named_configuration_json
+from icechunk_format.arrays.zarr_json import (
+    ArrayMetadata,
+    GroupMetadata,
+    dump_document,
+    parse_array_metadata,
+)
+from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.arrays.data_types import DataType
+
+
+def build_array_metadata(
+    *,
+    shape: Sequence[int],
+    data_type: DataType,
+    chunk_shape: Sequence[int],
+    shard_shape: Sequence[int] | None = None,
+    fill_value: Any = None,
+    codecs: Sequence[Any] | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    node_path: str = "/",
+) -> ArrayMetadata:
+    """Describe a new array.
+
+    Parameters
+    ----------
+    shape
+        Elements per dimension.
+    data_type
+        What an element is.
+    chunk_shape
+        The shape of a chunk; of an inner chunk where there are shards.
+    shard_shape
+        The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks by themselves.
+    fill_value
+        What missing chunks hold; ``None`` is zero, empty or false.
+    codecs
+        JSON of the codecs of a (inner) chunk; ``None`` takes zarr-python's default.
+    dimension_names
+        A name or ``None`` per dimension.
+    attributes
+        JSON values.
+    node_path
+        For messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If the parts do not fit together.
+    UnsupportedError
+        If a codec is not available.
+    """
+    fill_value = default_fill_value(data_type) if fill_value is None else fill_value
+    chain = list(default_codecs(data_type) if codecs is None else codecs)
+    if shard_shape is not None:
+        chain = [sharding_json(chunk_shape, chain)]
+    grid = ChunkGrid.regular(shape, chunk_shape if shard_shape is None else shard_shape)
+    document: dict[str, Any] = {
+        "shape": list(grid.shape),
+        "data_type": data_type.to_json(),
+        "chunk_grid": grid.to_json(),
+        "chunk_key_encoding": named_configuration_json("default", {"separator": "/"}),
+        "fill_value": encode_fill_value(fill_value, data_type),
+        "codecs": chain,
+        "attributes": dict(attributes or {}),
+    }
+    if dimension_names is not None:
+        document["dimension_names"] = list(dimension_names)
+    document |= {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
+    try:
+        metadata = parse_array_metadata(dump_document(document), node_path=node_path)
+        metadata.chunk_codecs()
+    except (UnsupportedError, InvalidInputError):
+        raise
+    except IcechunkError as error:
+        raise InvalidInputError(
+            f"array {node_path!r} cannot be described: {error.message}", node_path=node_path
+        ) from error
+    return metadata
+
+
+def build_group_metadata(
+    *, attributes: Mapping[str, Any] | None = None, node_path: str = "/"
+) -> GroupMetadata:
+    """Describe a new group."""
+    given = dict(attributes or {})
+    document = {"attributes": given, "zarr_format": 3, "node_type": "group"}
+    return GroupMetadata(node_path=node_path, attributes=given, raw=document)
