@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import reference_repositories
 import zarr
+from zarr.core.buffer import default_buffer_prototype
+
 from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
 from icechunk_format.repository.chunks import TO_END
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.resolve import to_datetime
 from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from zarr.core.buffer import default_buffer_prototype
+from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.object_keys import manifest_key
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -237,6 +240,37 @@ def test_all_kinds_of_chunks_were_compared(built_repository):
                 manifest = repository.manifest(node.array.manifests.manifest_id(0))
                 kinds.update(manifest.array(node.id).refs.kind.tolist())
     assert kinds == {KIND_NATIVE, KIND_INLINE, KIND_VIRTUAL}
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_split_manifests_were_split_and_rewritten(built_repository, spec_version):
+    built = built_repository("split_manifests", spec_version)
+    repository = Repository.open(built.url)
+    counts = {
+        (label, path): len(repository.snapshot(snapshot_id).node(path).array.manifests)
+        for label, snapshot_id in built.snapshots.items()
+        for path in ("/t2m", "/rain")
+        if label != "initial"
+    }
+    assert counts == {
+        ("split", "/t2m"): 3,
+        ("split", "/rain"): 6,
+        ("touched", "/t2m"): 3,
+        ("touched", "/rain"): 6,
+        ("rewritten", "/t2m"): 1,
+        ("rewritten", "/rain"): 1,
+    }
+
+
+def test_compressed_locations_were_compressed_in_version_2_only(built_repository):
+    for spec_version in (1, 2):
+        built = built_repository("compressed_locations", spec_version)
+        repository = Repository.open(built.url)
+        node = repository.snapshot(repository.resolve()).node("/data")
+        object_key = manifest_key(node.array.manifests.manifest_id(0))
+        data = (built.path / object_key).read_bytes()
+        payload = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key).payload
+        assert (payload.count(b"daily-mean-temperature") == 1200) == (spec_version == 1)
 
 
 def refs_of(repository, path):

@@ -1,5 +1,6 @@
 """The cache of decoded files stays within its budget, loads once, and forgets failures."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -143,3 +144,17 @@ def test_a_budget_that_is_no_number_is_an_error(monkeypatch, text):
     monkeypatch.setenv(objects.CACHE_BYTES_VARIABLE, text)
     with pytest.raises(InvalidInputError, match="whole number of bytes"):
         objects._configured_cache_bytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_forked_process_starts_with_a_cache_of_its_own():
+    parent_cache = objects.metadata_cache()
+    # As if another thread of the parent were inside of the cache when the child is made.
+    with parent_cache._lock:
+        child = os.fork()
+        if child == 0:
+            is_own = objects.metadata_cache() is not parent_cache
+            loaded = objects.metadata_cache().get_many(["a"], lambda _: [Loaded("value", 1)])
+            os._exit(0 if is_own and loaded == ["value"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert objects.metadata_cache() is parent_cache
