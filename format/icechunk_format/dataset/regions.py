@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A painted grid takes eight bytes a cell, so this bounds the memory of one step to 16 MB.
 _MAX_PAINTED_CELLS = 2_000_000
+# A task travels as a pickle; this bounds it where boxes are tiny and scattered.
+MAX_BOXES_JOINED = 4_096
 
 
 def volumes(boxes: Boxes) -> Boxes:
@@ -146,9 +148,12 @@ def _boxes_where(mask: NDArray[np.bool_], edges: list[NDArray[np.int64]]) -> Box
     return merge_adjacent(boxes)
 
 
-def merge_adjacent(boxes: Boxes) -> Boxes:
-    """Join boxes that touch along one axis and agree on all others; the last axis goes first."""
-    for axis in reversed(range(boxes.shape[1])):
+def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
+    """Join boxes that touch along one axis and agree on all others; the last axis goes first.
+
+    Axes before ``first_axis`` are labels: boxes are not joined along them.
+    """
+    for axis in reversed(range(first_axis, boxes.shape[1])):
         if len(boxes) < 2:
             return boxes
         others = [a for a in range(boxes.shape[1]) if a != axis]
@@ -196,22 +201,25 @@ def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
     return steps
 
 
-def join_small(rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+def join_small(
+    rows: NDArray[np.int64], target: int, *, most: int = MAX_BOXES_JOINED
+) -> NDArray[np.int64]:
     """Group neighbouring boxes so that small ones share a task.
 
     Returns
     -------
     NDArray
         ``int64 (n,)``: the number of the group of each box, ascending. A box of a quarter of
-        ``target`` or more stays alone; smaller ones are joined while they fit in ``target``.
+        ``target`` or more stays alone; smaller ones are joined while they fit in ``target``, at
+        most ``most`` of them.
     """
     groups = np.empty(len(rows), dtype=np.int64)
-    group, filled, is_open = -1, 0, False
+    group, filled, members, is_open = -1, 0, 0, False
     small = max(1, target // 4)
     for position, count in enumerate(rows.tolist()):
-        if is_open and count < small and filled + count <= target:
-            filled += count
+        if is_open and count < small and filled + count <= target and members < most:
+            filled, members = filled + count, members + 1
         else:
-            group, filled, is_open = group + 1, count, count < small
+            group, filled, members, is_open = group + 1, count, 1, count < small
         groups[position] = group
     return groups

@@ -1,0 +1,185 @@
+"""Statistics of many blocks at once, and of blocks that were read in pieces.
+
+A block of values is divided by edges along each axis into segments; a segment is one row of the
+layout ``summary``. Everything is reduced axis by axis with NumPy, so ten thousand small segments
+cost as much as one large one.
+
+Rules of this file
+------------------
+1. ``m2`` is computed from the differences to the mean, never as a difference of squares.
+2. Pieces merge exactly as if they had been one (Chan, Golub and LeVeque's formula).
+3. NaN, where it counts as a value, is larger than all numbers, as in Spark: it is the maximum,
+   and it is the minimum only among NaNs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Statistics:
+    """Statistics of segments; all arrays have one shape.
+
+    Parameters
+    ----------
+    count, nulls
+        ``int64``: values, and cells without one.
+    low, high
+        Smallest and largest value; of no meaning where ``count`` is 0.
+    total, mean, m2
+        Sum (``int64`` or ``float64``), mean and sum of squared differences from it (``float64``).
+    """
+
+    count: NDArray[np.int64]
+    nulls: NDArray[np.int64]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    total: NDArray[Any]
+    mean: NDArray[np.float64]
+    m2: NDArray[np.float64]
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Return the statistics of both together."""
+        count = self.count + other.count
+        share = np.divide(
+            other.count, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
+        )
+        # A side without values has a mean of no meaning; it must not reach the result as NaN.
+        mine = np.where(self.count > 0, self.mean, other.mean)
+        theirs = np.where(other.count > 0, other.mean, self.mean)
+        with np.errstate(invalid="ignore", over="ignore"):
+            delta = theirs - mine
+            mean = mine + delta * share
+            m2 = self.m2 + other.m2 + delta * delta * share * self.count
+        return Statistics(
+            count=count,
+            nulls=self.nulls + other.nulls,
+            low=_chosen(np.fmin, self, other, "low"),
+            high=_chosen(np.maximum, self, other, "high"),
+            total=self.total + other.total,
+            mean=mean,
+            m2=m2,
+        )
+
+
+def _chosen(best: np.ufunc, one: Statistics, two: Statistics, name: str) -> NDArray[Any]:
+    mine, theirs = getattr(one, name), getattr(two, name)
+    both = np.where(two.count == 0, mine, best(mine, theirs))
+    return np.asarray(np.where(one.count == 0, theirs, both))
+
+
+def summarise(
+    values: NDArray[Any],
+    *,
+    valid: NDArray[np.bool_] | None,
+    keep: NDArray[np.bool_] | None,
+    starts: Sequence[NDArray[np.int64]],
+    exact_sum: bool,
+) -> Statistics:
+    """Summarise the segments of a block.
+
+    Parameters
+    ----------
+    values
+        Numbers, one for each cell of the block.
+    valid
+        Cells that have a value, or None for all.
+    keep
+        Cells that count at all, or None for all.
+    starts
+        For each axis, the first position of each segment, ascending from 0.
+    exact_sum
+        Sum integers as ``int64``; otherwise sums are ``float64``.
+
+    Returns
+    -------
+    Statistics
+        Arrays with one element for each segment, in C order of the segments.
+    """
+    shape = values.shape
+    lengths = [np.diff(np.append(first, size)) for first, size in zip(starts, shape, strict=True)]
+    present = _both(valid, keep)
+    if present is None:
+        count = np.ones((1,) * len(shape), dtype=np.int64)
+        for axis, length in enumerate(lengths):
+            count = count * length.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        cells = count
+    else:
+        count = _reduce(np.add, present.astype(np.int64), starts)
+        if keep is not None:
+            cells = _reduce(np.add, keep.astype(np.int64), starts)
+        else:
+            cells = summarised_cells(shape, lengths)
+    kind = values.dtype.kind
+    if present is None:
+        lows = highs = added = values
+    else:
+        lowest, highest = (
+            (-np.inf, np.inf)
+            if kind == "f"
+            else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max)
+        )
+        lows = np.where(present, values, np.asarray(highest, dtype=values.dtype))
+        highs = np.where(present, values, np.asarray(lowest, dtype=values.dtype))
+        added = np.where(present, values, np.asarray(0, dtype=values.dtype))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        total = _reduce(np.add, added.astype(np.int64 if exact_sum else np.float64), starts)
+        mean = np.divide(total, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0)
+        spread = mean
+        for axis, length in enumerate(lengths):
+            spread = np.repeat(spread, length, axis=axis)
+        squares = np.square(values - spread)
+        if present is not None:
+            squares[~present] = 0.0
+        m2 = _reduce(np.add, squares, starts)
+    return Statistics(
+        count=count,
+        nulls=cells - count,
+        low=_reduce(np.fmin if kind == "f" else np.minimum, lows, starts),
+        high=_reduce(np.maximum, highs, starts),
+        total=total,
+        mean=mean,
+        m2=m2,
+    )
+
+
+def summarised_cells(
+    shape: Sequence[int], lengths: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return how many cells each segment has, ``int64`` in the shape of the segments."""
+    cells = np.ones((1,) * len(shape), dtype=np.int64)
+    for axis, length in enumerate(lengths):
+        cells = cells * length.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return cells
+
+
+def count_kept(keep: NDArray[np.bool_], starts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return how many cells of each segment are kept."""
+    return _reduce(np.add, keep.astype(np.int64), starts)
+
+
+def _both(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return one & two
+
+
+def _reduce(
+    operation: np.ufunc, values: NDArray[Any], starts: Sequence[NDArray[np.int64]]
+) -> NDArray[Any]:
+    # The last axis first: it is contiguous, and what is left for the others is small.
+    for axis in reversed(range(values.ndim)):
+        if len(starts[axis]) == 1:
+            values = operation.reduce(values, axis=axis, keepdims=True)
+        elif len(starts[axis]) < values.shape[axis]:
+            values = operation.reduceat(values, starts[axis], axis=axis)
+    return values

@@ -1,0 +1,187 @@
+"""Blocks of cells as batches of rows, without building the same column twice.
+
+A block is rows in C order: the last dimension runs fastest. A batch is a whole number of steps
+along one axis, so in all batches of a block, and of the next block of the same plane, the columns
+of the axes behind it are the same values. They are built once and sliced; only the columns of the
+axes before it change, and those are one value repeated.
+
+Values are sliced from the block's column, so no value is copied unless rows are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+BATCH_ROWS = 65_536
+"""Rows of a batch: the size at which Spark takes them fastest."""
+
+_MOST_KEPT_COLUMNS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRows:
+    """A block, ready to be cut into batches.
+
+    Parameters
+    ----------
+    shape
+        Its shape.
+    labels
+        For each axis whose column is wanted, its name and its values along the axis.
+    keys
+        For each axis, a value that is equal exactly where the labels are.
+    values
+        Columns of the whole block in C order, by name.
+    keep
+        ``bool`` column of the block, or None where all rows stay.
+    """
+
+    shape: tuple[int, ...]
+    labels: Mapping[int, tuple[str, pa.Array]]
+    keys: Sequence[Hashable]
+    values: Mapping[str, pa.Array]
+    keep: pa.BooleanArray | None = None
+
+
+class BatchBuilder:
+    """Cuts blocks into batches; keeps label columns from block to block.
+
+    Parameters
+    ----------
+    rows
+        Wanted rows of a batch.
+    """
+
+    def __init__(self, rows: int = BATCH_ROWS) -> None:
+        self._rows = rows
+        self._kept: dict[Hashable, pa.Array] = {}
+
+    def batches(self, block: BlockRows) -> Iterator[dict[str, pa.Array]]:
+        """Yield the columns of one batch after another, all of the same length, by name."""
+        shape = block.shape
+        axis, inner = len(shape) - 1, 1
+        while axis >= 0 and inner * shape[axis] <= self._rows:
+            inner *= shape[axis]
+            axis -= 1
+        if axis < 0:
+            yield from self._cut(block, 0, inner, self._columns(block, axis, inner, 1, ()), inner)
+            return
+        steps = max(1, self._rows // inner)
+        # Batches of one length: 17 of 43 steps rather than 16 of 45 and a last one of 1.
+        steps = -(-shape[axis] // -(-shape[axis] // steps))
+        offset = 0
+        for outer in product(*(range(n) for n in shape[:axis])):
+            columns = self._columns(block, axis, inner, steps, outer)
+            for step in range(0, shape[axis], steps):
+                count = min(steps, shape[axis] - step) * inner
+                along = self._along(block, axis, inner)
+                cut = {name: column.slice(step * inner, count) for name, column in along.items()}
+                yield from self._cut(block, offset, count, {**columns, **cut}, count)
+                offset += count
+
+    def _cut(
+        self,
+        block: BlockRows,
+        offset: int,
+        count: int,
+        labels: Mapping[str, pa.Array],
+        length: int,
+    ) -> Iterator[dict[str, pa.Array]]:
+        columns = {
+            name: column if len(column) == length else column.slice(0, length)
+            for name, column in labels.items()
+        }
+        for name, column in block.values.items():
+            columns[name] = column.slice(offset, count)
+        if block.keep is not None:
+            keep = block.keep.slice(offset, count)
+            if keep.true_count < count:
+                columns = {name: column.filter(keep) for name, column in columns.items()}
+                if not keep.true_count:
+                    return
+        yield columns
+
+    def _columns(
+        self, block: BlockRows, axis: int, inner: int, steps: int, outer: tuple[int, ...]
+    ) -> dict[str, pa.Array]:
+        """Return the columns of all axes but ``axis``, as long as the longest batch."""
+        rows = steps * inner
+        columns = {}
+        for place, (name, labels) in block.labels.items():
+            if place < axis:
+                key: Hashable = ("before", place, block.keys[place], outer[place], rows)
+                column = self._kept.get(key)
+                if column is None:
+                    index = np.full(rows, outer[place], dtype=np.int32)
+                    column = self._keep(key, labels.take(pa.array(index)))
+            elif place > axis:
+                key = ("behind", place, block.keys[place], block.shape[axis + 1 :], rows)
+                column = self._kept.get(key)
+                if column is None:
+                    below = int(np.prod(block.shape[place + 1 :], dtype=np.int64))
+                    index = np.repeat(np.arange(block.shape[place], dtype=np.int32), below)
+                    index = np.tile(index, rows // len(index)) if len(index) else index
+                    column = self._keep(key, labels.take(pa.array(index)))
+            else:
+                continue
+            columns[name] = column
+        return columns
+
+    def _along(self, block: BlockRows, axis: int, inner: int) -> dict[str, pa.Array]:
+        if axis not in block.labels:
+            return {}
+        name, labels = block.labels[axis]
+        if inner == 1:
+            return {name: labels}
+        key = ("along", axis, block.keys[axis], inner)
+        column = self._kept.get(key)
+        if column is None:
+            index = np.repeat(np.arange(block.shape[axis], dtype=np.int32), inner)
+            column = self._keep(key, labels.take(pa.array(index)))
+        return {name: column}
+
+    def _keep(self, key: Hashable, column: pa.Array) -> pa.Array:
+        if len(self._kept) >= _MOST_KEPT_COLUMNS:
+            # Oldest first; dictionaries remember the order in which keys came.
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = column
+        return column
+
+
+def join_thin(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Join neighbouring batches that have become thin, since each one costs Spark a round.
+
+    Batches of half of ``rows`` or more pass as they are.
+    """
+    waiting: list[pa.RecordBatch] = []
+    filled = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and filled + batch.num_rows > rows:
+            yield from _joined(waiting, schema)
+            waiting, filled = [], 0
+        if not waiting and batch.num_rows >= rows // 2:
+            yield batch
+            continue
+        waiting.append(batch)
+        filled += batch.num_rows
+    yield from _joined(waiting, schema)
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if len(batches) > 1:
+        table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+        yield from table.to_batches()
+    else:
+        yield from batches

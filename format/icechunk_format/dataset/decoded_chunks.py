@@ -1,0 +1,74 @@
+"""Decoded chunks that the next block of a task needs too, within a budget of bytes.
+
+Two arrays of a table may be chunked differently. A block that follows the chunks of one array
+then takes only part of a chunk of the other, and its neighbour takes the rest. Fetching runs
+ahead of decoding, so a block that fetches such a chunk announces it, and later blocks wait for
+it to be decoded instead of fetching it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from numpy.typing import NDArray
+
+# A chunk that is missing is remembered too; it costs about this much.
+_ENTRY_COST = 200
+
+
+class DecodedChunks:
+    """Least-recently-used decoded chunks; None stands for a chunk that does not exist.
+
+    Parameters
+    ----------
+    max_bytes
+        Budget of all kept chunks. A larger chunk is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used = 0
+        self._lock = threading.Lock()
+        self._announced: set[Hashable] = set()
+        self._kept: OrderedDict[Hashable, NDArray[Any] | None] = OrderedDict()
+
+    def announce(self, key: Hashable) -> bool:
+        """Say that a chunk is about to be fetched; False when it is here or on its way."""
+        with self._lock:
+            if key in self._kept or key in self._announced:
+                return False
+            self._announced.add(key)
+            return True
+
+    def keep(self, key: Hashable, chunk: NDArray[Any] | None) -> None:
+        """Keep a decoded chunk, or the fact that it does not exist."""
+        cost = self._cost(chunk)
+        with self._lock:
+            self._announced.discard(key)
+            if key in self._kept or cost > self._max_bytes:
+                return
+            self._kept[key] = chunk
+            self._used += cost
+            while self._used > self._max_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._used -= self._cost(dropped)
+
+    def find(self, key: Hashable) -> tuple[bool, NDArray[Any] | None]:
+        """Return whether a chunk is here, and the chunk."""
+        with self._lock:
+            if key not in self._kept:
+                return False, None
+            self._kept.move_to_end(key)
+            return True, self._kept[key]
+
+    @staticmethod
+    def _cost(chunk: NDArray[Any] | None) -> int:
+        if chunk is None:
+            return _ENTRY_COST
+        per_item = 64 if chunk.dtype.hasobject else chunk.dtype.itemsize
+        return chunk.size * per_item + _ENTRY_COST
