@@ -95,8 +95,11 @@ def pick(axis: ChunkAxis, selection: DimSelection) -> AxisPick:
 def product_coords(picks: Sequence[AxisPick]) -> NDArray[np.int64]:
     """Return the coordinates of all chunks of a block in C order, ``int64 (m, ndim)``."""
     counts = [len(p.chunks) for p in picks]
+    if not counts:
+        # A scalar is one chunk without coordinates.
+        return np.empty((1, 0), dtype=np.int64)
     index = np.indices(counts).reshape(len(counts), -1)
-    coords = np.empty((index.shape[1] if counts else 1, len(counts)), dtype=np.int64)
+    coords = np.empty((index.shape[1], len(counts)), dtype=np.int64)
     for axis, p in enumerate(picks):
         coords[:, axis] = p.chunks[index[axis]]
     return coords
