@@ -468,8 +468,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         attribute="rows_per_partition",
         type_text="integer",
         parse=_positive_int,
-        default=4_000_000,
-        default_text="`4000000`",
+        default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks.",
     ),
     Option(
@@ -521,7 +520,7 @@ class ReadOptions:
     sel_method: Literal["exact", "nearest"]
     isel: str | None
     pushdown: bool
-    rows_per_partition: int
+    rows_per_partition: int | None
     read_ahead_bytes: int
     table: str | None
 

@@ -61,11 +61,12 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or what it names does not exist.
         """
+        options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.planning import open_table
         from icechunk_spark.schema import spark_schema
 
-        opened = open_table(parse_read_options(self.options), snapshot=self._pinned_snapshot)
+        opened = open_table(options, snapshot=self._pinned_snapshot)
         self._pinned_snapshot = opened.snapshot
         return spark_schema(opened.table.columns)
 
@@ -77,10 +78,10 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option or the schema cannot be used, or what they name does not exist.
         """
+        options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.planning import make_reader
 
-        options = parse_read_options(self.options)
         return make_reader(options, schema, snapshot=self._pinned_snapshot)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -55,7 +55,7 @@ def test_defaults():
     assert options.missing_chunks == "fill"
     assert options.timestamp_type == "ntz"
     assert options.storage_client == "auto"
-    assert options.rows_per_partition == 4_000_000
+    assert options.rows_per_partition is None
     assert options.read_ahead_bytes == 64 * 2**20
     assert options.pushdown is False
     assert (options.branch, options.tag, options.snapshot, options.as_of) == (None,) * 4
