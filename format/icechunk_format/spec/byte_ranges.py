@@ -13,7 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,13 +104,30 @@ def collect(
         is_moved = np.ones(at.shape, dtype=np.bool_)
         is_moved[1:] = at[1:] != at[:-1]
         # Rows that repeat a range need not be read to be known as equal.
-        distinct = byte_windows(source, length)[at[is_moved]]
-        content = distinct.view(np.uint8).reshape(-1, length)
-        is_other = np.ones(len(content), dtype=np.bool_)
-        is_other[1:] = (content[1:] != content[:-1]).any(axis=1)
-        kept = content[is_other].reshape(-1)
+        content = byte_windows(source, length)[at[is_moved]]
+        is_other = _differs_from_previous(content)
+        kept = content[is_other].view(np.uint8)
         item_of_row = (np.cumsum(is_other) - 1)[np.cumsum(is_moved) - 1]
         placed[rows] = size + item_of_row * length
         parts.append(kept)
         size += kept.size
     return (np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)), placed
+
+
+def _differs_from_previous(items: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Mark items whose bytes differ from the item before: bool, shape (n,)."""
+    length = items.dtype.itemsize
+    # Words from the end: names differ there first, and once all items differ nothing is left.
+    word = np.dtype("<u8") if length >= 8 else np.dtype("u1")
+    offsets = [*range(length - word.itemsize, 0, -word.itemsize), 0]
+    is_other = np.zeros(len(items), dtype=np.bool_)
+    is_other[0] = True
+    raw = items.view(np.uint8).data
+    for offset in offsets:
+        column: NDArray[Any] = np.ndarray(
+            items.shape, dtype=word, buffer=raw, offset=offset, strides=(length,)
+        )
+        is_other[1:] |= column[1:] != column[:-1]
+        if is_other.all():
+            break
+    return is_other

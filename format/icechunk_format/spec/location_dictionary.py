@@ -7,7 +7,7 @@ Rules of this file
 ------------------
 1. A location has at most 1024 bytes. The size that a frame states is checked before memory is
    taken for it, and a frame that does not state one may not expand beyond the limit.
-2. All frames of a call go through the library together; frames that neighbours share are done once.
+2. Frames that neighbours share are done once; all frames of a call are decompressed in one batch.
 3. Training may fail on few or equal samples. That is no error: the locations stay as they are.
 
 Spec: "ChunkRef", ``compressed_location``; RFC 8878 for the frame header.
@@ -16,7 +16,7 @@ Spec: "ChunkRef", ``compressed_location``; RFC 8878 for the frame header.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import zstandard
@@ -109,8 +109,12 @@ def compress(
         level=level, dict_data=shared, write_content_size=True, write_dict_id=True
     )
     is_new = is_run_start(starts, lengths)
-    made = compressor.multi_compress_to_buffer(_segments(data, starts[is_new], lengths[is_new]))
-    return _expand(made, is_new)
+    raw = data.data
+    frames = [
+        compressor.compress(raw[start : start + length])
+        for start, length in zip(starts[is_new].tolist(), lengths[is_new].tolist(), strict=True)
+    ]
+    return _expand(frames, is_new)
 
 
 def decompress(
@@ -154,46 +158,35 @@ def decompress(
             dict_data=zstandard.ZstdCompressionDict(dictionary)
         )
         if (sizes > 0).all():
+            table = np.stack([starts, lengths], axis=1).astype("<u8").tobytes()
             made = decompressor.multi_decompress_to_buffer(
-                _segments(data, starts, lengths), decompressed_sizes=sizes.astype("<u8").tobytes()
+                zstandard.BufferWithSegments(data.data, table),
+                decompressed_sizes=sizes.astype("<u8").tobytes(),
             )
-            return _expand(made, is_new)
+            return _expand([made[i] for i in range(len(made))], is_new)
         # Frames of other writers may leave their size out; nothing else is known to do so.
-        locations = [
-            decompressor.decompress(data[s : s + n].tobytes(), max_output_size=MAX_LOCATION_SIZE)
-            for s, n in zip(starts.tolist(), lengths.tolist(), strict=True)
-        ]
+        raw = data.data
+        return _expand(
+            [
+                decompressor.decompress(raw[start : start + n], max_output_size=MAX_LOCATION_SIZE)
+                for start, n in zip(starts.tolist(), lengths.tolist(), strict=True)
+            ],
+            is_new,
+        )
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
         raise FormatError(
             f"a location cannot be decompressed with the manifest's dictionary ({error})", **where
         ) from error
-    ends = np.cumsum([len(location) for location in locations], dtype=np.int64)
-    joined = np.frombuffer(b"".join(locations), dtype=np.uint8)
-    run_of_row = np.cumsum(is_new) - 1
-    return (
-        joined,
-        np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])[run_of_row],
-        np.diff(ends, prepend=0)[run_of_row],
-    )
-
-
-def _segments(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> zstandard.BufferWithSegments:
-    table = np.stack([starts, lengths], axis=1).astype("<u8")
-    return zstandard.BufferWithSegments(data.data, table.tobytes())
 
 
 def _expand(
-    made: zstandard.BufferWithSegmentsCollection, is_new: NDArray[np.bool_]
+    items: Sequence[Any], is_new: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """Join what the library returned per distinct item, and give each row its item."""
-    items = [made[i] for i in range(len(made))]
-    ends = np.cumsum([len(item) for item in items], dtype=np.int64)
-    joined = np.frombuffer(b"".join(item.tobytes() for item in items), dtype=np.uint8)
-    sizes = np.diff(ends, prepend=0)
+    sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+    joined = np.frombuffer(b"".join(items), dtype=np.uint8)
     run_of_row = np.cumsum(is_new) - 1
-    return joined, (ends - sizes)[run_of_row], sizes[run_of_row]
+    return joined, (np.cumsum(sizes) - sizes)[run_of_row], sizes[run_of_row]
 
 
 def _content_sizes(

@@ -17,7 +17,7 @@ Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+
+_MAX_SPAN_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,14 +158,8 @@ class RefTexts:
     ) -> list[str]:
         """Turn ranges into text, once per run of equal ranges."""
         is_new = is_run_start(starts, lengths)
-        raw = buffer.data
         try:
-            texts = [
-                str(raw[start : start + length], "utf-8")
-                for start, length in zip(
-                    starts[is_new].tolist(), lengths[is_new].tolist(), strict=True
-                )
-            ]
+            texts = _cut(buffer, starts[is_new], (starts + lengths)[is_new])
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"the text is not UTF-8 ({error.reason}); the manifest is damaged",
@@ -261,6 +257,26 @@ class RefTexts:
             is_compressed=is_compressed,
             dictionary=dictionary,
         )
+
+
+def _cut(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[str]:
+    """Return ranges of a buffer as strings."""
+    if not starts.size:
+        return []
+    first, last = int(np.min(starts)), int(np.max(ends))
+    if last - first > _MAX_SPAN_SHARE * int((ends - starts).sum()):
+        raw = buffer.data
+        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [str(raw[start:end], "utf-8") for start, end in bounds]
+    # The ranges lie close together: decode what they span at once, and cut text instead of bytes.
+    span = buffer[first:last].tobytes()
+    bounds = zip((starts - first).tolist(), (ends - first).tolist(), strict=True)
+    if span.isascii():
+        text = span.decode("ascii")
+        return [text[start:end] for start, end in bounds]
+    return [span[start:end].decode("utf-8") for start, end in bounds]
 
 
 def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:

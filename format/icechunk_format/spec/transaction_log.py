@@ -1,0 +1,339 @@
+"""Transaction logs: which nodes and chunks a commit changed.
+
+Readers of data never need them; rebase, diff and amend do. Chunk coordinates are read and written
+by column (``vectors``, ``vector_assembly``), because a commit may touch millions of chunks.
+
+Rules of this file
+------------------
+1. Lists of node ids are sorted by bytes, ``updated_chunks`` by node id, coordinates
+   lexicographically; what a file has in another order is put in order when it is read.
+2. ``moved_nodes`` is sorted *by path component* of ``to``, unlike the nodes of a snapshot. Files of
+   spec version 1 do not have the list.
+3. Chunks of new arrays are in ``updated_chunks`` too, and so are deleted chunks.
+
+Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.coordinate_order import is_sorted, sorting_rows
+from icechunk_format.spec.envelope import (
+    DEFAULT_LEVEL,
+    DEFAULT_MAX_SIZE,
+    SPEC_V1,
+    SPEC_V2,
+    FileType,
+    unwrap,
+    wrap,
+)
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import NodePath, component_order, parse_node_path
+from icechunk_format.spec.vector_assembly import (
+    Assembly,
+    TableLayout,
+    bytes_field,
+    number_field,
+    offset_field,
+)
+from icechunk_format.spec.vectors import Tables, VectorReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_ID, _UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
+# The lists of node ids, in the order of their slots from 1 on.
+_NODE_LISTS: Final = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_arrays",
+    "updated_groups",
+)
+_COORDS = 0
+
+
+class _UpdatedChunksSlot(IntEnum):
+    NODE_ID = 0
+    CHUNKS = 1
+
+
+class _MoveSlot(IntEnum):
+    FROM = 0
+    TO = 1
+    NODE_ID = 2
+    NODE_TYPE = 3
+
+
+class _NodeType(IntEnum):
+    GROUP = 0
+    ARRAY = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOperation:
+    """One node that changed its path, from its path in the parent snapshot to the new one."""
+
+    from_path: NodePath
+    to_path: NodePath
+    node_id: NodeId
+    is_array: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TransactionLog:
+    """What one commit changed.
+
+    Parameters
+    ----------
+    id
+        The id of the snapshot that the commit made.
+    new_groups, new_arrays, deleted_groups, deleted_arrays
+        Nodes by what happened to them.
+    updated_arrays, updated_groups
+        Nodes, not new ones, whose metadata document changed.
+    updated_chunks
+        Node id to coordinates, uint32 of shape (n, ndim), of references that were added, replaced
+        or deleted. Sorted and distinct after decoding; ``encode`` sees to it as well.
+    moved_nodes
+        One entry per moved node, children of moved groups included.
+    """
+
+    id: SnapshotId
+    new_groups: tuple[NodeId, ...] = ()
+    new_arrays: tuple[NodeId, ...] = ()
+    deleted_groups: tuple[NodeId, ...] = ()
+    deleted_arrays: tuple[NodeId, ...] = ()
+    updated_arrays: tuple[NodeId, ...] = ()
+    updated_groups: tuple[NodeId, ...] = ()
+    updated_chunks: Mapping[NodeId, NDArray[np.uint32]] = field(default_factory=dict)
+    moved_nodes: tuple[MoveOperation, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the commit changed nothing."""
+        lists = (getattr(self, name) for name in _NODE_LISTS)
+        return not (any(lists) or self.updated_chunks or self.moved_nodes)
+
+    @property
+    def num_updated_chunks(self) -> int:
+        """Number of chunk coordinates of all arrays together."""
+        return sum(len(coords) for coords in self.updated_chunks.values())
+
+
+def decode(
+    data: bytes, *, object_key: str = "<bytes>", max_size: int = DEFAULT_MAX_SIZE
+) -> TransactionLog:
+    """Read a transaction log file.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not a transaction log, or are damaged.
+    UnsupportedError
+        The file is of a newer version of the format.
+    """
+    envelope = unwrap(
+        data, file_type=FileType.TRANSACTION_LOG, object_key=object_key, max_size=max_size
+    )
+    return decode_payload(envelope.payload, object_key=object_key)
+
+
+def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> TransactionLog:
+    """Read the decompressed flatbuffer of a transaction log file; see ``decode``."""
+    reader = VectorReader(payload, object_key=object_key, file_type="transaction log")
+    root = reader.root("transaction_log")
+    root.require(_ID, "id")
+    return TransactionLog(
+        id=SnapshotId(root.structs(_ID, "id", SnapshotId.SIZE).tobytes()),
+        updated_chunks=_read_chunks(reader, root),
+        moved_nodes=_read_moves(reader, root),
+        **{
+            name: _read_node_list(reader, root, slot, name)
+            for slot, name in enumerate(_NODE_LISTS, start=1)
+        },
+    )
+
+
+def _read_node_list(reader: VectorReader, root: Tables, slot: int, name: str) -> tuple[NodeId, ...]:
+    root.require(slot, name)
+    found = root.ranges(slot, name, NodeId.SIZE)
+    rows = reader.struct_rows(int(found.starts[0]), int(found.lengths[0]), NodeId.SIZE, name)
+    return tuple(sorted(NodeId(row.tobytes()) for row in rows))
+
+
+def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.uint32]]:
+    (arrays,) = root.table_vectors(_UPDATED_CHUNKS, "updated_chunks")
+    arrays.require(_UpdatedChunksSlot.NODE_ID, "node_id")
+    ids = arrays.structs(_UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
+    lists = arrays.table_vectors(_UpdatedChunksSlot.CHUNKS, "chunks")
+    found: dict[NodeId, NDArray[np.uint32]] = {}
+    bytes_left = reader.data.size
+    for raw_id, tables in zip(ids, lists, strict=True):
+        coords = tables.matrix(_COORDS, "coords", "<u4")
+        bytes_left -= coords.nbytes
+        if bytes_left < 0:
+            reader.fail("chunk coordinates claim more bytes than there are", "updated_chunks")
+        node_id = NodeId(raw_id.tobytes())
+        if node_id in found:
+            reader.fail(f"node {node_id} is listed twice", "updated_chunks")
+        found[node_id] = _ordered(coords)
+    return dict(sorted(found.items()))
+
+
+def _ordered(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return coords if is_sorted(coords) else coords[sorting_rows(coords)]
+
+
+def _read_moves(reader: VectorReader, root: Tables) -> tuple[MoveOperation, ...]:
+    if not root.has(_MOVED_NODES, "moved_nodes")[0]:
+        return ()
+    (moves,) = root.table_vectors(_MOVED_NODES, "moved_nodes")
+    for slot in (_MoveSlot.FROM, _MoveSlot.TO, _MoveSlot.NODE_ID):
+        moves.require(slot, slot.name.lower())
+    node_ids = moves.structs(_MoveSlot.NODE_ID, "node_id", NodeId.SIZE)
+    types = moves.scalars(_MoveSlot.NODE_TYPE, "node_type", "<u1", _NodeType.GROUP)
+    if (types > _NodeType.ARRAY).any():
+        reader.fail(f"node type {int(types.max())} is neither 0 nor 1", "moved_nodes.node_type")
+    return tuple(
+        MoveOperation(
+            from_path=from_path,
+            to_path=to_path,
+            node_id=NodeId(node_id.tobytes()),
+            is_array=bool(node_type),
+        )
+        for from_path, to_path, node_id, node_type in zip(
+            _read_paths(reader, moves, _MoveSlot.FROM),
+            _read_paths(reader, moves, _MoveSlot.TO),
+            node_ids,
+            types.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[NodePath]:
+    name = slot.name.lower()
+    found = moves.ranges(slot, name)
+    if int(found.lengths.sum()) > reader.data.size:
+        reader.fail("paths claim more bytes than there are", f"moved_nodes.{name}")
+    paths = []
+    for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True):
+        raw = reader.data[start : start + length].tobytes()
+        try:
+            paths.append(parse_node_path(raw.decode("utf-8")))
+        except (UnicodeDecodeError, InvalidInputError) as error:
+            reader.fail(f"{raw!r} is not a node path ({error})", f"moved_nodes.{name}")
+    return paths
+
+
+def encode(
+    log: TransactionLog, *, spec_version: int = SPEC_V2, level: int = DEFAULT_LEVEL
+) -> bytes:
+    """Write a transaction log file; equal input gives equal bytes.
+
+    Raises
+    ------
+    InvalidInputError
+        Nodes were moved and ``spec_version`` is 1, which cannot say so; coordinates are not
+        (n, ndim) arrays of 32-bit numbers; or the log is too large for readers.
+    """
+    made = Assembly(f"transaction log {log.id}")
+    fields = {"id": bytes_field(_ID, SnapshotId.SIZE)}
+    fields |= {name: offset_field(slot) for slot, name in enumerate(_NODE_LISTS, start=1)}
+    fields["updated_chunks"] = offset_field(_UPDATED_CHUNKS)
+    if spec_version != SPEC_V1:
+        fields["moved_nodes"] = offset_field(_MOVED_NODES)
+    elif log.moved_nodes:
+        raise InvalidInputError(
+            f"{len(log.moved_nodes)} nodes were moved, which spec version 1 cannot record; "
+            "upgrade the repository to version 2 first"
+        )
+    root = made.root(TableLayout(fields))
+    root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
+    for name in _NODE_LISTS:
+        ids = sorted(getattr(log, name))
+        root.point(name, made.struct_vector(_rows_of(ids)))
+    root.point("updated_chunks", _write_chunks(made, log))
+    if "moved_nodes" in fields:
+        root.point("moved_nodes", _write_moves(made, log))
+    return wrap(
+        made.finish(), file_type=FileType.TRANSACTION_LOG, spec_version=spec_version, level=level
+    )
+
+
+def _rows_of(ids: list[NodeId]) -> NDArray[np.uint8]:
+    joined = b"".join([node_id.raw for node_id in ids])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, NodeId.SIZE)
+
+
+def _write_chunks(made: Assembly, log: TransactionLog) -> int:
+    node_ids = sorted(log.updated_chunks)
+    vector_at, cells = made.offset_vector(len(node_ids))
+    tables = made.records(
+        TableLayout(
+            {
+                "node_id": bytes_field(_UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
+                "chunks": offset_field(_UpdatedChunksSlot.CHUNKS),
+            }
+        ),
+        len(node_ids),
+    )
+    cells.point(slice(None), tables.positions)
+    tables.rows["node_id"] = _rows_of(node_ids)
+    chunks_at = np.zeros(len(node_ids), dtype=np.int64)
+    for row, node_id in enumerate(node_ids):
+        coords = _checked(log.updated_chunks[node_id], node_id)
+        chunks_at[row], chunk_cells = made.offset_vector(len(coords))
+        layout = TableLayout({"coords": offset_field(_COORDS)}, embedded=coords.shape[1])
+        chunks = made.records(layout, len(coords))
+        chunk_cells.point(slice(None), chunks.positions)
+        chunks.point("coords", chunks.positions + layout.offsets["embedded_length"])
+        chunks.rows["embedded_length"] = coords.shape[1]
+        chunks.rows["embedded"] = coords
+    tables.point("chunks", chunks_at)
+    return vector_at
+
+
+def _checked(coords: NDArray[np.uint32], node_id: NodeId) -> NDArray[np.uint32]:
+    if coords.ndim != 2 or coords.dtype != np.uint32:
+        raise InvalidInputError(
+            f"updated chunks of node {node_id} are {coords.dtype} of shape {coords.shape}; "
+            "uint32 of shape (n, dimensions) is needed"
+        )
+    return _ordered(coords)
+
+
+def _write_moves(made: Assembly, log: TransactionLog) -> int:
+    moves = sorted(log.moved_nodes, key=lambda move: component_order(move.to_path))
+    vector_at, cells = made.offset_vector(len(moves))
+    tables = made.records(
+        TableLayout(
+            {
+                "from": offset_field(_MoveSlot.FROM),
+                "to": offset_field(_MoveSlot.TO),
+                "node_id": bytes_field(_MoveSlot.NODE_ID, NodeId.SIZE),
+                "node_type": number_field(_MoveSlot.NODE_TYPE, "<u1"),
+            }
+        ),
+        len(moves),
+    )
+    cells.point(slice(None), tables.positions)
+    tables.rows["node_id"] = _rows_of([move.node_id for move in moves])
+    tables.rows["node_type"] = [int(move.is_array) for move in moves]
+    for name, paths in (
+        ("from", [move.from_path for move in moves]),
+        ("to", [move.to_path for move in moves]),
+    ):
+        at = [made.string(path) for path in paths]
+        tables.point(name, np.array(at, dtype=np.int64))
+    return vector_at

@@ -1,0 +1,168 @@
+"""Transaction logs come back as they were written, in the orders that readers search by."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.spec import transaction_log
+from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import parse_node_path
+from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
+
+ids = st.binary(min_size=8, max_size=8).map(NodeId)
+id_lists = st.lists(ids, max_size=5, unique=True).map(tuple)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
+paths = st.lists(names.filter(lambda n: n not in (".", "..")), min_size=1, max_size=3).map(
+    lambda parts: parse_node_path("/" + "/".join(parts))
+)
+moves = st.builds(
+    MoveOperation, from_path=paths, to_path=paths, node_id=ids, is_array=st.booleans()
+)
+
+
+@st.composite
+def coords(draw: st.DrawFn) -> np.ndarray:
+    ndim = draw(st.integers(0, 4))
+    rows = draw(st.sets(st.tuples(*[st.integers(0, 2**32 - 1)] * ndim), min_size=1, max_size=8))
+    return np.array(sorted(rows), dtype=np.uint32).reshape(len(rows), ndim)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> TransactionLog:
+    return TransactionLog(
+        id=SnapshotId(draw(st.binary(min_size=12, max_size=12))),
+        new_groups=draw(id_lists),
+        new_arrays=draw(id_lists),
+        deleted_groups=draw(id_lists),
+        deleted_arrays=draw(id_lists),
+        updated_arrays=draw(id_lists),
+        updated_groups=draw(id_lists),
+        updated_chunks=draw(st.dictionaries(ids, coords(), max_size=4)),
+        moved_nodes=draw(st.lists(moves, max_size=4).map(tuple)),
+    )
+
+
+LISTS = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_arrays",
+    "updated_groups",
+)
+
+
+@given(logs())
+def test_what_was_written_comes_back_in_order(log: TransactionLog) -> None:
+    found = transaction_log.decode(transaction_log.encode(log))
+    assert found.id == log.id
+    for name in LISTS:
+        assert getattr(found, name) == tuple(sorted(getattr(log, name)))
+    assert list(found.updated_chunks) == sorted(log.updated_chunks)
+    for node_id, expected in log.updated_chunks.items():
+        assert found.updated_chunks[node_id].dtype == np.uint32
+        assert found.updated_chunks[node_id].tolist() == expected.tolist()
+        assert found.updated_chunks[node_id].shape == expected.shape
+    by_component = sorted(log.moved_nodes, key=lambda move: move.to_path.split("/"))
+    assert list(found.moved_nodes) == by_component
+    assert found.is_empty == log.is_empty
+    assert found.num_updated_chunks == log.num_updated_chunks
+
+
+def test_an_empty_log_has_all_lists() -> None:
+    log = TransactionLog(id=SnapshotId(b"s" * 12))
+    found = transaction_log.decode(transaction_log.encode(log))
+    assert found.is_empty
+    assert found.moved_nodes == ()
+
+
+def test_moves_are_sorted_by_component_not_by_byte() -> None:
+    wanted = ["/a", "/a/b", "/a-b"]
+    log = TransactionLog(
+        id=SnapshotId(b"s" * 12),
+        moved_nodes=tuple(
+            MoveOperation(
+                from_path=parse_node_path(f"/old{i}"),
+                to_path=parse_node_path(path),
+                node_id=NodeId(bytes([i]) * 8),
+                is_array=False,
+            )
+            for i, path in enumerate(reversed(wanted))
+        ),
+    )
+    found = transaction_log.decode(transaction_log.encode(log))
+    assert [move.to_path for move in found.moved_nodes] == wanted
+
+
+def test_version_1_has_no_moves() -> None:
+    log = TransactionLog(id=SnapshotId(b"s" * 12), new_groups=(NodeId(b"g" * 8),))
+    data = transaction_log.encode(log, spec_version=1)
+    assert data[36] == 1
+    found = transaction_log.decode(data)
+    assert found.new_groups == log.new_groups
+    assert found.moved_nodes == ()
+    move = MoveOperation(
+        from_path=parse_node_path("/a"),
+        to_path=parse_node_path("/b"),
+        node_id=NodeId(b"g" * 8),
+        is_array=True,
+    )
+    with pytest.raises(InvalidInputError, match="version 1 cannot record"):
+        transaction_log.encode(TransactionLog(id=log.id, moved_nodes=(move,)), spec_version=1)
+
+
+def test_coordinates_out_of_order_are_sorted_once_each() -> None:
+    node = NodeId(b"n" * 8)
+    rows = np.array([[3, 1], [0, 9], [3, 0], [0, 9]], dtype=np.uint32)
+    log = TransactionLog(id=SnapshotId(b"s" * 12), updated_chunks={node: rows})
+    found = transaction_log.decode(transaction_log.encode(log))
+    assert found.updated_chunks[node].tolist() == [[0, 9], [3, 0], [3, 1]]
+
+
+def test_coordinates_of_another_type_are_refused() -> None:
+    log = TransactionLog(
+        id=SnapshotId(b"s" * 12), updated_chunks={NodeId(b"n" * 8): np.zeros((2, 2))}
+    )
+    with pytest.raises(InvalidInputError, match="float64"):
+        transaction_log.encode(log)
+
+
+@given(logs(), st.data())
+@settings(max_examples=400)
+def test_damage_only_gives_typed_errors(log: TransactionLog, data: st.DataObject) -> None:
+    whole = transaction_log.encode(log)
+    payload = bytearray(unwrap(whole, file_type=FileType.TRANSACTION_LOG, object_key="t").payload)
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(
+            st.sampled_from([0, 1, 4, 12, 127, 128, 255])
+        )
+    with contextlib.suppress(FormatError):
+        transaction_log.decode_payload(bytes(payload), object_key="transactions/X")
+    broken = bytearray(whole)
+    broken[data.draw(st.integers(0, len(broken) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(FormatError, UnsupportedError):
+        transaction_log.decode(bytes(broken), object_key="transactions/X")
+
+
+def test_a_million_chunks_take_well_under_a_second() -> None:
+    axis = np.arange(100, dtype=np.uint32)
+    grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), axis=-1).reshape(-1, 3)
+    node = NodeId(b"n" * 8)
+    log = TransactionLog(id=SnapshotId(b"s" * 12), updated_chunks={node: grid})
+    begin = time.process_time()
+    data = transaction_log.encode(log)
+    between = time.process_time()
+    found = transaction_log.decode(data)
+    end = time.process_time()
+    print(f"encode {between - begin:.2f} s, decode {end - between:.2f} s")
+    assert (found.updated_chunks[node] == grid).all()
+    assert between - begin < 3
+    assert end - between < 2
