@@ -93,7 +93,8 @@ def check_reachable(url: str, *, root_url: str) -> None:
             problem = error.strerror or type(error).__name__
         else:
             return
-        time.sleep(0.2 * (retry + 1))
+        if retry < _TRIES - 1:
+            time.sleep(0.2 * (retry + 1))
     raise StorageError(
         f"cannot reach {host}:{port} for {root_url}: {problem}; "
         "check storage.endpoint_url (or AWS_ENDPOINT_URL), storage.region and the network",

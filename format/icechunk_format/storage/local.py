@@ -64,6 +64,16 @@ _LOCK_NAME: Final = ".storage-lock"
 _FOREIGN_STAGED: Final = re.compile(r"#\d+$")
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_HINTS: Final = {
+    errno.EACCES: "check the permissions of the folder",
+    errno.ENOSPC: "free some space on the disk",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "there is a folder of that name",
+    errno.ENAMETOOLONG: "the file system allows only shorter names",
+}
+_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _THREADS: Final = 8
 # Threads pay for themselves on cold disks and network mounts; for a handful of files they do not.
 _FILES_FOR_THREADS: Final = 16
@@ -150,7 +160,7 @@ class LocalStorage:
             last = size if read.end is None else min(read.end, size)
         check_length(read, last - first, self._root)
         parts: list[bytes] = []
-        with _as_storage_error("read", read.key, self._root):
+        try:
             # Each read has a descriptor of its own, so seeking is safe (and Windows has no pread).
             os.lseek(descriptor, first, os.SEEK_SET)
             while first < last:
@@ -159,6 +169,8 @@ class LocalStorage:
                     break
                 parts.append(part)
                 first += len(part)
+        except OSError as error:
+            raise _storage_error(error, "read", read.key, self._root) from error
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         check_length(read, len(data), self._root)
         return data
@@ -167,10 +179,11 @@ class LocalStorage:
     def _opened(self, key: str) -> Iterator[int]:
         path = self._readable_path(key)
         try:
-            with _as_storage_error("open", key, self._root):
-                descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except FileNotFoundError:
-            raise missing_object(key, self._root) from None
+            descriptor = os.open(path, _READ_FLAGS)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                raise missing_object(key, self._root) from None
+            raise _storage_error(error, "open", key, self._root) from error
         try:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise missing_object(key, self._root)
@@ -430,14 +443,13 @@ def _as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NOT_THERE and action != "write":
             raise FileNotFoundError(key) from None
-        hint = {
-            errno.EACCES: "check the permissions of the folder",
-            errno.ENOSPC: "free some space on the disk",
-            errno.EROFS: "the file system is mounted read-only",
-            errno.EMFILE: "raise the limit of open files",
-        }.get(error.errno or 0, "check the folder and the file system")
-        raise StorageError(
-            f"cannot {action} object {key!r} below {root}: {_reason(error)}; {hint}",
-            key=key,
-            reason=_reason(error),
-        ) from error
+        raise _storage_error(error, action, key, root) from error
+
+
+def _storage_error(error: OSError, action: str, key: str, root: str) -> StorageError:
+    hint = _HINTS.get(error.errno or 0, "check the folder and the file system")
+    return StorageError(
+        f"cannot {action} object {key!r} below {root}: {_reason(error)}; {hint}",
+        key=key,
+        reason=_reason(error),
+    )

@@ -93,6 +93,13 @@ def plan_reads(
             groups.setdefault(group, []).append(index)
     limit = max_read if max_read is not None else 2**63
     for (key, if_match, if_unmodified_since), members in groups.items():
+        if len(members) == 1:
+            only = requests[members[0]]
+            if (only.end or 0) - (only.start or 0) <= limit:
+                # By far the most common case: one small range of an object.
+                pieces[members[0]].append((len(reads), 0, None))
+                reads.append(only)
+                continue
         for first, last, joined in _join(requests, members, max_gap, limit):
             base = len(reads)
             step = last - first if max_read is None else _part_size(last - first, limit)
