@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
@@ -30,6 +30,7 @@ def with_frame(frame: bytes) -> bytes:
     return wrap(b"", file_type=FileType.SNAPSHOT, spec_version=2)[:HEADER_SIZE] + frame
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=5000),
     st.sampled_from(FileType),
@@ -135,8 +136,11 @@ def test_a_claimed_size_beyond_the_blocks_takes_no_memory() -> None:
         read(with_frame(frame))
 
 
-def test_impossible_requests_to_write_are_refused() -> None:
+def test_impossible_requests_to_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match="spec version 3"):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=3)
     with pytest.raises(InvalidInputError, match="level 23"):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=2, level=23)
+    monkeypatch.setattr("icechunk_format.spec.envelope.DEFAULT_MAX_SIZE", len(PAYLOAD))
+    with pytest.raises(InvalidInputError, match="split it"):
+        wrap(PAYLOAD, file_type=FileType.SNAPSHOT, spec_version=2)

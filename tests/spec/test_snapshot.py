@@ -168,7 +168,7 @@ def small_snapshot(spec_version: int = 2) -> Snapshot:
 
 
 @given(snapshots())
-@settings(max_examples=120)
+@settings(max_examples=120, deadline=None)
 def test_what_was_written_is_read(original: Snapshot) -> None:
     data = snapshot.encode(original, level=1)
     found = snapshot.decode(data, object_key="snapshots/X")
@@ -209,6 +209,15 @@ def test_lookups_of_manifests() -> None:
     assert refs.intersecting((3, 0), (5, 1)).tolist() == [0, 1]
     assert refs.intersecting((4, 1), (5, 2)).tolist() == []
     assert tree.node("/scalar").array.manifests.intersecting((), ()).tolist() == [0]
+
+
+def test_lists_equal_lists_only() -> None:
+    tree = small_snapshot()
+    refs = tree.node("/foo/a").array.manifests
+    assert refs != tree.node("/scalar").array.manifests
+    assert refs != [1]
+    assert tree.manifest_files != ManifestFiles.empty()
+    assert tree.manifest_files != [1]
 
 
 def test_columns_are_read_only() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flatbuffers import number_types
 from flatbuffers.table import Table as RuntimeTable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError
@@ -141,6 +141,7 @@ def test_what_the_runtime_wrote_is_read() -> None:
     names=st.none() | st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=40),
     leaves=st.lists(st.binary(min_size=8, max_size=8), max_size=40),
 )
+@settings(deadline=None)
 def test_tables_round_trip(
     small: int,
     signed: int,
@@ -315,6 +316,14 @@ def test_a_large_shared_text_is_decoded_once() -> None:
     leaves = writer.offsets([writer.table(LEAF, name=text) for _ in range(2000)])
     root = root_of(writer.finish(writer.table(TREE, leaves=leaves)))
     assert len({id(leaf.text("name")) for leaf in root.children("leaves", LEAF)}) == 1
+
+
+def test_a_large_shared_blob_is_copied_once() -> None:
+    writer = TableWriter()
+    blob = writer.blob(b"long " * 100_000)
+    leaves = writer.offsets([writer.table(TREE, blob=blob) for _ in range(2000)])
+    root = root_of(writer.finish(writer.table(TREE, leaves=leaves)))
+    assert len({id(leaf.blob("blob")) for leaf in root.children("leaves", TREE)}) == 1
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
