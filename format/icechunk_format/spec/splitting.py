@@ -1,0 +1,246 @@
+"""Rules that say how the references of an array are split over manifests.
+
+Rules of this file
+------------------
+1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
+   axis takes its size from the first dimension rule that matches it; later rules do not change it.
+2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
+3. Patterns are searched for, not matched from the start, as the reference does. A pattern that is
+   no regular expression matches nothing.
+4. A kind of condition that is not known here is kept, and refused only when it would decide.
+
+Spec: ``manifest.splitting`` of the repository configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Never
+
+from icechunk_format.errors import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_SPLIT: Final = 2**32 - 1
+_MAX_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayCondition:
+    """A condition on an array's path.
+
+    Parameters
+    ----------
+    kind
+        ``any_array``; ``path_matches`` or ``name_matches`` with a ``pattern``; ``or`` or ``and``
+        with ``parts``; or the name of a kind that is not known.
+    """
+
+    kind: str
+    pattern: str = ""
+    parts: tuple[ArrayCondition, ...] = ()
+
+    def holds(self, node_path: str) -> bool:
+        """Tell whether the array at this path is meant.
+
+        Raises
+        ------
+        UnsupportedError
+            The kind of condition is not known.
+        """
+        if self.kind == "any_array":
+            return True
+        if self.kind == "path_matches":
+            return _contains(self.pattern, node_path)
+        if self.kind == "name_matches":
+            return _contains(self.pattern, node_path.rpartition("/")[2])
+        if self.kind == "or":
+            return any(part.holds(node_path) for part in self.parts)
+        if self.kind == "and":
+            return all(part.holds(node_path) for part in self.parts)
+        raise UnsupportedError(
+            f"the repository splits manifests by the condition {self.kind!r}, which this version "
+            "does not know; upgrade icechunk-spark to write to this repository",
+            found=self.kind,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionRule:
+    """How many chunks along an axis go into one manifest.
+
+    Parameters
+    ----------
+    by
+        ``axis`` and ``dimension_name`` compare ``value``; ``any`` is for every axis.
+    num_chunks
+        Chunks per manifest, above zero.
+    """
+
+    by: Literal["axis", "dimension_name", "any"]
+    value: int | str = ""
+    num_chunks: int
+
+    def holds(self, axis: int, name: str | None) -> bool:
+        """Tell whether an axis is meant."""
+        if self.by == "axis":
+            return axis == self.value
+        if self.by == "dimension_name":
+            return name is not None and _contains(str(self.value), name)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplittingRule:
+    """Which arrays are meant, and how their axes are split."""
+
+    condition: ArrayCondition
+    dimensions: tuple[DimensionRule, ...]
+
+
+NO_SPLITTING: Final = (
+    SplittingRule(
+        condition=ArrayCondition(kind="any_array"),
+        dimensions=(DimensionRule(by="any", num_chunks=MAX_SPLIT),),
+    ),
+)
+
+
+def split_cells(
+    rules: Sequence[SplittingRule],
+    node_path: str,
+    dimension_names: Sequence[str | None] | None,
+    num_chunks: Sequence[int],
+) -> tuple[int, ...]:
+    """Return how many chunks along each axis go into one manifest.
+
+    Parameters
+    ----------
+    rules
+        The rules of the repository.
+    node_path
+        Path of the array.
+    dimension_names
+        One per axis, None for unnamed ones; None when no axis has a name.
+    num_chunks
+        Number of chunks along each axis.
+
+    Returns
+    -------
+    tuple of int
+        One size per axis, from 1 to the number of chunks (1 where there are none).
+
+    Raises
+    ------
+    UnsupportedError
+        A condition is of a kind that is not known.
+    """
+    names = dimension_names or [None] * len(num_chunks)
+    sizes: dict[int, int] = {}
+    for rule in rules:
+        if len(sizes) == len(num_chunks):
+            break
+        if not rule.condition.holds(node_path):
+            continue
+        for axis, name in enumerate(names):
+            size = next((d.num_chunks for d in rule.dimensions if d.holds(axis, name)), None)
+            if size is not None:
+                sizes.setdefault(axis, size)
+    return tuple(
+        max(1, min(sizes.get(axis, MAX_SPLIT), count)) for axis, count in enumerate(num_chunks)
+    )
+
+
+def parse_rules(tree: Any, object_key: str) -> tuple[SplittingRule, ...]:
+    """Read the value of ``split_sizes``.
+
+    Raises
+    ------
+    FormatError
+        It does not have the shape of rules.
+    """
+    return tuple(
+        SplittingRule(
+            condition=_condition(condition, object_key, 0),
+            dimensions=tuple(
+                _dimension(item, object_key) for item in _list(dimensions, object_key)
+            ),
+        )
+        for condition, dimensions in (_pair(item, object_key) for item in _list(tree, object_key))
+    )
+
+
+def _fail(problem: str, object_key: str) -> Never:
+    raise FormatError(
+        f"{problem}; correct the repository's configuration",
+        object_key=object_key,
+        file_type="configuration",
+        field="manifest.splitting.split_sizes",
+    )
+
+
+def _list(tree: Any, object_key: str) -> list[Any]:
+    if not isinstance(tree, list):
+        _fail(f"a list is expected, found {type(tree).__name__}", object_key)
+    return tree
+
+
+def _pair(tree: Any, object_key: str) -> tuple[Any, Any]:
+    items = _list(tree, object_key)
+    if len(items) != 2:
+        _fail(
+            f"a rule is a condition and a list of dimensions, found {len(items)} items", object_key
+        )
+    return items[0], items[1]
+
+
+def _tagged(tree: Any, object_key: str) -> tuple[str, Any]:
+    """Read an enum value: a bare name, or a name with content."""
+    if isinstance(tree, str):
+        return tree, None
+    if isinstance(tree, dict) and len(tree) == 1:
+        ((tag, content),) = tree.items()
+        return tag, content
+    _fail(f"a condition is a name or a map with one key, found {tree!r}", object_key)
+
+
+def _condition(tree: Any, object_key: str, depth: int) -> ArrayCondition:
+    if depth > _MAX_DEPTH:
+        _fail(f"conditions are nested deeper than {_MAX_DEPTH}", object_key)
+    kind, content = _tagged(tree, object_key)
+    if kind in ("or", "and"):
+        parts = _list(content, object_key)
+        return ArrayCondition(
+            kind=kind, parts=tuple(_condition(part, object_key, depth + 1) for part in parts)
+        )
+    if kind in ("path_matches", "name_matches"):
+        pattern = content.get("regex") if isinstance(content, dict) else None
+        if not isinstance(pattern, str):
+            _fail(f"{kind} needs a text 'regex'", object_key)
+        return ArrayCondition(kind=kind, pattern=pattern)
+    return ArrayCondition(kind=kind)
+
+
+def _dimension(tree: Any, object_key: str) -> DimensionRule:
+    if not isinstance(tree, dict) or "condition" not in tree:
+        _fail(f"a dimension rule has 'condition' and 'num_chunks', found {tree!r}", object_key)
+    count = tree.get("num_chunks")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_SPLIT:
+        _fail(f"num_chunks is {count!r}; 1 to {MAX_SPLIT} is allowed", object_key)
+    kind, content = _tagged(tree["condition"], object_key)
+    if kind == "Any":
+        return DimensionRule(by="any", num_chunks=count)
+    if kind == "Axis" and isinstance(content, int):
+        return DimensionRule(by="axis", value=content, num_chunks=count)
+    if kind == "DimensionName" and isinstance(content, str):
+        return DimensionRule(by="dimension_name", value=content, num_chunks=count)
+    _fail(f"a dimension is Any, Axis or DimensionName, found {tree['condition']!r}", object_key)
+
+
+def _contains(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except (re.error, OverflowError, RecursionError):
+        return False
