@@ -204,7 +204,7 @@ def json_safe(value: Any) -> Any:
 
 
 def attribute_error(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    """Return the error for a CF attribute that means nothing, with the way to read on without it."""
+    """Return the error for a CF attribute that means nothing, with the way out."""
     return InvalidInputError(
         f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
         f"Read it with decodeCf=false to get the stored numbers",

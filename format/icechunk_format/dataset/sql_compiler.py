@@ -35,6 +35,7 @@ from icechunk_format.dataset.sql_syntax import (
     TRUNCATIONS,
     allow_parts,
     like_pattern,
+    operands,
     refused,
     sql_text,
 )
@@ -57,6 +58,7 @@ from icechunk_format.dataset.sql_types import (
     decimal_literal,
     is_number,
     number_literal,
+    timestamp_literal,
     type_name,
 )
 from icechunk_format.errors import InvalidInputError
@@ -145,9 +147,7 @@ class Compiler:
 
     def _connector(self, node: exp.Expression) -> Typed:
         allow_parts(node, "this", "expression")
-        terms = [
-            self._condition(term) for term in node.flatten() if isinstance(term, exp.Expression)
-        ]
+        terms = [self._condition(term) for term in operands(node)]
         return call("and" if isinstance(node, exp.And) else "or", BOOLEAN, *terms)
 
     def _condition(self, node: exp.Expression) -> Typed:
@@ -245,8 +245,10 @@ class Compiler:
         kind = CAST_TYPES.get(name)
         if kind is None or target.expressions:
             raise refused(node)
-        if kind == TIMESTAMP and value.type == STRING and value.literal is None:
-            raise refused(node)
+        if kind == TIMESTAMP and value.type == STRING:
+            if value.literal is None:
+                raise refused(node)
+            return timestamp_literal(value, zoned=name != "TIMESTAMPNTZ")
         return cast(value, kind)
 
     def _to_date(self, node: exp.Expression) -> Typed:

@@ -152,11 +152,14 @@ def _array(value: Datum) -> pa.Array:
 
 
 def _to_bigint(numbers: Any) -> Any:
-    """Cast whole floats to BIGINT as Java does: NaN becomes 0, what is too large the limit."""
-    limits = np.iinfo(np.int64)
-    clean = np.where(np.isnan(numbers), 0.0, numbers)
-    result = np.clip(clean, -(2.0**63), 2.0**63 - 1025).astype(np.int64)
-    return np.where(clean >= 2.0**63, limits.max, result)
+    """Cast whole floats to BIGINT as Spark does: NaN is 0, and what is too large an error."""
+    numbers = np.where(np.isnan(numbers), 0.0, numbers)
+    if (np.abs(numbers) >= 2.0**63).any():
+        raise InvalidInputError(
+            "a number beyond BIGINT cannot be made whole in a where expression, which is an error "
+            "in Spark too; compare it without floor and ceil"
+        )
+    return numbers.astype(np.int64)
 
 
 def _round_half_up(numbers: Any) -> Any:

@@ -11,7 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from sqlglot import exp
@@ -189,6 +189,11 @@ def allow_parts(node: exp.Expression, *allowed: str) -> None:
     for part, value in node.args.items():
         if value and part not in allowed:
             raise refused(node)
+
+
+def operands(node: exp.Expression) -> list[exp.Expression]:
+    """Return all operands of a chain of ANDs or ORs, without a level of recursion for each."""
+    return [cast("exp.Expression", operand) for operand in node.flatten()]
 
 
 def refused(node: exp.Expression) -> InvalidInputError:

@@ -45,6 +45,8 @@ _TIMESTAMP_TEXT: Final = re.compile(
     re.ASCII,
 )
 
+_OTHER_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d{2}\s*$", re.ASCII)
+
 _NAMES: Final = {
     pa.bool_(): "BOOLEAN",
     pa.int8(): "TINYINT",
@@ -307,7 +309,28 @@ def _settle_zones(left: Typed, right: Typed) -> tuple[Typed, Typed]:
             scalar = pa.scalar(read_timestamp(text, is_instant=value.is_instant), TIMESTAMP)
             read = Typed(Constant(scalar), TIMESTAMP, value.is_instant)
             return (value, read) if value is left else (read, value)
+        if value.literal is not None and value.is_instant and not other.is_instant:
+            raise TypeMismatchError(
+                "a timestamp with a time zone meets a clock reading without one; write the time as "
+                "the column shows it"
+            )
     return left, right
+
+
+def timestamp_literal(text: Typed, *, zoned: bool) -> Typed:
+    """Read text that is cast to a timestamp; with a time zone in it, the result is an instant.
+
+    Raises
+    ------
+    TypeMismatchError
+        If the text is no timestamp, or has a time zone where the type has none.
+    """
+    word = None if text.literal is None else text.literal.as_py()
+    if word is None:
+        return constant(None, TIMESTAMP)
+    is_instant = zoned and bool(_OTHER_ZONE.search(word))
+    scalar = pa.scalar(read_timestamp(word, is_instant=is_instant), TIMESTAMP)
+    return Typed(Constant(scalar), TIMESTAMP, is_instant)
 
 
 def _is_opaque(kind: pa.DataType) -> bool:
