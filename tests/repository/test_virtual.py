@@ -1,7 +1,6 @@
 """Virtual chunks are fetched where the user agreed, with the options of their container."""
 
 import pytest
-from icechunk_format.spec.config import VirtualChunkContainer
 
 from icechunk_format.errors import (
     FormatError,
@@ -12,6 +11,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.container_options import check_virtual_options
 from icechunk_format.repository.virtual import VirtualResolver, parse_authorized
+from icechunk_format.spec.config import VirtualChunkContainer
 
 
 def container(url_prefix, store_kind="s3", name=None, **store_options):

@@ -28,8 +28,8 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.virtual import VirtualResolver
 from icechunk_format.repository.virtual_url import shown
-from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import StorageOptions

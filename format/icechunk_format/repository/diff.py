@@ -6,9 +6,9 @@ and the logs between two snapshots add up.
 Algorithm
 ---------
 1. Walk from the newer snapshot to the older one, which must be an ancestor.
-2. Add up the logs, with those of ancestors that expired in between. Some lists cancel one another:
-   a node that was created and deleted again in between is in neither version.
-3. Node ids become paths by the newer snapshot; deleted ones by the older.
+2. Add up the logs, with those of ancestors that expired in between.
+3. Node ids become paths by the newer snapshot, or by the older one for nodes that are gone. A node
+   that was created and deleted again in between is in neither, and left out.
 
 Specification: "Transaction logs"; ``pruned_ancestor_tx_logs`` is of spec 2.1.
 """
@@ -50,10 +50,12 @@ class Changes:
     deleted_groups, deleted_arrays
         Paths that deleted nodes had in the older version, sorted.
     updated_groups, updated_arrays
-        Paths of nodes with other metadata, sorted.
+        Paths of nodes whose metadata were changed, sorted; among them new and deleted ones, where
+        a later or earlier commit than that changed them.
     updated_chunks
         Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim),
-        sorted and without repeats.
+        sorted and without repeats. Of an array that was deleted and created anew,
+        those of the new one.
     moved_nodes
         Moves in the order in which they happened.
     missing_logs
@@ -79,26 +81,22 @@ def add_up(
     missing_logs: Iterable[str] = (),
 ) -> Changes:
     """Return the changes that ``logs`` (oldest first) made to ``older``, leading to ``newer``."""
-    before = {node.id: node.path for node in older.nodes}
-    after = {node.id: node.path for node in newer.nodes}
+    path_of = {node.id: node.path for node in older.nodes}
+    # The newer path of a node that both versions have is the one it is known by.
+    path_of.update((node.id, node.path) for node in newer.nodes)
 
-    def paths(lists: Iterable[Iterable[NodeId]], by: Mapping[NodeId, NodePath]) -> list[NodePath]:
+    def paths(lists: Iterable[Iterable[NodeId]]) -> tuple[NodePath, ...]:
         ids = {node_id for nodes in lists for node_id in nodes}
-        return sorted(by[node_id] for node_id in ids if node_id in by)
+        return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
 
-    created = after.keys() - before.keys()
-    removed = before.keys() - after.keys()
-    only_created = {node_id: after[node_id] for node_id in created}
-    only_removed = {node_id: before[node_id] for node_id in removed}
-    kept = {node_id: path for node_id, path in after.items() if node_id in before}
     return Changes(
-        new_groups=tuple(paths((log.new_groups for log in logs), only_created)),
-        new_arrays=tuple(paths((log.new_arrays for log in logs), only_created)),
-        deleted_groups=tuple(paths((log.deleted_groups for log in logs), only_removed)),
-        deleted_arrays=tuple(paths((log.deleted_arrays for log in logs), only_removed)),
-        updated_groups=tuple(paths((log.updated_groups for log in logs), kept)),
-        updated_arrays=tuple(paths((log.updated_arrays for log in logs), kept)),
-        updated_chunks=_updated_chunks(logs, after),
+        new_groups=paths(log.new_groups for log in logs),
+        new_arrays=paths(log.new_arrays for log in logs),
+        deleted_groups=paths(log.deleted_groups for log in logs),
+        deleted_arrays=paths(log.deleted_arrays for log in logs),
+        updated_groups=paths(log.updated_groups for log in logs),
+        updated_arrays=paths(log.updated_arrays for log in logs),
+        updated_chunks=_updated_chunks(logs, path_of, newer),
         moved_nodes=tuple(
             Move(from_path=move.from_path, to_path=move.to_path)
             for log in logs
@@ -109,16 +107,20 @@ def add_up(
 
 
 def _updated_chunks(
-    logs: Sequence[TransactionLog], after: Mapping[NodeId, NodePath]
+    logs: Sequence[TransactionLog], path_of: Mapping[NodeId, NodePath], newer: Snapshot
 ) -> dict[NodePath, NDArray[np.uint32]]:
-    parts: dict[NodePath, list[NDArray[np.uint32]]] = {}
+    parts: dict[NodeId, list[NDArray[np.uint32]]] = {}
     for log in logs:
         for node_id, coords in log.updated_chunks.items():
-            if node_id in after:
-                parts.setdefault(after[node_id], []).append(coords)
-    return {
-        path: np.unique(np.concatenate(parts[path]), axis=0)
-        if len(parts[path]) > 1
-        else parts[path][0]
-        for path in sorted(parts)
-    }
+            if node_id in path_of:
+                parts.setdefault(node_id, []).append(coords)
+    # Where an array was deleted and another one took its path, only the chunks of the newer one
+    # mean something: they may even differ in dimensions.
+    current = {node.id for node in newer.nodes}
+    found: dict[NodePath, NDArray[np.uint32]] = {}
+    for node_id in sorted(parts, key=lambda node_id: node_id in current):
+        pieces = parts[node_id]
+        found[path_of[node_id]] = (
+            pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces), axis=0)
+        )
+    return dict(sorted(found.items()))
