@@ -150,21 +150,22 @@ def _http(url: str) -> Address:
 
 def _bucket(kind: Kind, scheme: str, rest: str, url: str) -> Address:
     bucket, _, path = rest.partition("/")
-    account = None
+    authority, account = bucket, None
     if kind == "az" and "@" in bucket:
         bucket, _, host = bucket.partition("@")
         account = host.partition(".")[0]
     if not bucket:
         thing = "container" if kind == "az" else "bucket"
         raise InvalidInputError(f"{_shown(url)} names no {thing}; write {scheme}://{thing}/path")
-    if "@" in bucket or ":" in bucket:
+    if "@" in bucket or ":" in bucket or account == "":
         raise InvalidInputError(
             f"{_shown(url)} has credentials or a port where the bucket stands; give them as "
             "storage.key, storage.secret and storage.endpoint_url"
         )
     path = path.strip("/")
     _check_path(path, url)
-    normal = f"{_CANONICAL_SCHEME[kind]}://{bucket}" + (f"/{path}" if path else "")
+    scheme = _CANONICAL_SCHEME[kind] if account is None else "abfss"
+    normal = f"{scheme}://{authority}" + (f"/{path}" if path else "")
     return Address(
         kind=kind, url=normal, shown_url=normal, bucket=bucket, path=path, account=account
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.errors import InvalidInputError, StorageError
+from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.storage.endpoint import endpoint_url
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_REGION: Final = "us-east-1"
 _REFRESH_SECONDS: Final = 300
+_READ_SECONDS: Final = 60
+CONNECT_SECONDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,10 @@ class S3Settings:
         URL of the server, ``None`` for AWS itself.
     region
         Region that requests are signed for.
+    any_certificate
+        Whether TLS certificates go unchecked.
+    timeout
+        Seconds without a byte after which a request of botocore is given up.
     credentials
         Where keys come from; ``None`` to send requests unsigned.
     """
@@ -43,7 +49,14 @@ class S3Settings:
     region: str
     virtual_hosted_style: bool
     requester_pays: bool
+    any_certificate: bool
+    timeout: int
     credentials: S3Credentials | None
+
+    @property
+    def addressing_style(self) -> str:
+        """Botocore's word for where the bucket stands."""
+        return "virtual" if self.virtual_hosted_style else "path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,8 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
         region=region,
         virtual_hosted_style=options.flag("virtual_hosted_style"),
         requester_pays=options.flag("requester_pays"),
+        any_certificate=options.flag("allow_invalid_certificates"),
+        timeout=options.number("timeout", _READ_SECONDS),
         credentials=_credentials(address, options, session),
     )
 
@@ -128,6 +143,58 @@ def _credentials(
             reason="no credentials",
         )
     return S3Credentials(renewing=found)
+
+
+def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
+    """Return a plain botocore client that sends each request exactly once.
+
+    s3fs cannot do that: beneath it, aiohttp repeats a PUT by itself when the connection closes
+    before the answer, and a repeated conditional write meets its own first try.
+
+    Raises
+    ------
+    UnsupportedError
+        The installed botocore does not know the conditions of ``put_object``. It would be told
+        to drop them by s3fs, which is a silent overwrite.
+    """
+    # Imported here because it takes half a second, and only conditional writes need it.
+    import botocore
+    import botocore.config
+    import botocore.session
+
+    arguments: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    if settings.credentials is None:
+        config["signature_version"] = botocore.UNSIGNED
+    elif settings.credentials.renewing is None:
+        key, secret, token, _ = settings.credentials.current()
+        arguments = {
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            "aws_session_token": token,
+        }
+    if settings.any_certificate:
+        arguments["verify"] = False
+    client = botocore.session.Session(profile=profile).create_client(
+        "s3",
+        region_name=settings.region,
+        endpoint_url=settings.endpoint,
+        config=botocore.config.Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=settings.timeout,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            s3={"addressing_style": settings.addressing_style},
+            **config,
+        ),
+        **arguments,
+    )
+    known = client.meta.service_model.operation_model("PutObject").input_shape.members
+    if not {"IfMatch", "IfNoneMatch"} <= set(known):
+        raise UnsupportedError(
+            "the installed botocore is too old for conditional writes, so two writers could "
+            "overwrite one another; upgrade s3fs and aiobotocore, or use storage.client=obstore"
+        )
+    return client
 
 
 class _LazySession:

@@ -439,9 +439,11 @@ _BROKEN_ERRNOS: Final = (
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
     """Return what an exception of a file system means; what is unknown counts as refused."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 300 <= status < 600:
-        return failure_of_status(status)
+    for seen in (error, error.__cause__):
+        # fsspec's HTTP says FileNotFoundError for every status; the cause has the real one.
+        status = getattr(seen, "status", None)
+        if isinstance(status, int) and 300 <= status < 600:
+            return failure_of_status(status)
     reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
     kind = FailureKind.REFUSED
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):

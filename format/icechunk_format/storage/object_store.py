@@ -45,6 +45,7 @@ from icechunk_format.storage.protocol import (
 from icechunk_format.storage.ranges import (
     DEFAULT_MAX_GAP,
     check_length,
+    check_unchanged,
     modified_error,
     plan_reads,
     quoted,
@@ -76,6 +77,8 @@ _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
 _PART_SIZE: Final = 16 * 2**20
 # obstore has repeated the request itself; what is left is a body that broke off halfway.
 _ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
+
+_WHOLE_BATCH: Final = (FailureKind.UNREACHABLE, FailureKind.MISSING_BUCKET, FailureKind.DENIED)
 
 _runtime_owner: int | None = None
 
@@ -202,6 +205,8 @@ class ObjectStoreStorage:
             return self._read_without_suffix(read)
         except RequestFailedError as error:
             raise self._read_error(read, error.failure) from None
+        # Not every server heeds the conditions (plain web servers, some S3-compatible ones).
+        check_unchanged(read, etag=meta["e_tag"], modified_at=meta["last_modified"].timestamp())
         check_length(read, len(data), self._root_url)
         return data, meta
 
@@ -330,10 +335,10 @@ class ObjectStoreStorage:
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING and len(keys) == 1:
                 return []
+            if error.failure.kind in _WHOLE_BATCH:
+                raise self._error(error.failure, "delete from", "") from None
             if len(keys) == 1:
                 return [DeleteFailure(key=keys[0], reason=error.failure.reason)]
-            if error.failure.kind in (FailureKind.UNREACHABLE, FailureKind.MISSING_BUCKET):
-                raise self._error(error.failure, "delete from", "") from None
             # A batch does not say which object failed, and some stores fail for missing ones:
             # halves find them in few requests.
             middle = len(keys) // 2

@@ -254,7 +254,13 @@ class Storage(Protocol):
         ...
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete objects; return those that are still there. Missing ones count as deleted."""
+        """Delete objects; return those that are still there. Missing ones count as deleted.
+
+        Raises
+        ------
+        StorageError
+            The store refused to delete anything; some of the objects may be gone.
+        """
         ...
 
     def copy(

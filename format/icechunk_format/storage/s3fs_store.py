@@ -5,9 +5,9 @@ Rules of this file
 1. s3fs brings session, credentials and event loop; the requests are its ``call_s3``, because its
    file verbs know no conditions and hold listings in memory.
 2. botocore and s3fs are told not to repeat anything: what may be repeated is decided in
-   ``retry.py``, and a conditional write must not be.
-3. s3fs drops arguments that the installed botocore does not know. For a condition that would be a
-   silent overwrite, so it is checked before the first conditional write.
+   ``retry.py``.
+3. Conditional writes do not go through s3fs at all, because aiohttp beneath it repeats requests
+   on its own; see :func:`icechunk_format.storage.aws.client_that_sends_once`.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -18,10 +18,15 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from icechunk_format.errors import StorageError, UnsupportedError
+from icechunk_format.errors import StorageError
 from icechunk_format.storage import fsspec_store
-from icechunk_format.storage.aws import S3Settings, s3_settings
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.aws import (
+    CONNECT_SECONDS,
+    S3Settings,
+    client_that_sends_once,
+    s3_settings,
+)
+from icechunk_format.storage.concurrency import PerProcess, WorkerThreads
 from icechunk_format.storage.endpoint import check_reachable, server_url
 from icechunk_format.storage.protocol import (
     NO_ATTRIBUTES,
@@ -43,6 +48,7 @@ from icechunk_format.storage.protocol import (
 from icechunk_format.storage.ranges import (
     DEFAULT_MAX_GAP,
     check_length,
+    check_unchanged,
     modified_error,
     plan_reads,
     quoted,
@@ -68,8 +74,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CONNECT_SECONDS: Final = 5
-_STALL_SECONDS: Final = 60
 _DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000
 _MULTIPART_FROM: Final = 256 * 2**20
@@ -99,14 +103,14 @@ def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
         requester_pays=settings.requester_pays,
         client_kwargs={
             "region_name": settings.region,
-            **({"verify": False} if options.flag("allow_invalid_certificates") else {}),
+            **({"verify": False} if settings.any_certificate else {}),
         },
         config_kwargs={
-            "connect_timeout": _CONNECT_SECONDS,
-            "read_timeout": min(_STALL_SECONDS, options.number("timeout", _STALL_SECONDS)),
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": settings.timeout,
             "max_pool_connections": concurrency,
             "retries": {"max_attempts": 0, "mode": "standard"},
-            "s3": {"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
+            "s3": {"addressing_style": settings.addressing_style},
         },
         use_listings_cache=False,
         skip_instance_cache=True,
@@ -114,10 +118,12 @@ def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
     files.retries = 1
     return S3fsStorage(
         files,
+        once=PerProcess(lambda: client_that_sends_once(settings, options.get("profile"))),
         bucket=address.bucket,
         prefix=address.root_prefix,
         root_url=address.shown_url,
         server=server or "",
+        requester_pays=settings.requester_pays,
         concurrency=concurrency,
         max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
         max_retries=options.number("max_retries", DEFAULT_RETRIES),
@@ -142,12 +148,16 @@ class S3fsStorage:
     ----------
     files
         An ``s3fs.S3FileSystem`` that repeats nothing.
+    once
+        Makes a botocore client that repeats nothing, for conditional writes.
     bucket, prefix
         Where the root is; the prefix is empty or ends with a slash.
     root_url
         The root, for people.
     server
         URL of the server, for hints.
+    requester_pays
+        Whether conditional writes say so too.
     concurrency
         Requests in flight at once.
     max_gap
@@ -160,16 +170,20 @@ class S3fsStorage:
         self,
         files: Any,
         *,
+        once: PerProcess[Any],
         bucket: str,
         prefix: str,
         root_url: str,
         server: str = "",
+        requester_pays: bool = False,
         concurrency: int = _DEFAULT_CONCURRENCY,
         max_gap: int = DEFAULT_MAX_GAP,
         max_retries: int = DEFAULT_RETRIES,
         secrets: Sequence[str] = (),
     ) -> None:
         self._files = files
+        self._once = once
+        self._payer = {"RequestPayer": "requester"} if requester_pays else {}
         self._bucket = bucket
         self._prefix = prefix
         self._root_url = root_url
@@ -179,7 +193,6 @@ class S3fsStorage:
         self._backoff = Backoff(max_retries=max_retries)
         self._secrets = tuple(secrets)
         self._threads = WorkerThreads(concurrency)
-        self._conditions_checked = False
 
     def __repr__(self) -> str:
         return f"S3fsStorage({self._root_url!r})"
@@ -229,8 +242,7 @@ class S3fsStorage:
                     outcome = self._read(read)
                 else:
                     raise self._read_error(read, failure) from None
-            check_length(read, len(outcome[0]), self._root_url)
-            answers.append(outcome[0])
+            answers.append(self._checked(read, *outcome))
         return plan.assemble(answers)
 
     def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
@@ -238,8 +250,14 @@ class S3fsStorage:
             data, answer = self._attempt(lambda: self._run(lambda: self._fetch(read)))
         except RequestFailedError as error:
             raise self._read_error(read, error.failure) from None
+        return self._checked(read, data, answer), answer
+
+    def _checked(self, read: ReadRequest, data: bytes, answer: Any) -> bytes:
+        # Not every S3-compatible server heeds the conditions.
+        modified_at = answer["LastModified"].timestamp()
+        check_unchanged(read, etag=answer.get("ETag"), modified_at=modified_at)
         check_length(read, len(data), self._root_url)
-        return data, answer
+        return data
 
     async def _fetch(self, read: ReadRequest) -> tuple[bytes, Any]:
         arguments: dict[str, Any] = self._at(read.key)
@@ -303,11 +321,11 @@ class S3fsStorage:
                 demand = {"IfMatch": quoted(version.etag)}
             case _:
                 return Written(version=self._overwrite(key, data, attributes))
-        arguments = {**self._at(key), "Body": data, "Metadata": dict(attributes), **demand}
-        self._check_conditions()
+        arguments = {**self._at(key), **self._payer, **demand, "Metadata": dict(attributes)}
+        client = self._once.get()
         try:
             answer = call_with_retries(
-                lambda: self._files.call_s3("put_object", **arguments),
+                lambda: client.put_object(Body=data, **arguments),
                 self._classify,
                 backoff=self._backoff,
                 conditional=True,
@@ -318,23 +336,6 @@ class S3fsStorage:
                 return Lost()
             raise self._error(error.failure, "write", key, conditional=True) from None
         return Written(version=_version(answer))
-
-    def _check_conditions(self) -> None:
-        if self._conditions_checked:
-            return
-
-        async def client_of_bucket() -> Any:
-            await self._files.set_session()
-            return await self._files.get_s3(self._bucket)
-
-        client = self._run(client_of_bucket)
-        known = client.meta.service_model.operation_model("PutObject").input_shape.members
-        if not {"IfMatch", "IfNoneMatch"} <= set(known):
-            raise UnsupportedError(
-                "the installed botocore is too old for conditional writes, so two writers could "
-                "overwrite one another; upgrade s3fs and aiobotocore, or use storage.client=obstore"
-            )
-        self._conditions_checked = True
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
         at = self._at(key)

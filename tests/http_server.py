@@ -1,0 +1,176 @@
+"""A small HTTP server in this process that misbehaves on demand, for storage tests.
+
+It keeps objects by path, knows byte ranges and the conditions of S3, and does what ``faults`` say
+before it answers: each fault is taken by one request, in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import threading
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What to do to one request.
+
+    Attributes
+    ----------
+    status, code
+        Answer with this status and S3 error code.
+    drop
+        Close the connection without an answer: ``"before"`` or ``"after"`` doing what was asked.
+    cut
+        Send only so many bytes of the body that was announced.
+    method
+        Only for requests of this method; others pass.
+    """
+
+    status: int | None = None
+    code: str = "InternalError"
+    drop: str | None = None
+    cut: int | None = None
+    method: str | None = None
+
+
+@dataclass
+class MisbehavingServer:
+    """The server's objects, its faults, and the requests that it has seen."""
+
+    url: str
+    objects: dict[str, bytes] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take_fault(self, method: str) -> Fault:
+        with self.lock:
+            for fault in self.faults:
+                if fault.method in (None, method):
+                    self.faults.remove(fault)
+                    return fault
+        return Fault()
+
+    def count(self, method: str) -> int:
+        """Return how many requests of a method came."""
+        return sum(seen == method for seen, _ in self.requests)
+
+
+def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def handle_one(self):
+            state = server()
+            path = unquote(urlsplit(self.path).path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with state.lock:
+                state.requests.append((self.command, path))
+            fault = state.take_fault(self.command)
+            if fault.drop == "before":
+                self.close_connection = True
+                return
+            if fault.status is not None:
+                self.answer(fault.status, _error_body(fault.code))
+                return
+            with state.lock:
+                status, headers, content = self.act(state.objects, path, body)
+            if fault.drop == "after":
+                self.close_connection = True
+                return
+            self.answer(status, content, headers, cut=fault.cut)
+
+        do_GET = do_HEAD = do_PUT = do_DELETE = handle_one
+
+        def act(self, objects, path, body):
+            current = objects.get(path)
+            if self.command == "PUT":
+                wanted = self.headers.get("If-Match")
+                if (wanted and (current is None or wanted != etag(current))) or (
+                    self.headers.get("If-None-Match") and current is not None
+                ):
+                    return 412, {}, _error_body("PreconditionFailed")
+                objects[path] = _without_chunk_signatures(self.headers, body)
+                return 200, {"ETag": etag(objects[path])}, b""
+            if current is None:
+                return 404, {}, _error_body("NoSuchKey")
+            headers = {"ETag": etag(current), "Last-Modified": formatdate(0, usegmt=True)}
+            wanted = self.headers.get("Range")
+            if wanted is None:
+                return 200, headers, current
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            if not first:
+                start, stop = max(len(current) - int(last), 0), len(current)
+            else:
+                start = int(first)
+                stop = min(int(last) + 1, len(current)) if last else len(current)
+            if start >= len(current):
+                return 416, headers, _error_body("InvalidRange")
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(current)}"
+            return 206, headers, current[start:stop]
+
+        def answer(self, status, content, headers=None, cut=None):
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content if cut is None else content[:cut])
+            if cut is not None:
+                self.close_connection = True
+
+    return Handler
+
+
+def etag(data: bytes) -> str:
+    """Return the entity tag of an object, with its quotes."""
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+def _without_chunk_signatures(headers, body: bytes) -> bytes:
+    """Take AWS's chunked encoding off, which botocore uses for checksums."""
+    if "aws-chunked" not in (headers.get("Content-Encoding") or ""):
+        return body
+    result = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size.split(b";")[0], 16)
+        if length == 0:
+            break
+        result += rest[:length]
+        body = rest[length + 2 :]
+    return result
+
+
+def _error_body(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>as the test wanted</Message></Error>".encode()
+
+
+@contextlib.contextmanager
+def misbehaving_server() -> Iterator[MisbehavingServer]:
+    """Run the server on a free port until the block ends."""
+    states: list[MisbehavingServer] = []
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(lambda: states[0]))
+    httpd.daemon_threads = True
+    states.append(MisbehavingServer(url=f"http://127.0.0.1:{httpd.server_port}"))
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield states[0]
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
