@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.dataset.selection import DimSelection
-from icechunk_format.dataset.sql_kernels import KERNELS, Datum
+from icechunk_format.dataset.sql_kernels import KERNELS, Datum, EvaluationError
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Residual:
         """
         try:
             kept = evaluate(self.expression, columns)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"where {self.sql}: {error.message}", sql=self.sql) from error
+        except EvaluationError as error:
+            raise InvalidInputError(f"where {self.sql}: {error}", sql=self.sql) from error
         except pa.ArrowException as error:
             raise InvalidInputError(
                 f"where {self.sql}: cannot be computed for some row: {error}", sql=self.sql

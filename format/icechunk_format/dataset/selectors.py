@@ -106,8 +106,10 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """Say that a name does not exist, with the existing ones, nearest first."""
     names = list(known)
     folded = {other.casefold(): other for other in names}
-    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
-    ordered = [folded[other] for other in close]
+    wanted = name.casefold()
+    close = [other for other in folded if other.startswith(wanted)]
+    close += difflib.get_close_matches(wanted, folded, n=3, cutoff=0.5)
+    ordered = [folded[other] for other in dict.fromkeys(close)]
     ordered += [other for other in names if other not in ordered]
     shown = ", ".join(ordered[:20]) + (", …" if len(ordered) > 20 else "")
     return f"there is no {what} {name!r}; there are: {shown}" if names else f"there is no {what}"

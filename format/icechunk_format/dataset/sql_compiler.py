@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icechunk_format.dataset.selectors import unknown_name
+from icechunk_format.dataset.sql_kernels import EvaluationError
 from icechunk_format.dataset.sql_operators import combine, compare, time_part
 from icechunk_format.dataset.sql_syntax import (
     ARITHMETIC,
@@ -94,7 +95,7 @@ class Compiler:
             return self._dispatch(node)
         except TypeMismatchError as error:
             raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
-        except (pa.ArrowException, OverflowError) as error:
+        except (EvaluationError, pa.ArrowException, OverflowError) as error:
             raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
 
     def _dispatch(self, node: exp.Expression) -> Typed:

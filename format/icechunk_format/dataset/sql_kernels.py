@@ -20,13 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.errors import InvalidInputError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # An array, or a scalar that stands for all rows.
 Datum = Any
+
+
+class EvaluationError(Exception):
+    """A value for which an operation has no result; the caller adds which condition it was."""
 
 
 def _is_float(value: Datum) -> bool:
@@ -112,9 +114,8 @@ def _remainder(left: Datum, right: Datum) -> Datum:
 def _refuse_zero(left: Datum, right: Datum) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
     if pc.any(pa.array([zero.as_py()]) if isinstance(zero, pa.Scalar) else zero).as_py():
-        raise InvalidInputError(
-            "division by zero in a where expression, which is an error in Spark too; "
-            "exclude it with nullif(divisor, 0)"
+        raise EvaluationError(
+            "division by zero, which is an error in Spark too; divide by nullif(divisor, 0) instead"
         )
 
 
@@ -155,9 +156,9 @@ def _to_bigint(numbers: Any) -> Any:
     """Cast whole floats to BIGINT as Spark does: NaN is 0, and what is too large an error."""
     numbers = np.where(np.isnan(numbers), 0.0, numbers)
     if (np.abs(numbers) >= 2.0**63).any():
-        raise InvalidInputError(
-            "a number beyond BIGINT cannot be made whole in a where expression, which is an error "
-            "in Spark too; compare it without floor and ceil"
+        raise EvaluationError(
+            "a number beyond BIGINT cannot be made whole, which is an error in Spark too; compare it "
+            "without floor and ceil"
         )
     return numbers.astype(np.int64)
 
@@ -207,9 +208,8 @@ def _cast(value: Datum, target: pa.DataType) -> Datum:
     try:
         return value.cast(target, safe=safe)
     except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"a value in a where expression cannot be cast to {target}, which is an error in Spark "
-            f"too: {error}"
+        raise EvaluationError(
+            f"a value cannot be cast to {target}, which is an error in Spark too: {error}"
         ) from error
 
 
