@@ -91,7 +91,7 @@ class CastValue:
         return self.encode(np.asarray(fill_value, dtype=self._decoded.numpy).reshape(1))[0]
 
     def _cast(self, array: Array, target: np.dtype[Any], mapping: list[tuple[Any, Any]]) -> Array:
-        if np.can_cast(array.dtype, target, "safe") and not mapping:
+        if not mapping and _is_exact(array.dtype, target):
             return array.astype(target, copy=False)
         if not mapping:
             return self._cast_unmapped(array, target)
@@ -152,6 +152,11 @@ class CastValue:
 
     def _to_float(self, array: Array, target: np.dtype[Any]) -> Array:
         result = _round_to_float(array, target, self._rounding)
+        if target.itemsize < 8:
+            # From the next power of two on no direction of rounding leads back into the range.
+            too_much = 2 ** int(np.finfo(target).maxexp)
+            result[array >= too_much] = np.inf
+            result[array <= -too_much] = -np.inf
         overflown = np.isinf(result)
         if array.dtype.kind == "f":
             overflown &= ~np.isinf(array)
@@ -165,6 +170,14 @@ class CastValue:
             raise ValueError(
                 f"{first!s} is out of the range of {target.name}; out_of_range can clamp it"
             )
+
+
+def _is_exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whether every value of one type is a value of the other."""
+    if source.kind != "f" and target.kind == "f":
+        # NumPy calls a cast of 64-bit integers to float64 safe, although it rounds.
+        return int(np.iinfo(source).max) <= 2 ** (int(np.finfo(target).nmant) + 1)
+    return bool(np.can_cast(source, target, "safe"))
 
 
 def _parse_map(entries: Any, source: DataType, target: DataType) -> list[tuple[Any, Any]]:

@@ -181,7 +181,7 @@ class ChunkGrid:
         ``coords`` is ``(n, ndim)``. Coordinates are not checked: where a chunk lies outside the
         grid, what is returned for it has no meaning.
         """
-        chunks = np.asarray(coords, dtype=np.int64).reshape(-1, self.ndim)
+        chunks = np.asarray(coords, dtype=np.int64)
         starts = np.empty_like(chunks)
         stops = np.empty_like(chunks)
         for axis, found in enumerate(self._axes):

@@ -288,8 +288,12 @@ class ChunkCodecs:
             )
         if given.dtype == wanted:
             return given
-        is_text = given.dtype.kind in "US" and np.can_cast(given.dtype, wanted, "safe")
-        if given.dtype.newbyteorder("=") == wanted or is_text or given.dtype.kind == "T":
+        # NumPy's own string types, which are neither of the two that are stored.
+        kinds = {"string": "UT", "bytes": "S"}.get(self.data_type.kind, "")
+        if given.dtype.kind in kinds:
+            if given.dtype.kind == "T" or np.can_cast(given.dtype, wanted, "safe"):
+                return given.astype(wanted)
+        elif given.dtype.kind != "T" and given.dtype.newbyteorder("=") == wanted:
             return given.astype(wanted)
         raise InvalidInputError(
             f"chunks of array {self.node_path!r} hold {wanted}, found {given.dtype}; cast the "

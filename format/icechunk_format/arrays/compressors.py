@@ -21,6 +21,7 @@ from numcodecs import blosc as numcodecs_blosc
 from numcodecs import zstd as numcodecs_zstd
 
 from icechunk_format.arrays.codec_steps import Buffer, as_buffer, compressed_bound
+from icechunk_format.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 # blosc's own thread pool is one per process and takes a lock; chunks are decoded in parallel by
 # the callers instead. zarr-python sets the same.
 numcodecs_blosc.use_threads = False
+
+# Of the third byte of a blosc header.
+_BLOSC_SNAPPY = 2
+_BLOSC_IS_COPY = 2
 
 
 class _Compressor:
@@ -53,6 +58,9 @@ class Zstd(_Compressor):
         if size is not None:
             if size > limit or (exact and size != limit):
                 raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
+            if size == 0:
+                # numcodecs takes the result of an empty frame for a failure.
+                return b""
             result: bytes = numcodecs_zstd.decompress(data)
             return result
         if exact:
@@ -94,6 +102,12 @@ class Blosc(_Compressor):
             raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
         if size == 0:
             return b""
+        flags = data[2]
+        if flags >> 5 == _BLOSC_SNAPPY and not flags & _BLOSC_IS_COPY:
+            raise UnsupportedError(
+                "a chunk is compressed with snappy inside blosc, which numcodecs is built without; "
+                "store the array anew with another cname"
+            )
         result: bytes = numcodecs_blosc.decompress(data)
         return result
 
@@ -146,9 +160,14 @@ class Streamed(_Compressor):
     """bzip2 and LZMA: the standard library's decompressors, which stop at a limit."""
 
     def __init__(
-        self, name: str, make_decompressor: Callable[[], Any], compress: Callable[[Buffer], bytes]
+        self,
+        name: str,
+        make_decompressor: Callable[[], Any],
+        compress: Callable[[Buffer], bytes],
+        has_end: bool = True,
     ) -> None:
         self.name = name
+        self._has_end = has_end
         self._make_decompressor = make_decompressor
         self._compress = compress
 
@@ -165,7 +184,7 @@ class Streamed(_Compressor):
                 raise ValueError(f"it decodes to more than {limit} bytes")
             if not stream.eof:
                 # Filters without a container have no end mark: complete is what was asked for.
-                if not (stream.needs_input and exact and left == 0):
+                if self._has_end or not (exact and left == 0):
                     raise ValueError("the stream ends early")
                 parts.append(part)
                 break
@@ -194,7 +213,7 @@ class Lz4(_Compressor):
         size = int.from_bytes(data[:4], "little")
         if size > limit or (exact and size != limit):
             raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
-        return as_buffer(self._codec.decode(data))
+        return b"" if size == 0 else as_buffer(self._codec.decode(data))
 
     def encode(self, data: Buffer) -> Buffer:
         """See ``ByteCodec``."""

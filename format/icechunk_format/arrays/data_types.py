@@ -170,9 +170,9 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
     if isinstance(dtype, str) and dtype in ("string", "bytes", "variable_length_bytes"):
         return _parse(dtype, node_path="/", field="data_type", depth=0)
     numpy_dtype = np.dtype(dtype)
-    native = numpy_dtype.newbyteorder("=")
     if numpy_dtype.kind == "T":
-        return _parse("string", node_path="/", field="data_type", depth=0)
+        return _STRING
+    native = numpy_dtype.newbyteorder("=")
     if native.names is not None:
         return _struct_from_numpy(native)
     if native.subdtype is None and native.itemsize > 0:
