@@ -1,0 +1,45 @@
+"""The public names of both packages: changing this list is changing what users import."""
+
+import subprocess
+import sys
+
+import icechunk_format
+
+FORMAT_NAMES = {
+    "AlreadyExistsError",
+    "ChunkModifiedError",
+    "CommitOutcomeUnknownError",
+    "ConflictError",
+    "FormatError",
+    "IcechunkError",
+    "InvalidInputError",
+    "Location",
+    "NotFoundError",
+    "ReadOnlyError",
+    "Repository",
+    "SnapshotId",
+    "StorageError",
+    "UnauthorizedVirtualChunkError",
+    "UnsupportedError",
+}
+
+
+def test_format_library_offers_these_names():
+    assert set(icechunk_format.__all__) == FORMAT_NAMES
+    for name in FORMAT_NAMES:
+        assert getattr(icechunk_format, name).__name__ == name
+
+
+def test_a_wrong_name_is_an_ordinary_attribute_error():
+    assert not hasattr(icechunk_format, "Repo")
+
+
+def test_importing_the_errors_loads_nothing_heavy():
+    code = (
+        "import sys, icechunk_format.errors\n"
+        "print(sorted({'numpy', 'pyarrow', 'obstore', 'fsspec', 'sqlglot'} & set(sys.modules)))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert loaded.stdout.strip() == "[]"
