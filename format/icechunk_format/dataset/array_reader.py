@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class FetchedBlock:
-    """The stored bytes of a block.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockQuestion:
+    """Which chunks a block needs.
 
     Parameters
     ----------
@@ -52,22 +52,38 @@ class FetchedBlock:
         The picked elements of each axis.
     coords
         ``int64 (m, ndim)``: all chunks of the block, in C order.
-    positions
-        Which of them came with bytes.
-    payloads
-        Those bytes, one item for each of ``positions``.
-    awaited
-        Which of them an earlier block fetched: they are taken from the decoded chunks.
     partial
         ``bool (m,)``: chunks of which the block uses only a part.
+    wanted
+        Positions in ``coords`` of the chunks to fetch.
+    awaited
+        Positions of those that an earlier block fetches: they are taken from the decoded chunks.
     """
 
     picks: list[AxisPick]
     coords: NDArray[np.int64]
+    partial: NDArray[np.bool_]
+    wanted: NDArray[np.int64]
+    awaited: NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FetchedBlock:
+    """The stored bytes of a block.
+
+    Parameters
+    ----------
+    question
+        What was asked.
+    positions
+        Which chunks of it came with bytes.
+    payloads
+        Those bytes, one item for each of ``positions``.
+    """
+
+    question: BlockQuestion
     positions: NDArray[np.int64]
     payloads: list[bytes]
-    awaited: NDArray[np.int64]
-    partial: NDArray[np.bool_]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -122,6 +138,10 @@ class ArrayReader:
         self.chunk_source = chunk_source
         self._kept = kept
         grid = self.metadata.grid
+        self._grid = grid
+        # None where chunks differ; tiny chunks come in tens of thousands, so this is not asked
+        # of the grid for each.
+        self._chunk_shape = grid.chunk_shape
         self.codecs: ChunkCodecs = variable.codecs
         self.outer_axes = grid_axes(grid)
         self.shards: ShardReads | None = None
@@ -157,7 +177,7 @@ class ArrayReader:
         UnsupportedError
             A codec, data type or grid of the array is not known here.
         """
-        return self.decode(self.fetch(selections)).values
+        return self.decode(self.fetch(self.ask(selections))).values
 
     def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
         """Read the elements ``[lower, upper)``; the errors are those of ``read``."""
@@ -168,8 +188,12 @@ class ArrayReader:
             ]
         )
 
-    def fetch(self, selections: Sequence[DimSelection]) -> FetchedBlock:
-        """Fetch the stored bytes of the chunks that hold the selected elements."""
+    def ask(self, selections: Sequence[DimSelection]) -> BlockQuestion:
+        """Return which chunks hold the product of one selection for each axis.
+
+        Blocks are asked for in the order in which they will be decoded: each one leaves the chunks
+        that it shares with an earlier one to that one.
+        """
         picks = [
             pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
         ]
@@ -182,14 +206,15 @@ class ArrayReader:
             for position in np.flatnonzero(partial).tolist():
                 is_awaited[position] = not self._kept.announce(self._key(coords[position]))
             awaited, wanted = np.flatnonzero(is_awaited), np.flatnonzero(~is_awaited)
-        positions, payloads = self.payloads(coords[wanted])
+        return BlockQuestion(
+            picks=picks, coords=coords, partial=partial, wanted=wanted, awaited=awaited
+        )
+
+    def fetch(self, question: BlockQuestion) -> FetchedBlock:
+        """Fetch the stored bytes of the chunks of a block."""
+        positions, payloads = self.payloads(question.coords[question.wanted])
         return FetchedBlock(
-            picks=picks,
-            coords=coords,
-            positions=wanted[positions],
-            payloads=payloads,
-            awaited=awaited,
-            partial=partial,
+            question=question, positions=question.wanted[positions], payloads=payloads
         )
 
     def present(
@@ -218,45 +243,46 @@ class ArrayReader:
 
     def decode(self, block: FetchedBlock) -> DecodedBlock:
         """Decode the chunks of a block and put them in their places."""
-        shape = tuple(p.length for p in block.picks)
-        counts = [len(p.chunks) for p in block.picks]
-        present = np.zeros(len(block.coords), dtype=bool)
+        asked = block.question
+        shape = tuple(p.length for p in asked.picks)
+        counts = [len(p.chunks) for p in asked.picks]
+        present = np.zeros(len(asked.coords), dtype=bool)
         present[block.positions] = True
         dtype = self.metadata.data_type.numpy
-        if len(block.coords) == 1 and len(block.positions) == 1 and not block.partial[0]:
+        if len(asked.coords) == 1 and len(block.positions) == 1 and not asked.partial[0]:
             # The common case of big chunks: the block is one whole chunk.
-            whole = self.decode_chunk(block.coords[0], block.payloads[0])
+            whole = self.decode_chunk(asked.coords[0], block.payloads[0])
             cell = tuple(slice(0, n) for n in shape)
             values = np.ascontiguousarray(whole[cell]).reshape(shape)
-            return DecodedBlock(values=values, picks=block.picks, present=present)
-        complete = len(block.positions) == len(block.coords)
+            return DecodedBlock(values=values, picks=asked.picks, present=present)
+        complete = len(block.positions) == len(asked.coords)
         values = np.empty(shape, dtype=dtype) if complete else self._filled(shape)
         order = np.unravel_index(block.positions, counts) if counts else ()
         places = zip(*(axis.tolist() for axis in order), strict=True) if counts else iter([()])
         for position, place, payload in zip(
             block.positions.tolist(), places, block.payloads, strict=False
         ):
-            chunk = self.decode_chunk(block.coords[position], payload)
-            if block.partial[position] and self._kept is not None:
-                self._kept.keep(self._key(block.coords[position]), chunk)
-            _place(values, chunk, block.picks, place)
-        if self._kept is not None and len(block.coords) > len(block.positions):
-            self._place_kept(values, block, present, counts)
-        return DecodedBlock(values=values, picks=block.picks, present=present)
+            chunk = self.decode_chunk(asked.coords[position], payload)
+            if asked.partial[position] and self._kept is not None:
+                self._kept.keep(self._key(asked.coords[position]), chunk)
+            _place(values, chunk, asked.picks, place)
+        if self._kept is not None and len(asked.coords) > len(block.positions):
+            self._place_kept(values, asked, present, counts)
+        return DecodedBlock(values=values, picks=asked.picks, present=present)
 
     def _place_kept(
         self,
         values: NDArray[Any],
-        block: FetchedBlock,
+        asked: BlockQuestion,
         present: NDArray[np.bool_],
         counts: list[int],
     ) -> None:
         """Place chunks that earlier blocks fetched, and remember those that do not exist."""
         assert self._kept is not None
-        awaited = set(block.awaited.tolist())
+        awaited = set(asked.awaited.tolist())
         lost = []
-        for position in np.flatnonzero(block.partial & ~present).tolist():
-            key = self._key(block.coords[position])
+        for position in np.flatnonzero(asked.partial & ~present).tolist():
+            key = self._key(asked.coords[position])
             if position not in awaited:
                 self._kept.keep(key, None)
                 continue
@@ -266,17 +292,17 @@ class ArrayReader:
             elif chunk is not None:
                 present[position] = True
                 place = tuple(int(i) for i in np.unravel_index(position, counts))
-                _place(values, chunk, block.picks, place)
+                _place(values, chunk, asked.picks, place)
         if not lost:
             return
         # Dropped for want of room, or not decoded yet: fetch them after all.
-        found, payloads = self.payloads(block.coords[lost])
+        found, payloads = self.payloads(asked.coords[lost])
         for number, payload in zip(found.tolist(), payloads, strict=True):
             position = lost[number]
             present[position] = True
             place = tuple(int(i) for i in np.unravel_index(position, counts))
-            chunk = self.decode_chunk(block.coords[position], payload)
-            _place(values, chunk, block.picks, place)
+            chunk = self.decode_chunk(asked.coords[position], payload)
+            _place(values, chunk, asked.picks, place)
 
     def payloads(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
         """Fetch the stored bytes of (inner) chunks.
@@ -304,15 +330,17 @@ class ArrayReader:
         FormatError
             The bytes are damaged; the error names array and coordinates.
         """
-        place = tuple(coords.tolist())
         try:
             if self.shards is not None:
                 return self.shards.decode(payload)
-            return self.codecs.decode(payload, self.metadata.grid.full_chunk_shape(place))
+            shape = self._chunk_shape
+            if shape is None:
+                shape = self._grid.full_chunk_shape(coords.tolist())
+            return self.codecs.decode(payload, shape)
         except FormatError as error:
             raise FormatError(
                 str(error.facts["problem"]),
-                object_key=f"{self.path} at {list(place)}",
+                object_key=f"{self.path} at {coords.tolist()}",
                 file_type="chunk",
                 field=error.facts.get("field"),
             ) from error
@@ -333,8 +361,8 @@ def _place(
     values: NDArray[Any], chunk: NDArray[Any], picks: list[AxisPick], place: tuple[int, ...]
 ) -> None:
     sources = [p.sources[number] for p, number in zip(picks, place, strict=True)]
-    targets = tuple(p.targets[number] for p, number in zip(picks, place, strict=True))
-    if all(isinstance(source, slice) for source in sources):
+    targets = tuple([p.targets[number] for p, number in zip(picks, place, strict=True)])
+    if all(type(source) is slice for source in sources):
         values[targets] = chunk[tuple(sources)]
         return
     lists = [

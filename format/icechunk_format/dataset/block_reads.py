@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.array_reader import ArrayReader, FetchedBlock
+    from icechunk_format.dataset.array_reader import ArrayReader, BlockQuestion, FetchedBlock
     from icechunk_format.dataset.axis_picks import AxisPick
     from icechunk_format.dataset.blocks import Block
     from icechunk_format.dataset.chunk_axis import ChunkAxis
@@ -60,6 +60,7 @@ class _Piece:
 
     block: Block
     completes: bool = True
+    questions: dict[str, BlockQuestion] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,13 +155,21 @@ class BlockReads:
                 for number, part in enumerate(parts, start=1):
                     yield _Piece(block=part, completes=number == len(parts))
 
+    def _asked_pieces(self, task: ScanTask) -> Iterator[_Piece]:
+        # Taken by the consumer's thread, so blocks share chunks in the order of decoding.
+        for piece in self.pieces(task):
+            for path, places in self._places.items():
+                selections = [piece.block[place] for place in places]
+                piece.questions[path] = self._readers[path].ask(selections)
+            yield piece
+
     def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
         """Read all blocks of the task, ahead of the caller.
 
         Closing the returned generator stops the reading.
         """
         return read_ahead(
-            self.pieces(task),
+            self._asked_pieces(task),
             fetch=self._fetch,
             decode=self._decode,
             cost=lambda piece: block_bytes(piece.block, self._block_arrays),
@@ -169,8 +178,8 @@ class BlockReads:
 
     def _fetch(self, piece: _Piece) -> _Fetched:
         block, fetched = piece.block, _Fetched()
-        for path, places in self._places.items():
-            fetched.arrays[path] = self._readers[path].fetch([block[place] for place in places])
+        for path, question in piece.questions.items():
+            fetched.arrays[path] = self._readers[path].fetch(question)
         for path, places in self._asked.items():
             if path not in fetched.arrays:
                 selections = [block[place] for place in places]

@@ -65,7 +65,7 @@ def check_chunk_rows(variable: Variable, *, decoded: bool) -> None:
     UnsupportedError
         Its elements have no fixed size, or a chunk is too large for one value.
     """
-    data_type = variable.metadata.data_type
+    data_type, codecs = variable.metadata.data_type, variable.codecs
     if not decoded:
         return
     if data_type.numpy.hasobject:
@@ -75,9 +75,8 @@ def check_chunk_rows(variable: Variable, *, decoded: bool) -> None:
             array=variable.path,
             data_type=data_type.name,
         )
-    sharding = variable.codecs.sharding
     grid = variable.metadata.grid
-    shape = sharding.inner_shape if sharding is not None else grid.chunk_shape
+    shape = codecs.sharding.inner_shape if codecs.sharding is not None else grid.chunk_shape
     nbytes = math.prod(shape or ()) * data_type.numpy.itemsize
     if nbytes > _MOST_VALUE_BYTES:
         raise UnsupportedError(

@@ -7,34 +7,25 @@ condition names; it never opens a manifest of a data variable.
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import predicates
-from icechunk_format.dataset.block_option import parse_block
-from icechunk_format.dataset.chunks_layout import check_chunk_rows
 from icechunk_format.dataset.dimension_sets import (
     DimensionSet,
-    choose,
     group_by_dimensions,
     named_variables,
 )
+from icechunk_format.dataset.group_choice import find_group
 from icechunk_format.dataset.planning import PlanRequest, plan_tasks
 from icechunk_format.dataset.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.scan_arrays import ScanArrays
 from icechunk_format.dataset.selection import DimSelection
-from icechunk_format.dataset.table import LAYOUTS, Column, Layout, Table
-from icechunk_format.dataset.table_columns import (
-    CHUNKS_FIELDS,
-    REFS_FIELDS,
-    ColumnFactory,
-    layout_columns,
-    summary_columns,
-)
+from icechunk_format.dataset.table import Layout, Table
+from icechunk_format.dataset.table_builder import TableBuilder
+from icechunk_format.dataset.table_columns import ColumnFactory
 from icechunk_format.dataset.variable import Variable, coordinate_names
-from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.spec.node_path import ROOT, parent, parse_node_path
+from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,8 +42,6 @@ if TYPE_CHECKING:
     from icechunk_format.storage.location import Location
 
 MissingChunks = Literal["fill", "skip"]
-
-_MOST_GROUPS_SHOWN = 20
 
 
 def open_dataset(
@@ -88,7 +77,7 @@ def open_dataset(
     """
     snapshot = repository.snapshot(snapshot_id)
     source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
-    path = _find_group(snapshot, group)
+    path = find_group(snapshot, group)
     return Dataset(
         location=repository.location,
         snapshot_id=snapshot_id,
@@ -217,39 +206,24 @@ class Dataset:
         UnsupportedError
             A selected array uses a data type, codec or grid that is not known here.
         """
-        if layout not in LAYOUTS:
-            raise InvalidInputError(
-                f"layout={layout!r} is not known; choose {', '.join(LAYOUTS)}",
-                found=layout,
-                allowed=LAYOUTS,
-            )
-        if block is not None and layout != "summary":
-            raise InvalidInputError(
-                f"block={block!r} goes with layout=summary, not with layout={layout}",
-                block=block,
-                layout=layout,
-            )
-        if not decoded and layout != "chunks":
-            raise InvalidInputError(
-                f"decoded=false goes with layout=chunks, not with layout={layout}; "
-                "for stored values use decodeCf=false",
-                layout=layout,
-            )
-        factory = ColumnFactory(
+        return TableBuilder(
             self.variables,
-            decode_cf=decode_cf,
-            timestamp_type=timestamp_type,
-            named=variables is not None,
+            self.data_variables,
+            group_path=self.path,
+            factory=ColumnFactory(
+                self.variables,
+                decode_cf=decode_cf,
+                timestamp_type=timestamp_type,
+                named=variables is not None,
+            ),
+        ).build(
+            layout,
+            names=variables,
+            coords=coords,
+            block=block,
+            decoded=decoded,
+            case_sensitive=case_sensitive,
         )
-        if layout in ("chunks", "refs"):
-            if coords:
-                raise InvalidInputError(
-                    f"coords goes with layout=cells; with layout={layout} name the arrays with "
-                    "the option variables",
-                    layout=layout,
-                )
-            return self._array_table(layout, variables, factory, decoded=decoded)
-        return self._cell_table(layout, variables, coords, factory, block, case_sensitive)
 
     def plan(
         self,
@@ -343,91 +317,6 @@ class Dataset:
         )
         return ScanPlan(context=context, tasks=tasks)
 
-    def _cell_table(
-        self,
-        layout: Layout,
-        names: Sequence[str] | None,
-        coords: Sequence[str],
-        factory: ColumnFactory,
-        block: str | None,
-        case_sensitive: bool,
-    ) -> Table:
-        candidates = (
-            self.data_variables
-            if names is None
-            else named_variables(names, self.variables, self.path)
-        )
-        chosen, variables = choose(candidates, named=names is not None, group_path=self.path)
-        asked = named_variables(coords, self.variables, self.path)
-        columns = factory.of_cells(chosen, variables, asked, case_sensitive=case_sensitive)
-        paths = tuple(variable.path for variable in variables)
-        table = Table(
-            layout=layout,
-            dims=chosen.dims,
-            sizes=chosen.sizes,
-            columns=columns,
-            arrays=paths,
-            value_columns=columns,
-        )
-        if layout == "cells":
-            return table
-        return replace(
-            table,
-            columns=summary_columns(columns, case_sensitive=case_sensitive),
-            block=parse_block(block or "", chosen.dims),
-        )
-
-    def _array_table(
-        self,
-        layout: Layout,
-        names: Sequence[str] | None,
-        factory: ColumnFactory,
-        *,
-        decoded: bool,
-    ) -> Table:
-        if names is not None:
-            arrays = named_variables(names, self.variables, self.path)
-        else:
-            arrays = self.data_variables if layout == "chunks" else list(self.variables.values())
-        if layout == "chunks":
-            for variable in arrays:
-                try:
-                    variable.codecs  # noqa: B018 - raises where a codec is missing
-                    check_chunk_rows(variable, decoded=decoded)
-                except UnsupportedError as error:
-                    if names is not None:
-                        raise
-                    others = ",".join(v.name for v in arrays if v is not variable)
-                    raise UnsupportedError(
-                        f"{error.message}\nTo read the other arrays, name them: variables={others}",
-                        **error.facts,
-                    ) from error
-        sizes: dict[str, set[int]] = {}
-        for variable in arrays:
-            for dim, size in variable.dimensions:
-                sizes.setdefault(dim, set()).add(size)
-        # A dimension of two sizes cannot be selected on; its arrays are still listed.
-        single = {dim: min(found) for dim, found in sizes.items() if len(found) == 1}
-        fields = CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS
-        return Table(
-            layout=layout,
-            dims=tuple(single),
-            sizes=tuple(single.values()),
-            columns=layout_columns(fields),
-            arrays=tuple(variable.path for variable in arrays),
-            value_columns=tuple(self._label_columns(single, factory)),
-            decoded=decoded,
-        )
-
-    def _label_columns(self, sizes: Mapping[str, int], factory: ColumnFactory) -> list[Column]:
-        columns = []
-        for dim, size in sizes.items():
-            labels = self.variables.get(dim)
-            fits = labels is None or not labels.is_dimension_coordinate or labels.shape == (size,)
-            if fits:
-                columns.append(factory.of_dimension(dim, size))
-        return columns
-
     def _labels(self, table: Table, dim: str) -> pa.Array:
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
@@ -471,46 +360,4 @@ def _light(table: Table) -> Table:
         table,
         columns=tuple(replace(column, metadata={}) for column in table.columns),
         value_columns=tuple(replace(column, metadata={}) for column in table.value_columns),
-    )
-
-
-def _find_group(snapshot: Snapshot, group: str | None) -> NodePath:
-    with_arrays = sorted(
-        {
-            found
-            for node in snapshot.nodes
-            if node.array is not None and (found := parent(node.path)) is not None
-        }
-    )
-    if group is None:
-        if ROOT in with_arrays or not with_arrays:
-            return ROOT
-        if len(with_arrays) == 1:
-            return with_arrays[0]
-        shown = ", ".join(with_arrays[:_MOST_GROUPS_SHOWN])
-        more = len(with_arrays) - _MOST_GROUPS_SHOWN
-        raise InvalidInputError(
-            f"{len(with_arrays)} groups have arrays: {shown}"
-            + (f" and {more} more" if more > 0 else "")
-            + f"; choose one with the option group, for instance group={with_arrays[0]}",
-            groups=tuple(with_arrays),
-        )
-    path = parse_node_path("/" + group.strip("/"))
-    node = snapshot.node(path)
-    if node is not None and node.array is None:
-        return path
-    if node is not None:
-        above = parent(path) or ROOT
-        raise InvalidInputError(
-            f"{path} is an array; read it with group={above} and "
-            f"variables={path.rpartition('/')[2]}",
-            group=path,
-        )
-    groups = [str(n.path) for n in snapshot.nodes if n.array is None]
-    near = get_close_matches(path, groups, n=_MOST_GROUPS_SHOWN, cutoff=0.0)
-    raise NotFoundError(
-        f"there is no group {path}; there are {', '.join(near) or 'no groups'}",
-        kind="node",
-        name=str(path),
-        existing=tuple(near),
     )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.selection import DimSelection
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000
+# A chunk takes at least as long as this many rows, however few it has.
+CHUNK_COST_IN_ROWS = 100
 # Spark spends about 60 ms on a task and the driver keeps one record for each, so without an
 # explicit size the tasks grow instead of becoming more than about this many.
 MAX_DEFAULT_TASKS = 100_000
@@ -56,16 +58,20 @@ class Cuts:
     rows: NDArray[np.int64]
 
 
-def rows_target(total_rows: int, rows_per_partition: int | None) -> int:
+def rows_target(
+    total_rows: int, rows_per_partition: int | None, *, chunk_rows: int = CHUNK_COST_IN_ROWS
+) -> int:
     """Return the wanted number of rows of a task.
 
-    An explicit number is kept. The default grows with the selection, so that there are about
+    An explicit number is kept. The default is smaller where chunks have so few rows that fetching
+    them is the work, and it grows with the selection, so that there are about
     ``MAX_DEFAULT_TASKS`` tasks at most; a cut lands between a quarter of the target and the
     target, hence the factor.
     """
     if rows_per_partition is not None:
         return rows_per_partition
-    return max(DEFAULT_ROWS_PER_PARTITION, -(-total_rows * 4 // MAX_DEFAULT_TASKS))
+    usual = DEFAULT_ROWS_PER_PARTITION * min(chunk_rows, CHUNK_COST_IN_ROWS) // CHUNK_COST_IN_ROWS
+    return max(1, usual, -(-total_rows * 4 // MAX_DEFAULT_TASKS))
 
 
 def selected_rows(selections: Sequence[DimSelection]) -> int:
@@ -126,14 +132,10 @@ def cut(
     if not len(boxes):
         return none
     small = rows <= target
-    pieces, piece_rows = [boxes[small]], [rows[small]]
-    pieces_in_all = int(small.sum())
-    for box, count in zip(boxes[~small], rows[~small].tolist(), strict=True):
-        part, part_rows, number = _cut_box(box, count, selections, axes, target, pieces_in_all)
-        pieces.append(part)
-        piece_rows.append(part_rows)
-        pieces_in_all += number
-    boxes, rows = np.concatenate(pieces), np.concatenate(piece_rows)
+    cut_boxes = _cut_boxes(boxes[~small], rows[~small], selections, axes, target, int(small.sum()))
+    boxes = np.concatenate([boxes[small], cut_boxes])
+    rows = np.concatenate([rows[small], _count_rows(cut_boxes, selections)])
+    boxes, rows = boxes[rows > 0], rows[rows > 0]
     order = _c_order(boxes)
     return Cuts(boxes=boxes[order], rows=rows[order])
 
@@ -205,50 +207,88 @@ def _count_between(bounds: NDArray[np.int64], selection: DimSelection) -> NDArra
     return np.asarray(ends[:, 1] - ends[:, 0], dtype=np.int64)
 
 
-def _cut_box(
-    box: NDArray[np.int64],
-    rows: int,
+class _CutAxis:
+    """The chunks along one dimension at which boxes may be cut, numbered without gaps.
+
+    Along a dimension with selected indices only chunks that hold one have a number, so that cuts
+    share out what is selected.
+    """
+
+    def __init__(self, axis: ChunkAxis, selection: DimSelection) -> None:
+        self._axis = axis
+        self._chosen: NDArray[np.int64] | None = None
+        if selection.indices is not None:
+            self._chosen = np.unique(axis.chunk_of(selection.indices))
+
+    def numbers(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers ``[first, last)`` of the chunks that meet each range of elements."""
+        first, last = self._axis.chunk_of(bounds[:, 0]), self._axis.chunk_of(bounds[:, 1] - 1)
+        if self._chosen is None:
+            return first, last + 1
+        return (
+            np.searchsorted(self._chosen, first),
+            np.searchsorted(self._chosen, last, side="right"),
+        )
+
+    def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first element of each chunk by its number; one past the last is allowed."""
+        if self._chosen is None:
+            return self._axis.start_of(numbers)
+        return self._axis.start_of(np.append(self._chosen, self._axis.count)[numbers])
+
+
+def _cut_boxes(
+    boxes: Boxes,
+    rows: NDArray[np.int64],
     selections: Sequence[DimSelection],
     axes: Sequence[ChunkAxis],
     target: int,
-    pieces_before: int,
-) -> tuple[Boxes, NDArray[np.int64], int]:
-    """Cut one box; along a dimension with selected indices only chunks that hold one count."""
-    chosen: list[NDArray[np.int64] | None] = []
-    ranges: list[tuple[int, int]] = []
-    for (start, stop), selection, axis in zip(box.tolist(), selections, axes, strict=True):
-        if selection.indices is None:
-            chosen.append(None)
-            ranges.append(axis.chunk_range(start, stop))
-        else:
-            first, last = np.searchsorted(selection.indices, (start, stop))
-            chunks = np.unique(axis.chunk_of(selection.indices[first:last]))
-            chosen.append(chunks)
-            ranges.append((0, len(chunks)))
-    steps = regions.steps_along([last - first for first, last in ranges], rows, target)
-    pieces = 1
-    for step, (first, last) in zip(steps, ranges, strict=True):
-        pieces *= -(-(last - first) // step)
-    if pieces_before + pieces > MAX_TASKS:
+    others: int,
+) -> Boxes:
+    """Cut all boxes at once; pieces may turn out to hold nothing that is selected."""
+    if not len(boxes):
+        return boxes
+    ndim = len(axes)
+    cut_axes = [_CutAxis(axis, s) for axis, s in zip(axes, selections, strict=True)]
+    firsts, lasts = np.empty((2, len(boxes), ndim), dtype=np.int64)
+    for number, axis in enumerate(cut_axes):
+        firsts[:, number], lasts[:, number] = axis.numbers(boxes[:, number])
+    steps = _steps(np.maximum(lasts - firsts, 1), rows, target)
+    pieces = np.maximum(-(-(lasts - firsts) // steps), 1)
+    if float(np.prod(pieces.astype(np.float64), axis=1).sum()) + others > MAX_TASKS:
         raise InvalidInputError(
             f"rowsPerPartition={target} would cut the selection into more than {MAX_TASKS:,} "
             "partitions; raise it, leave it out, or select less",
             rows_per_partition=target,
         )
-    bounds: list[NDArray[np.int64]] = []
-    for number, (step, (first, last)) in enumerate(zip(steps, ranges, strict=True)):
-        starts = np.arange(first, last, step, dtype=np.int64)
-        chunks_chosen = chosen[number]
-        if chunks_chosen is None:
-            edges = axes[number].start_of(np.append(starts, last))
-        else:
-            # Up to the next piece's first chunk: what lies between holds no selected index.
-            edges = np.append(axes[number].start_of(chunks_chosen[starts]), box[number, 1])
-        edges = np.clip(edges, box[number, 0], box[number, 1])
-        edges[0], edges[-1] = box[number]
-        bounds.append(np.stack([edges[:-1], edges[1:]], axis=-1))
-    counts = [_count_between(b, s) for b, s in zip(bounds, selections, strict=True)]
-    index = np.indices([len(b) for b in bounds]).reshape(len(bounds), -1)
-    cut_boxes = np.stack([b[i] for b, i in zip(bounds, index, strict=True)], axis=1)
-    cut_rows = np.prod([c[i] for c, i in zip(counts, index, strict=True)], axis=0, dtype=np.int64)
-    return cut_boxes[cut_rows > 0], cut_rows[cut_rows > 0], pieces
+    totals = np.prod(pieces, axis=1)
+    owner = np.repeat(np.arange(len(boxes)), totals)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(totals) - totals, totals)
+    cut_boxes = np.empty((len(owner), ndim, 2), dtype=np.int64)
+    for number in reversed(range(ndim)):
+        place, piece = np.divmod(place, pieces[owner, number])
+        low = firsts[owner, number] + piece * steps[owner, number]
+        high = np.minimum(low + steps[owner, number], lasts[owner, number])
+        box = boxes[owner, number]
+        # Between two pieces lies nothing that is selected, so each one reaches up to the next.
+        cut_boxes[:, number, 0] = np.where(piece == 0, box[:, 0], cut_axes[number].starts(low))
+        cut_boxes[:, number, 1] = np.where(
+            high >= lasts[owner, number], box[:, 1], cut_axes[number].starts(high)
+        )
+    return cut_boxes
+
+
+def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+    """Choose the steps of many boxes, each as ``regions.steps_along`` does for one."""
+    steps = counts.copy()
+    left = rows.astype(np.float64)
+    active = left > target
+    for axis in range(counts.shape[1]):
+        per_step = left / counts[:, axis]
+        fitting = np.clip(target // np.maximum(per_step, 1e-300), 1, counts[:, axis])
+        pieces = np.ceil(counts[:, axis] / fitting)
+        chosen = np.ceil(counts[:, axis] / pieces).astype(np.int64)
+        steps[active, axis] = chosen[active]
+        left = np.where(active, per_step, left)
+        active &= (fitting < 2) & (left > target)
+    return steps

@@ -94,10 +94,12 @@ def plan_tasks(request: PlanRequest) -> list[ScanTask]:
 
 def _plan_cells(request: PlanRequest) -> list[ScanTask]:
     selections = _table_selections(request)
-    target = partitioning.rows_target(
-        partitioning.selected_rows(selections), request.rows_per_partition
-    )
     lead = leading_variable(request.variables, request.manifest_files)
+    target = partitioning.rows_target(
+        partitioning.selected_rows(selections),
+        request.rows_per_partition,
+        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
+    )
     cuts = partitioning.cut(
         selections=selections,
         extents=_element_extents(lead, request.table),
@@ -114,10 +116,12 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
 def _plan_summary(request: PlanRequest) -> list[ScanTask]:
     table = request.table
     selections = _table_selections(request)
-    target = partitioning.rows_target(
-        partitioning.selected_rows(selections), request.rows_per_partition
-    )
     lead = leading_variable(request.variables, request.manifest_files)
+    target = partitioning.rows_target(
+        partitioning.selected_rows(selections),
+        request.rows_per_partition,
+        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
+    )
     axes = block_axes(table, request.variables, lead)
     extents = _widened(_element_extents(lead, table), axes)
     others = [
@@ -141,11 +145,8 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
     for variable in request.variables:
         axes = chunk_axes(variable)
         selections = chunk_selections(variable, request.selections, axes)
-        per_chunk = 1
-        for axis in axes:
-            per_chunk *= _typical_step(axis)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
-        target = max(1, CHUNKS_TASK_BYTES // (item * per_chunk))
+        target = max(1, CHUNKS_TASK_BYTES // (item * _chunk_cells(axes)))
         if request.rows_per_partition is not None:
             target = request.rows_per_partition
         cuts = partitioning.cut(
@@ -234,8 +235,12 @@ def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
     return widened
 
 
-def _typical_step(axis: ChunkAxis) -> int:
-    return axis.step if axis.edges is None else max(1, -(-axis.size // max(1, axis.count)))
+def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
+    """Return the cells of a chunk; of a rectilinear grid, of an average one."""
+    cells = 1
+    for axis in axes:
+        cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
+    return cells
 
 
 def _fewest_rows(selections: Sequence[DimSelection], rows_per_partition: int | None) -> int:
@@ -277,7 +282,7 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
 
 
 def _tasks(grouped: partitioning.GroupedCuts) -> list[ScanTask]:
-    flat = grouped.boxes.reshape(len(grouped.boxes), -1)
+    flat = grouped.boxes.reshape(len(grouped.boxes), 2 * grouped.boxes.shape[1])
     records = np.concatenate([grouped.owners[:, None], flat], axis=1).tolist()
     parts = [tuple(record) for record in records]
     firsts = grouped.firsts.tolist()
