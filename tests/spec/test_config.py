@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, UnsupportedError
@@ -321,6 +321,7 @@ def test_yaml_of_absurd_size_is_refused_unread() -> None:
         decode_yaml_config(b"#" * (5 * 1024 * 1024))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_damaged_yaml_only_gives_format_errors(data: st.DataObject) -> None:
     raw = bytearray(YAML.encode())

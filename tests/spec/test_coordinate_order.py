@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
@@ -26,6 +26,7 @@ def ordered(coords: np.ndarray) -> np.ndarray:
     return np.asfortranarray(coords[sorting_rows(coords)])
 
 
+@settings(deadline=None)
 @given(coordinate_lists())
 def test_sorting_gives_each_coordinate_once_in_tuple_order(coords: np.ndarray) -> None:
     rows = sorting_rows(coords)
@@ -37,6 +38,7 @@ def test_sorting_gives_each_coordinate_once_in_tuple_order(coords: np.ndarray) -
     assert is_sorted(coords) == (everything == kept)
 
 
+@settings(deadline=None)
 @given(coordinate_lists(), st.data())
 def test_found_rows_hold_what_was_asked_for(coords: np.ndarray, data: st.DataObject) -> None:
     coords = ordered(coords)
@@ -49,6 +51,7 @@ def test_found_rows_hold_what_was_asked_for(coords: np.ndarray, data: st.DataObj
     assert found.tolist() == [held.index(w) if w in held else -1 for w in wanted]
 
 
+@settings(deadline=None)
 @given(coordinate_lists(), st.data())
 def test_a_box_holds_the_same_rows_as_a_scan(coords: np.ndarray, data: st.DataObject) -> None:
     coords = ordered(coords)

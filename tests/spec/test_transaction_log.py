@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
@@ -59,6 +59,7 @@ LISTS = (
 )
 
 
+@settings(deadline=None)
 @given(logs())
 def test_what_was_written_comes_back_in_order(log: TransactionLog) -> None:
     found = transaction_log.decode(transaction_log.encode(log))

@@ -36,11 +36,13 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_flexbuffers_give_back_what_was_put_in(value: Any) -> None:
     assert decode_flexbuffer(encode_flexbuffer(value)) == value
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_msgpack_gives_back_what_was_put_in(value: Any) -> None:
     assert decode_msgpack(encode_msgpack(value)) == value
@@ -59,6 +61,7 @@ library_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(library_values)
 def test_the_flatbuffers_library_reads_our_flexbuffers(value: Any) -> None:
     assert library.Loads(bytearray(encode_flexbuffer(value))) == value
@@ -129,7 +132,7 @@ def test_types_that_only_other_writers_use_are_read() -> None:
 
 
 @given(json_values.filter(lambda v: isinstance(v, dict | list)), st.data())
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 def test_damaged_flexbuffers_only_give_format_errors(value: Any, data: st.DataObject) -> None:
     raw = bytearray(encode_flexbuffer(value))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -140,7 +143,7 @@ def test_damaged_flexbuffers_only_give_format_errors(value: Any, data: st.DataOb
 
 
 @given(st.binary(max_size=80))
-@settings(max_examples=500)
+@settings(deadline=None, max_examples=500)
 def test_arbitrary_bytes_only_give_format_errors(raw: bytes) -> None:
     for decode in (decode_flexbuffer, decode_msgpack):
         with contextlib.suppress(FormatError):

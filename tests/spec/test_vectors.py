@@ -95,11 +95,13 @@ def text_at(payload: bytes, start: Any, length: Any) -> str:
     return payload[int(start) : int(start) + int(length)].decode()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 4).flatmap(rows_of))
 def test_columns_equal_the_rows_that_the_library_wrote(rows: list[Row]) -> None:
     assert read_columns(write_with_the_library(rows)) == rows
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 3))
 def test_any_number_of_different_vtables_is_read(count: int, gap: int) -> None:
     # Each table has its own vtable, more than the ones found by elimination.
@@ -168,12 +170,14 @@ full_rows = st.integers(0, 4).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(full_rows)
 def test_assembled_rows_come_back(case: tuple[int, list[Any]]) -> None:
     ndim, rows = case
     assert read_columns(assemble(rows, ndim)) == rows
 
 
+@settings(deadline=None)
 @given(full_rows)
 def test_the_library_reads_assembled_rows(case: tuple[int, list[Any]]) -> None:
     ndim, rows = case
@@ -224,7 +228,7 @@ def test_sharing_cannot_hide_from_the_limit_of_readers() -> None:
 
 
 @given(rows_of(2).filter(bool), st.data())
-@settings(max_examples=400)
+@settings(deadline=None, max_examples=400)
 def test_damage_only_gives_format_errors(rows: list[Row], data: st.DataObject) -> None:
     payload = bytearray(write_with_the_library(rows))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -270,6 +274,7 @@ def test_a_missing_required_field_is_named() -> None:
     assert caught.value.facts["field"] == "rows.index"
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=30))
 def test_ranges_of_any_lengths_are_copied(parts: list[bytes]) -> None:
     source = np.frombuffer(b"".join(parts), dtype=np.uint8)

@@ -178,12 +178,22 @@ class Tables:
         Name of the list, the prefix of field names in error texts.
     """
 
-    __slots__ = ("_codes", "_field", "_table_sizes", "_vtable_sizes", "_vtables", "positions", "r")
+    __slots__ = (
+        "_codes",
+        "_field",
+        "_slots",
+        "_table_sizes",
+        "_vtable_sizes",
+        "_vtables",
+        "positions",
+        "r",
+    )
 
     def __init__(self, reader: VectorReader, positions: NDArray[np.int64], field: str) -> None:
         self.r = reader
         self.positions = positions
         self._field = field
+        self._slots: dict[int, NDArray[np.int64]] = {}
         vtables = positions - reader.numbers(positions, "<i4", field)
         self._vtables, self._codes = _number_vtables(vtables)
         sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
@@ -208,10 +218,14 @@ class Tables:
     def _offsets(self, slot: int, size: int, name: str) -> NDArray[np.int64]:
         """Offset of a field in its table for each vtable; 0 where the vtable lacks it."""
         field = f"{self._field}.{name}"
-        entry = _VTABLE_HEADER + 2 * slot
-        offsets = np.zeros(self._vtables.shape, dtype=np.int64)
-        known = np.flatnonzero(self._vtable_sizes >= entry + 2)
-        offsets[known] = self.r.numbers(self._vtables[known] + entry, "<u2", field)
+        offsets = self._slots.get(slot)
+        if offsets is None:
+            entry = _VTABLE_HEADER + 2 * slot
+            offsets = np.zeros(self._vtables.shape, dtype=np.int64)
+            known = np.flatnonzero(self._vtable_sizes >= entry + 2)
+            if known.size:
+                offsets[known] = self.r.numbers(self._vtables[known] + entry, "<u2", field)
+            self._slots[slot] = offsets
         is_bad = (offsets != 0) & ((offsets < _OFFSET_SIZE) | (offsets + size > self._table_sizes))
         if is_bad.any():
             self.r.fail("the field lies outside its table", field)
