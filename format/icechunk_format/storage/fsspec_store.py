@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import secrets as random_secrets
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from icechunk_format.errors import ReadOnlyError, UnsupportedError
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.storage.fsspec_files import open_file_system
 from icechunk_format.storage.protocol import (
     NO_ATTRIBUTES,
     OVERWRITE,
@@ -54,21 +54,19 @@ from icechunk_format.storage.retry import (
     Failure,
     FailureKind,
     RequestFailedError,
-    call_with_retries,
-    error_of,
     failure_of_status,
     safe_reason,
 )
+from icechunk_format.storage.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icechunk_format.storage.address import Address
     from icechunk_format.storage.options import StorageOptions
 
 T = TypeVar("T")
 
-_OURS: Final = ("concurrency", "max_gap_bytes", "max_retries", "single_writer")
 _STAGED: Final = ".storage-staged-"
 _TRIES_FOR_ONE_STATE: Final = 5
 _conditional_lock = threading.Lock()
@@ -80,30 +78,11 @@ def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
     Raises
     ------
     UnsupportedError
-        The package that brings the file system is not installed, or there is none.
-    InvalidInputError
-        The file system does not take one of the options.
+        The package that brings the file system is not installed, there is none, or it does not
+        take one of the options.
     """
-    # Imported here because it takes a quarter of a second, and most locations do without it.
-    import fsspec.core
-
-    arguments = _arguments(address, options)
     secrets = [value for value in options.values() if len(value) >= 4]
-    url = f"file://{address.path}" if address.kind == "local" else address.url
-    try:
-        file_system, path = fsspec.core.url_to_fs(
-            url, skip_instance_cache=address.kind != "memory", use_listings_cache=False, **arguments
-        )
-    except ImportError as error:
-        raise UnsupportedError(
-            f"{address.shown_url} needs a package that is not installed: "
-            f"{safe_reason(str(error), secrets)}"
-        ) from None
-    except Exception as error:
-        reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
-        raise UnsupportedError(
-            f"fsspec cannot open {address.shown_url}: {reason}; check the URL and the options"
-        ) from None
+    file_system, path = open_file_system(address, options, secrets)
     return FsspecStorage(
         file_system,
         root=path,
@@ -115,42 +94,6 @@ def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
         max_retries=options.number("max_retries", DEFAULT_RETRIES),
         secrets=secrets,
     )
-
-
-def _arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
-    given = {name: value for name, value in options.items() if name not in _OURS}
-    if address.kind == "http":
-        return {}
-    if address.kind == "gs":
-        token = "anon" if options.flag("anon") else given.get("token")
-        parsed: Any = json.loads(token) if token and token.lstrip().startswith("{") else token
-        names = {"project": given.get("project"), "endpoint_url": given.get("endpoint_url")}
-        return {name: value for name, value in {"token": parsed, **names}.items() if value}
-    if address.kind == "az":
-        if address.account is not None:
-            given.setdefault("account_name", address.account)
-        for name in ("timeout", "allow_http", "allow_invalid_certificates", "endpoint_url"):
-            given.pop(name, None)
-        return {**given, "anon": options.flag("anon")}
-    if address.kind == "local":
-        return {"auto_mkdir": True}
-    return {name: _typed(name, value) for name, value in given.items()}
-
-
-_NEVER_NUMBERS: Final = ("password", "passphrase", "secret", "token", "key", "user")
-
-
-def _typed(name: str, value: str) -> Any:
-    """Return an option for an unknown file system: JSON where it is JSON, text otherwise.
-
-    Passwords and the like stay text even when they are digits.
-    """
-    if any(word in name.lower() for word in _NEVER_NUMBERS):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 class FsspecStorage:
@@ -187,27 +130,31 @@ class FsspecStorage:
     ) -> None:
         self._files = file_system
         self._root = root.rstrip("/")
-        self._root_url = root_url
-        self._kind = kind
+        self._server = Server(
+            root_url=root_url,
+            kind=kind,
+            classify=classify,
+            secrets=tuple(secrets),
+            backoff=Backoff(max_retries=max_retries),
+            conditional_backoff=Backoff(max_retries=max_retries),
+        )
         self._max_gap = max_gap
         self._concurrency = concurrency
-        self._backoff = Backoff(max_retries=max_retries)
-        self._secrets = tuple(secrets)
         protocols = file_system.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         self._is_local = bool(names & {"file", "local"})
         self._can_compare = single_writer or "memory" in names
 
     def __repr__(self) -> str:
-        return f"FsspecStorage({self._root_url!r})"
+        return f"FsspecStorage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
-        return self._root_url
+        return self._server.root_url
 
     @property
     def is_read_only(self) -> bool:
-        return self._kind == "http"
+        return self._server.is_read_only
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
@@ -219,12 +166,12 @@ class FsspecStorage:
         path = self._path(key)
         data = b""
         for _ in range(_TRIES_FOR_ONE_STATE):
-            before = self._call("read", key, lambda: self._files.info(path))
-            data = self._call("read", key, lambda: self._files.cat_file(path, start, end))
-            after = self._call("read", key, lambda: self._files.info(path))
+            before = self._info("read", key)
+            data = self._server.call("read", key, lambda: self._files.cat_file(path, start, end))
+            after = self._info("read", key)
             if _etag(before) == _etag(after):
                 break
-        check_length(read, len(data), self._root_url)
+        check_length(read, len(data), self.root_url)
         whole = start is None and end is None
         return Fetched(
             data=bytes(data),
@@ -234,23 +181,20 @@ class FsspecStorage:
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         plan = plan_reads(requests, max_gap=self._max_gap)
-        known: dict[str, Any] = {}
+        known: dict[str, Mapping[str, Any]] = {}
         for read in plan.reads:
             if read.if_match is None and read.if_unmodified_since is None:
                 continue
-            if read.key not in known:
-                path = self._path(read.key)
-                known[read.key] = self._call("read", read.key, lambda p=path: self._files.info(p))  # type: ignore[misc]
-            info = known[read.key]
-            modified = _modified(info)
-            check_unchanged(read, etag=_etag(info), modified_at=modified.timestamp())
+            info = known.get(read.key) or self._info("read", read.key)
+            known[read.key] = info
+            check_unchanged(read, etag=_etag(info), modified_at=_modified(info).timestamp())
         ranges = [
             (-read.suffix, None) if read.suffix is not None else (read.start, read.end)
             for read in plan.reads
         ]
         if not plan.reads:
             return plan.assemble([])
-        answers = self._call(
+        answers = self._server.call(
             "read",
             plan.reads[0].key,
             lambda: self._files.cat_ranges(
@@ -270,21 +214,26 @@ class FsspecStorage:
         if isinstance(answer, BaseException):
             path = self._path(read.key)
             first = -read.suffix if read.suffix is not None else read.start
-            answer = self._call(
+            answer = self._server.call(
                 "read", read.key, lambda: self._files.cat_file(path, first, read.end)
             )
         data = bytes(answer)
-        check_length(read, len(data), self._root_url)
+        check_length(read, len(data), self.root_url)
         return data
+
+    def _info(self, action: str, key: str) -> Mapping[str, Any]:
+        path = self._path(key)
+        info: Mapping[str, Any] = self._server.call(action, key, lambda: self._files.info(path))
+        return info
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            info = self._attempt(lambda: self._files.info(path))
+            info = self._server.attempt(lambda: self._files.info(path))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING:
                 return None
-            raise self._error(error.failure, "look at", key) from None
+            raise self._server.error(error.failure, "look at", key) from None
         return _object_info(key, info) if info["type"] == "file" else None
 
     # Writing
@@ -298,12 +247,12 @@ class FsspecStorage:
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> Written | Lost:
         path = self._path(key)
-        self._refuse_writing(key)
+        self._server.refuse_writing(key)
         if isinstance(condition, Overwrite):
             return Written(version=self._write(key, path, data))
         if not self._can_compare:
             raise UnsupportedError(
-                f"object {key!r} below {self._root_url} cannot be written conditionally through "
+                f"object {key!r} below {self.root_url} cannot be written conditionally through "
                 "fsspec, so two writers could overwrite one another; use a local path, s3://, "
                 "gs:// or az:// with storage.client=auto, or set storage.single_writer=true if "
                 "only one process ever writes",
@@ -336,8 +285,8 @@ class FsspecStorage:
             self._files.pipe_file(staged, data)
             self._files.mv(staged, path)
 
-        self._call("write", key, write)
-        return _version(self._call("write", key, lambda: self._files.info(path)), data)
+        self._server.call("write", key, write)
+        return _version(self._info("write", key), data)
 
     def put_many(
         self,
@@ -345,16 +294,16 @@ class FsspecStorage:
         *,
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> list[ObjectVersion]:
-        self._refuse_writing("")
+        self._server.refuse_writing()
         return [self._write(key, self._path(key), data) for key, data in items]
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        self._refuse_writing("")
+        self._server.refuse_writing()
         failures: list[DeleteFailure] = []
         for key in keys:
             path = self._path(key)
             try:
-                self._attempt(lambda p=path: self._files.rm_file(p))  # type: ignore[misc]
+                self._server.attempt(lambda p=path: self._files.rm_file(p))  # type: ignore[misc]
             except RequestFailedError as error:
                 if error.failure.kind is not FailureKind.MISSING:
                     failures.append(DeleteFailure(key=key, reason=error.failure.reason))
@@ -364,46 +313,16 @@ class FsspecStorage:
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
         check_key(target)
-        self._refuse_writing(target)
+        self._server.refuse_writing(target)
         fetched = self.get(source)
         if source_version is not None and fetched.version.etag != source_version.etag:
             return Lost()
         return self.put(target, fetched.data)
 
-    # Errors
-
-    def _attempt(self, operation: Callable[[], T]) -> T:
-        return call_with_retries(operation, self._classify, backoff=self._backoff)
-
-    def _call(self, action: str, key: str, operation: Callable[[], T]) -> T:
-        try:
-            return self._attempt(operation)
-        except RequestFailedError as error:
-            raise self._error(error.failure, action, key) from None
-
-    def _classify(self, error: Exception) -> Failure:
-        return classify(error, self._secrets)
-
-    def _error(self, failure: Failure, action: str, key: str) -> Exception:
-        return error_of(failure, action=action, key=key, root_url=self._root_url, kind=self._kind)
-
-    def _refuse_writing(self, key: str) -> None:
-        if self.is_read_only:
-            what = f"object {key!r} below " if key else ""
-            raise ReadOnlyError(
-                f"{what}{self._root_url} cannot be written: HTTP servers are read only here; "
-                "write to the object store behind it",
-                key=key,
-            )
-
     # Listing; last, because inside the class the name hides the type.
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        if self._kind == "http":
-            raise UnsupportedError(
-                f"{self._root_url} cannot be listed: HTTP has no listing; "
-                "open what you need by its name, or use the object store behind it"
-            )
+        self._server.refuse_listing()
         folder, _ = split_prefix(prefix)
         return self._walk(f"{self._root}/{folder}".rstrip("/"), prefix)
 
@@ -413,11 +332,11 @@ class FsspecStorage:
         base = f"{self._root}/".lstrip("/")
         while True:
             try:
-                step = self._attempt(lambda: next(walk, None))
+                step = self._server.attempt(lambda: next(walk, None))
             except RequestFailedError as error:
                 if error.failure.kind is FailureKind.MISSING:
                     return
-                raise self._error(error.failure, "list", "") from None
+                raise self._server.error(error.failure, "list", "") from None
             if step is None:
                 return
             for info in step[2].values():

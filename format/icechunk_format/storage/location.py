@@ -90,6 +90,8 @@ class Location:
         return f"Location({str(self)!r}, client={self.client!r}, options={self.options!r})"
 
 
+_MAX_OPENED: Final = 256
+
 _opened: dict[tuple[int, Location, int], Storage] = {}
 
 
@@ -102,6 +104,9 @@ def open_storage(location: Location) -> Storage:
     key = (os.getpid(), location, _environment_mark(location))
     storage = _opened.get(key)
     if storage is None:
+        if len(_opened) >= _MAX_OPENED:
+            # Renewed credentials make new locations for ever; whoever holds a storage keeps it.
+            _opened.clear()
         storage = _opened.setdefault(key, _make(location))
     return storage
 

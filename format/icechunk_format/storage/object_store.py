@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import obstore
 import obstore.exceptions
 
-from icechunk_format.errors import InvalidInputError, ReadOnlyError, StorageError, UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.concurrency import WorkerThreads
 from icechunk_format.storage.obstore_clients import ObstoreClients, make_clients
 from icechunk_format.storage.protocol import (
@@ -46,24 +46,23 @@ from icechunk_format.storage.ranges import (
     DEFAULT_MAX_GAP,
     check_length,
     check_unchanged,
-    modified_error,
     plan_reads,
     quoted,
     unquoted,
 )
 from icechunk_format.storage.retry import (
+    DEFAULT_RETRIES,
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
-    call_with_retries,
-    error_of,
     failure_of_status,
     safe_reason,
 )
+from icechunk_format.storage.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icechunk_format.storage.address import Address
     from icechunk_format.storage.options import StorageOptions
@@ -104,6 +103,7 @@ def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorag
     return ObjectStoreStorage(
         make_clients(address, options),
         root_url=address.shown_url,
+        max_retries=options.number("max_retries", DEFAULT_RETRIES),
         # An HTTP client has the path in its URL.
         prefix="" if address.kind == "http" else address.root_prefix,
         kind=address.kind,
@@ -129,6 +129,8 @@ class ObjectStoreStorage:
         Requests in flight at once.
     max_gap
         Bytes between two ranges that are read rather than asked for apart.
+    max_retries
+        How often a throttled conditional write is sent again.
     """
 
     def __init__(
@@ -140,24 +142,32 @@ class ObjectStoreStorage:
         kind: str,
         concurrency: int = DEFAULT_CONCURRENCY,
         max_gap: int = DEFAULT_MAX_GAP,
+        max_retries: int = DEFAULT_RETRIES,
     ) -> None:
         self._clients = clients
-        self._root_url = root_url
+        self._server = Server(
+            root_url=root_url,
+            kind=kind,
+            endpoint=clients.server,
+            classify=classify,
+            secrets=clients.secrets,
+            backoff=_ONCE_MORE,
+            conditional_backoff=Backoff(max_retries=max_retries),
+        )
         self._prefix = prefix
-        self._kind = kind
         self._max_gap = max_gap
         self._threads = WorkerThreads(concurrency)
 
     def __repr__(self) -> str:
-        return f"ObjectStoreStorage({self._root_url!r})"
+        return f"ObjectStoreStorage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
-        return self._root_url
+        return self._server.root_url
 
     @property
     def is_read_only(self) -> bool:
-        return self._kind == "http"
+        return self._server.is_read_only
 
     # Reading
 
@@ -166,7 +176,7 @@ class ObjectStoreStorage:
         if end is not None and end == (start or 0):
             info = self.head(key)
             if info is None:
-                raise missing_object(key, self._root_url)
+                raise missing_object(key, self.root_url)
             return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
         data, meta = self._read(read)
         return Fetched(data=data, version=_version(meta), last_modified=meta["last_modified"])
@@ -189,7 +199,7 @@ class ObjectStoreStorage:
             # Servers compare whole seconds; obstore's memory store compares microseconds.
             options["if_unmodified_since"] = datetime.fromtimestamp(
                 read.if_unmodified_since, UTC
-            ) + (_BELOW_A_SECOND if self._kind == "memory" else timedelta())
+            ) + (_BELOW_A_SECOND if self._server.kind == "memory" else timedelta())
 
         def fetch() -> tuple[bytes, Any]:
             result = obstore.get(
@@ -200,56 +210,42 @@ class ObjectStoreStorage:
             return result.bytes().to_bytes(), result.meta
 
         try:
-            data, meta = call_with_retries(fetch, self._classify, backoff=_ONCE_MORE)
-        except obstore.exceptions.NotSupportedError:
+            data, meta = self._server.attempt(fetch)
+        except UnsupportedError:
+            if read.suffix is None:
+                raise
             return self._read_without_suffix(read)
         except RequestFailedError as error:
-            raise self._read_error(read, error.failure) from None
+            raise self._server.read_error(read, error.failure, self.head) from None
         # Not every server heeds the conditions (plain web servers, some S3-compatible ones).
         check_unchanged(read, etag=meta["e_tag"], modified_at=meta["last_modified"].timestamp())
-        check_length(read, len(data), self._root_url)
+        check_length(read, len(data), self.root_url)
         return data, meta
 
     def _read_without_suffix(self, read: ReadRequest) -> tuple[bytes, Any]:
         """Answer a suffix request for stores that know only ranges (Azure)."""
-        if read.suffix is None:
-            raise UnsupportedError(f"{self._root_url} cannot read {read.key!r} in this way")
-        info = self.head(read.key)
+        info, length = self.head(read.key), read.suffix or 0
         if info is None:
-            raise missing_object(read.key, self._root_url)
-        check_length(read, min(info.size, read.suffix), self._root_url)
+            raise missing_object(read.key, self.root_url)
+        check_length(read, min(info.size, length), self.root_url)
         return self._read(
             ReadRequest(
                 key=read.key,
-                start=info.size - read.suffix,
+                start=info.size - length,
                 end=info.size,
                 if_match=read.if_match,
                 if_unmodified_since=read.if_unmodified_since,
             )
         )
 
-    def _read_error(self, read: ReadRequest, failure: Failure) -> Exception:
-        if failure.kind is FailureKind.CONDITION:
-            return modified_error(read)
-        if failure.kind is FailureKind.RANGE:
-            # The range begins behind the last byte; the size makes the error say so.
-            info = self.head(read.key)
-            try:
-                check_length(
-                    read, max((info.size if info else 0) - (read.start or 0), 0), self._root_url
-                )
-            except StorageError as error:
-                return error
-        return self._error(failure, "read", read.key)
-
     def head(self, key: str) -> ObjectInfo | None:
         path = self._prefix + check_key(key)
         try:
-            meta = self._call("look at", key, lambda: obstore.head(self._clients.patient, path))
+            meta = self._server.attempt(lambda: obstore.head(self._clients.patient, path))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING:
                 return None
-            raise self._error(error.failure, "look at", key) from None
+            raise self._server.error(error.failure, "look at", key) from None
         return self._info(meta)
 
     # Writing
@@ -263,7 +259,7 @@ class ObjectStoreStorage:
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> Written | Lost:
         path = self._prefix + check_key(key)
-        self._refuse_writing(key)
+        self._server.refuse_writing(key)
         match condition:
             case CreateOnly():
                 mode: Any = "create"
@@ -283,31 +279,28 @@ class ObjectStoreStorage:
             )
 
         try:
-            result = call_with_retries(send, self._classify, backoff=Backoff(), conditional=True)
+            result = self._server.attempt(send, conditional=True)
         except RequestFailedError as error:
             # Missing: the object to be replaced is gone.
             if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
                 return Lost()
-            raise self._error(error.failure, "write", key, conditional=True) from None
+            raise self._server.error(error.failure, "write", key, conditional=True) from None
         return Written(version=_version(result))
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
         path = self._prefix + check_key(key)
-        try:
-            result = self._call(
-                "write",
-                key,
-                lambda: obstore.put(
-                    self._clients.patient,
-                    path,
-                    data,
-                    attributes=dict(attributes) or None,
-                    use_multipart=len(data) > 2 * _PART_SIZE,
-                    chunk_size=_PART_SIZE,
-                ),
-            )
-        except RequestFailedError as error:
-            raise self._error(error.failure, "write", key) from None
+        result = self._server.call(
+            "write",
+            key,
+            lambda: obstore.put(
+                self._clients.patient,
+                path,
+                data,
+                attributes=dict(attributes) or None,
+                use_multipart=len(data) > 2 * _PART_SIZE,
+                chunk_size=_PART_SIZE,
+            ),
+        )
         return _version(result)
 
     def put_many(
@@ -316,27 +309,25 @@ class ObjectStoreStorage:
         *,
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> list[ObjectVersion]:
-        self._refuse_writing("")
+        self._server.refuse_writing()
         return self._threads.map(lambda item: self._overwrite(*item, attributes), items)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        self._refuse_writing("")
+        self._server.refuse_writing()
         wanted = [check_key(key) for key in keys]
         batches = [wanted[i : i + _DELETE_BATCH] for i in range(0, len(wanted), _DELETE_BATCH)]
         return [failure for batch in self._threads.map(self._delete, batches) for failure in batch]
 
     def _delete(self, keys: list[str]) -> list[DeleteFailure]:
         try:
-            self._call(
-                "delete",
-                keys[0],
-                lambda: obstore.delete(self._clients.patient, [self._prefix + k for k in keys]),
+            self._server.attempt(
+                lambda: obstore.delete(self._clients.patient, [self._prefix + k for k in keys])
             )
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING and len(keys) == 1:
                 return []
             if error.failure.kind in _WHOLE_BATCH:
-                raise self._error(error.failure, "delete from", "") from None
+                raise self._server.error(error.failure, "delete from", "") from None
             if len(keys) == 1:
                 return [DeleteFailure(key=keys[0], reason=error.failure.reason)]
             # A batch does not say which object failed, and some stores fail for missing ones:
@@ -349,57 +340,18 @@ class ObjectStoreStorage:
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
         paths = self._prefix + check_key(source), self._prefix + check_key(target)
-        self._refuse_writing(target)
+        self._server.refuse_writing(target)
         if source_version is not None:
             # obstore's copy has no condition on the source: fetch, compare, write.
             fetched = self.get(source)
-            if not _is_same(fetched.version, source_version):
+            if fetched.version.etag != source_version.etag:
                 return Lost()
             return self.put(target, fetched.data)
-        try:
-            self._call("copy", source, lambda: obstore.copy(self._clients.patient, *paths))
-        except RequestFailedError as error:
-            raise self._error(error.failure, "copy", source) from None
+        self._server.call("copy", source, lambda: obstore.copy(self._clients.patient, *paths))
         info = self.head(target)
         if info is None:
-            raise missing_object(target, self._root_url)
+            raise missing_object(target, self.root_url)
         return Written(version=info.version)
-
-    # Errors
-
-    def _call(self, action: str, key: str, operation: Callable[[], T]) -> T:
-        try:
-            return call_with_retries(operation, self._classify, backoff=_ONCE_MORE)
-        except obstore.exceptions.NotSupportedError as error:
-            reason = safe_reason(str(error), self._clients.secrets)
-            raise UnsupportedError(
-                f"{self._root_url} cannot {action} {key!r}: {reason}", key=key
-            ) from None
-
-    def _classify(self, error: Exception) -> Failure | None:
-        return classify(error, self._clients.secrets)
-
-    def _error(
-        self, failure: Failure, action: str, key: str, *, conditional: bool = False
-    ) -> Exception:
-        return error_of(
-            failure,
-            action=action,
-            key=key,
-            root_url=self._root_url,
-            kind=self._kind,
-            endpoint=self._clients.server,
-            conditional=conditional,
-        )
-
-    def _refuse_writing(self, key: str) -> None:
-        if self.is_read_only:
-            what = f"object {key!r} below " if key else ""
-            raise ReadOnlyError(
-                f"{what}{self._root_url} cannot be written: HTTP servers are read only here; "
-                "write to the object store behind it",
-                key=key,
-            )
 
     def _info(self, meta: Any) -> ObjectInfo:
         return ObjectInfo(
@@ -412,11 +364,7 @@ class ObjectStoreStorage:
     # Listing; last, because inside the class the name hides the type.
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        if self._kind == "http":
-            raise UnsupportedError(
-                f"{self._root_url} cannot be listed: HTTP has no listing; "
-                "open what you need by its name, or use the object store behind it"
-            )
+        self._server.refuse_listing()
         folder, rest = split_prefix(prefix)
         return self._pages(folder, prefix if rest else "")
 
@@ -426,10 +374,7 @@ class ObjectStoreStorage:
             self._clients.patient, (self._prefix + folder).strip("/") or None, chunk_size=_LIST_PAGE
         )
         while True:
-            try:
-                page = self._call("list", folder, lambda: next(stream, None))
-            except RequestFailedError as error:
-                raise self._error(error.failure, "list", folder) from None
+            page = self._server.call("list", "", lambda: next(stream, None))
             if page is None:
                 return
             for meta in page:
@@ -449,9 +394,9 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
     the error code that the server sent are taken from it, and what has neither counts as broken
     off, the case in which a write may have landed.
     """
-    if isinstance(error, obstore.exceptions.NotSupportedError):
-        return None
     text = str(error)
+    if isinstance(error, obstore.exceptions.NotSupportedError):
+        raise UnsupportedError(f"this store cannot do that: {safe_reason(text, secrets)}") from None
     if isinstance(error, (obstore.exceptions.InvalidPathError, ValueError)):
         raise InvalidInputError(
             f"the object store cannot hold this key: {safe_reason(text, secrets)}"
@@ -492,7 +437,3 @@ def _version(meta: Any) -> ObjectVersion:
 def _update_mode(version: ObjectVersion) -> dict[str, str]:
     mode = {} if version.etag is None else {"e_tag": quoted(version.etag)}
     return mode if version.generation is None else {**mode, "version": version.generation}
-
-
-def _is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
-    return current.etag == expected.etag

@@ -18,7 +18,6 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from icechunk_format.errors import StorageError
 from icechunk_format.storage import fsspec_store
 from icechunk_format.storage.aws import (
     CONNECT_SECONDS,
@@ -49,7 +48,6 @@ from icechunk_format.storage.ranges import (
     DEFAULT_MAX_GAP,
     check_length,
     check_unchanged,
-    modified_error,
     plan_reads,
     quoted,
     unquoted,
@@ -60,11 +58,10 @@ from icechunk_format.storage.retry import (
     Failure,
     FailureKind,
     RequestFailedError,
-    call_with_retries,
-    error_of,
     failure_of_status,
     safe_reason,
 )
+from icechunk_format.storage.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,7 +119,7 @@ def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
         bucket=address.bucket,
         prefix=address.root_prefix,
         root_url=address.shown_url,
-        server=server or "",
+        endpoint=server or "",
         requester_pays=settings.requester_pays,
         concurrency=concurrency,
         max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
@@ -154,7 +151,7 @@ class S3fsStorage:
         Where the root is; the prefix is empty or ends with a slash.
     root_url
         The root, for people.
-    server
+    endpoint
         URL of the server, for hints.
     requester_pays
         Whether conditional writes say so too.
@@ -174,7 +171,7 @@ class S3fsStorage:
         bucket: str,
         prefix: str,
         root_url: str,
-        server: str = "",
+        endpoint: str = "",
         requester_pays: bool = False,
         concurrency: int = _DEFAULT_CONCURRENCY,
         max_gap: int = DEFAULT_MAX_GAP,
@@ -186,20 +183,25 @@ class S3fsStorage:
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
         self._bucket = bucket
         self._prefix = prefix
-        self._root_url = root_url
-        self._server = server
+        self._server = Server(
+            root_url=root_url,
+            kind="s3",
+            endpoint=endpoint,
+            classify=classify,
+            secrets=tuple(secrets),
+            backoff=Backoff(max_retries=max_retries),
+            conditional_backoff=Backoff(max_retries=max_retries),
+        )
         self._concurrency = concurrency
         self._max_gap = max_gap
-        self._backoff = Backoff(max_retries=max_retries)
-        self._secrets = tuple(secrets)
         self._threads = WorkerThreads(concurrency)
 
     def __repr__(self) -> str:
-        return f"S3fsStorage({self._root_url!r})"
+        return f"S3fsStorage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
-        return self._root_url
+        return self._server.root_url
 
     @property
     def is_read_only(self) -> bool:
@@ -215,7 +217,7 @@ class S3fsStorage:
         if end is not None and end == (start or 0):
             info = self.head(key)
             if info is None:
-                raise missing_object(key, self._root_url)
+                raise missing_object(key, self.root_url)
             return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
         data, answer = self._read(read)
         return Fetched(data=data, version=_version(answer), last_modified=answer["LastModified"])
@@ -237,26 +239,25 @@ class S3fsStorage:
         answers: list[bytes] = []
         for read, outcome in zip(plan.reads, self._run(fetch_all), strict=True):
             if isinstance(outcome, Exception):
-                failure = self._classify(outcome)
-                if failure.kind in (FailureKind.BROKEN, FailureKind.THROTTLED):
-                    outcome = self._read(read)
-                else:
-                    raise self._read_error(read, failure) from None
+                failure = classify(outcome, self._server.secrets)
+                if failure.kind not in (FailureKind.BROKEN, FailureKind.THROTTLED):
+                    raise self._server.read_error(read, failure, self.head) from None
+                outcome = self._read(read)
             answers.append(self._checked(read, *outcome))
         return plan.assemble(answers)
 
     def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
         try:
-            data, answer = self._attempt(lambda: self._run(lambda: self._fetch(read)))
+            data, answer = self._server.attempt(lambda: self._run(lambda: self._fetch(read)))
         except RequestFailedError as error:
-            raise self._read_error(read, error.failure) from None
+            raise self._server.read_error(read, error.failure, self.head) from None
         return self._checked(read, data, answer), answer
 
     def _checked(self, read: ReadRequest, data: bytes, answer: Any) -> bytes:
         # Not every S3-compatible server heeds the conditions.
         modified_at = answer["LastModified"].timestamp()
         check_unchanged(read, etag=answer.get("ETag"), modified_at=modified_at)
-        check_length(read, len(data), self._root_url)
+        check_length(read, len(data), self.root_url)
         return data
 
     async def _fetch(self, read: ReadRequest) -> tuple[bytes, Any]:
@@ -275,26 +276,15 @@ class S3fsStorage:
         async with answer["Body"] as body:
             return await body.read(), answer
 
-    def _read_error(self, read: ReadRequest, failure: Failure) -> Exception:
-        if failure.kind is FailureKind.CONDITION:
-            return modified_error(read)
-        if failure.kind is FailureKind.RANGE:
-            # The range begins behind the last byte; the size makes the error say so.
-            info = self.head(read.key)
-            found = max((info.size if info else 0) - (read.start or 0), 0)
-            try:
-                check_length(read, found, self._root_url)
-            except StorageError as error:
-                return error
-        return self._error(failure, "read", read.key)
-
     def head(self, key: str) -> ObjectInfo | None:
         try:
-            answer = self._attempt(lambda: self._files.call_s3("head_object", **self._at(key)))
+            answer = self._server.attempt(
+                lambda: self._files.call_s3("head_object", **self._at(key))
+            )
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING:
                 return None
-            raise self._error(error.failure, "look at", key) from None
+            raise self._server.error(error.failure, "look at", key) from None
         return ObjectInfo(
             key=key,
             size=answer["ContentLength"],
@@ -324,17 +314,14 @@ class S3fsStorage:
         arguments = {**self._at(key), **self._payer, **demand, "Metadata": dict(attributes)}
         client = self._once.get()
         try:
-            answer = call_with_retries(
-                lambda: client.put_object(Body=data, **arguments),
-                self._classify,
-                backoff=self._backoff,
-                conditional=True,
+            answer = self._server.attempt(
+                lambda: client.put_object(Body=data, **arguments), conditional=True
             )
         except RequestFailedError as error:
             # Missing: the object to be replaced is gone.
             if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
                 return Lost()
-            raise self._error(error.failure, "write", key, conditional=True) from None
+            raise self._server.error(error.failure, "write", key, conditional=True) from None
         return Written(version=_version(answer))
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
@@ -346,7 +333,7 @@ class S3fsStorage:
             self._files.pipe_file(f"{at['Bucket']}/{at['Key']}", data, Metadata=dict(attributes))
             return self._files.call_s3("head_object", **at)
 
-        return _version(self._call("write", key, write))
+        return _version(self._server.call("write", key, write))
 
     def put_many(
         self,
@@ -361,7 +348,7 @@ class S3fsStorage:
         failures: list[DeleteFailure] = []
         for first in range(0, len(wanted), _DELETE_BATCH):
             objects = [{"Key": self._prefix + key} for key in wanted[first : first + _DELETE_BATCH]]
-            answer = self._call(
+            answer = self._server.call(
                 "delete from",
                 "",
                 lambda batch=objects: self._files.call_s3(  # type: ignore[misc]
@@ -387,45 +374,18 @@ class S3fsStorage:
         if source_version is not None and source_version.etag is not None:
             arguments["CopySourceIfMatch"] = quoted(source_version.etag)
         try:
-            answer = self._attempt(lambda: self._files.call_s3("copy_object", **arguments))
+            answer = self._server.attempt(lambda: self._files.call_s3("copy_object", **arguments))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.CONDITION:
                 return Lost()
-            raise self._error(error.failure, "copy", source) from None
+            raise self._server.error(error.failure, "copy", source) from None
         return Written(version=_version(answer["CopyObjectResult"]))
-
-    # Requests and errors
 
     def _run(self, coroutine: Callable[[], Any]) -> Any:
         # Imported here like s3fs itself, which has imported it by now.
         from fsspec.asyn import sync
 
         return sync(self._files.loop, coroutine)
-
-    def _attempt(self, operation: Callable[[], T]) -> T:
-        return call_with_retries(operation, self._classify, backoff=self._backoff)
-
-    def _call(self, action: str, key: str, operation: Callable[[], T]) -> T:
-        try:
-            return self._attempt(operation)
-        except RequestFailedError as error:
-            raise self._error(error.failure, action, key) from None
-
-    def _classify(self, error: Exception) -> Failure:
-        return classify(error, self._secrets)
-
-    def _error(
-        self, failure: Failure, action: str, key: str, *, conditional: bool = False
-    ) -> Exception:
-        return error_of(
-            failure,
-            action=action,
-            key=key,
-            root_url=self._root_url,
-            kind="s3",
-            endpoint=self._server,
-            conditional=conditional,
-        )
 
     # Listing; last, because inside the class the name hides the type.
 
@@ -436,7 +396,7 @@ class S3fsStorage:
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         while True:
-            page = self._call(
+            page = self._server.call(
                 "list", "", lambda: self._files.call_s3("list_objects_v2", **arguments)
             )
             for entry in page.get("Contents", []):
