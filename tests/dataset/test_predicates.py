@@ -206,6 +206,30 @@ def test_nan_is_greater_than_every_number_and_equal_to_itself() -> None:
     assert kept("d <= d") == [True, True, False]
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["<", "<=", ">", ">=", "=", "<>"]),
+    st.booleans(),
+)
+def test_floats_meet_literals_as_doubles(number: float, operator: str, literal_first: bool) -> None:
+    with np.errstate(over="ignore"):
+        near = np.float32(number)
+        around = [np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
+    values = np.array([near, *around, -np.inf, np.inf, 0], np.float32)
+    literal = f"double('{number!r}')"
+    where = f"{literal} {operator} f" if literal_first else f"f {operator} {literal}"
+    residual = plan_where(where, {"f": pa.float32()}, []).residual
+    assert residual is not None
+    compare = {
+        "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+        "=": np.equal, "<>": np.not_equal,
+    }[operator]  # fmt: skip
+    doubles = values.astype(np.float64)
+    expected = compare(number, doubles) if literal_first else compare(doubles, number)
+    assert residual.evaluate({"f": pa.array(values)}, len(values)).to_pylist() == expected.tolist()
+
+
 def test_instants_are_compared_in_utc() -> None:
     types = {"t": pa.timestamp("us", "UTC"), "clock": pa.timestamp("us")}
     values = {"t": pa.array([0, 7_200_000_000], types["t"])}
