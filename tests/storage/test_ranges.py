@@ -77,6 +77,7 @@ def test_joining_stops_at_the_limit_of_size():
         {"suffix": 4, "end": 4},
         {"start": 0, "end": 2**40},
         {"suffix": 2**40},
+        {"if_match": "a\r\nx: y"},
         {"if_unmodified_since": -1},
         {"if_unmodified_since": 2**40},
     ],

@@ -120,6 +120,12 @@ class ReadRequest:
                 "0 <= start <= end is needed",
                 key=self.key,
             )
+        if self.if_match is not None and not self.if_match.isprintable():
+            raise InvalidInputError(
+                f"the etag {self.if_match!r} of {self.key!r} cannot be asked for: it holds "
+                "characters that are not printable",
+                key=self.key,
+            )
         if not 0 <= (self.if_unmodified_since or 0) < 2**32:
             raise InvalidInputError(
                 f"if_unmodified_since of {self.key!r} is {self.if_unmodified_since}; seconds since "

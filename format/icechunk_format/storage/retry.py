@@ -224,7 +224,7 @@ def error_of(
     hint = "see the store's own log for more"
     if (
         failure.kind is FailureKind.DENIED
-        or "Region" in failure.reason
+        or "region" in failure.reason.lower()
         or failure.status
         in (
             301,
