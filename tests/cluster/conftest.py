@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START_TIMEOUT_SECONDS = 90
+START_TIMEOUT_SECONDS = 240
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -92,7 +92,7 @@ def test_two_executors_read_and_one_may_die(cluster, weather, tmp_path):
         driver.stdin.flush()
         assert line() == expected
         assert "where" in line()["error"]
-        assert driver.wait(timeout=60) == 0
+        assert driver.wait(timeout=180) == 0
     finally:
         if driver.poll() is None:
             driver.kill()

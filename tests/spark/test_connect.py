@@ -65,7 +65,7 @@ def answer(weather):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -77,7 +77,7 @@ def test_it_is_a_connect_session(answer):
 
 
 def test_rows(answer):
-    assert answer["types"] == ["timestamp_ntz", "double", "double", "float", "float"]
+    assert answer["types"] == ["timestamp_ntz", "double", "double", "float", "double"]
     assert answer["count"] == int(np.prod(SHAPE))
     assert answer["sum"] == pytest.approx(float(np.nansum(T2M.astype("f8"))))
     assert answer["where"] == 240

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from spark_repositories import build_two_dimension_sets, build_two_groups, new_repository
 
 pytestmark = pytest.mark.needs_reference
@@ -156,9 +157,9 @@ def test_writing(spark, weather, last_line):
     assert "reads only" in last_line(lambda: writer.save(weather.path))
 
 
-def test_streaming(spark, weather, last_line):
-    def start():
-        frame = spark.readStream.format("icechunk").load(weather.path)
-        frame.writeStream.format("noop").start().processAllAvailable()
-
-    assert "readStream" in last_line(start)
+def test_streaming(spark, weather):
+    """Spark's own runner fails after our error and has the last word, so the text is searched."""
+    frame = spark.readStream.format("icechunk").load(weather.path)
+    query = frame.writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match=r"spark.readStream is not supported"):
+        query.processAllAvailable()

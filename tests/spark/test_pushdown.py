@@ -76,10 +76,12 @@ def test_without_sparks_setting_spark_names_it(read, last_line):
 def test_sparks_stale_plan_is_still_there(pushing):
     """Spark 4.1 to 4.3 keep one plan per load. If this fails, Spark is mended: think again."""
     frame = pushing()
-    north, south = frame.where("latitude >= 50"), frame.where("latitude < 50")
-    assert north.count() == CELLS // 2
-    assert frame.count() == CELLS // 2, "right would be all cells"
-    assert north.union(south).count() != CELLS, "right would be all cells"
+    north, south = frame.where("latitude >= 50"), frame.where("latitude < 40")
+    assert north.count() == 3 * 80
+    assert frame.count() == 3 * 80, "right would be all cells"
+    assert north.union(south).count() != 4 * 80, "mended"
+    apart = pushing().where("latitude >= 50").union(pushing().where("latitude < 40"))
+    assert apart.count() == 4 * 80
 
 
 @pytest.mark.skipif(HAS_PUSHDOWN, reason="Spark 4.0 has no filter pushdown")

@@ -40,6 +40,11 @@ def cube(table, name: str) -> np.ndarray:
     return values
 
 
+def at(step: int):
+    """Return the condition for one time step, as text: a datetime would be a TIMESTAMP."""
+    return F.expr(f"time = TIMESTAMP_NTZ '{TIMES[step].item()}'")
+
+
 # --- cells ------------------------------------------------------------------------------------
 
 
@@ -50,7 +55,7 @@ def test_schema(read):
         ("latitude", "double"),
         ("longitude", "double"),
         ("t2m", "float"),
-        ("wind", "float"),
+        ("wind", "double"),
     ]
     metadata = column_metadata(frame.schema["t2m"])
     assert metadata["role"] == "variable"
@@ -159,7 +164,7 @@ def test_nothing_selected_is_no_error(read):
 
 def test_spark_filters_are_always_right(read):
     frame = read()
-    first, last = F.col("time") == F.lit(TIMES[0].item()), F.col("time") == F.lit(TIMES[-1].item())
+    first, last = at(0), at(-1)
     assert frame.where(first).count() == 60
     assert frame.where(first).union(frame.where(last)).count() == 120
     assert frame.count() == CELLS
@@ -212,7 +217,7 @@ def test_summary(read):
 
 
 def first_step(frame) -> float:
-    return frame.where(F.col("time") == F.lit(TIMES[0].item())).agg(F.max("t2m")).first()[0]
+    return frame.where(at(0)).agg(F.max("t2m")).first()[0]
 
 
 def test_time_travel(read, weather):
