@@ -4,17 +4,18 @@ Repositories are written by the reference library through xarray and zarr; what 
 compared with what xarray reads back.
 """
 
+import icechunk
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-
-icechunk = pytest.importorskip("icechunk")
-xr = pytest.importorskip("xarray")
-zarr = pytest.importorskip("zarr")
+import reference_repositories
+import xarray as xr
+import zarr
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.scan import run_task
+from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -95,12 +96,12 @@ LAYOUTS_ON_DISK = {
         "t2m": {"chunks": (1, 2, 5), "shards": (4, 6, 5)},
         "rain": {"chunks": (3, 3, 3), "shards": (6, 6, 6)},
     },
-    "tiny chunks": {"t2m": {"chunks": (1, 1, 1)}, "rain": {"chunks": (1, 1, 2)}},
+    "tiny chunks": {"t2m": {"chunks": (1, 2, 1)}, "rain": {"chunks": (1, 2, 2)}},
 }
 
 
 @pytest.mark.parametrize("on_disk", LAYOUTS_ON_DISK)
-@pytest.mark.parametrize("rows_per_partition", [None, 1, 17])
+@pytest.mark.parametrize("rows_per_partition", [None, 17])
 def test_cells_are_the_rows_of_to_dataframe(tmp_path, on_disk, rows_per_partition):
     dataset = weather()
     repository = commit(
@@ -337,3 +338,81 @@ def test_refs_list_every_reference(tmp_path):
     assert set(natives.chunk_id) == files
     selected, _ = ours(tmp_path, layout="refs", variables=["t2m"], plan={"isel": "time=2:4"})
     assert {chunk[0] for chunk in selected.chunk} == {1}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    kept = {}
+
+    def make(name, spec_version):
+        key = (name, spec_version)
+        if key not in kept:
+            kept[key] = reference_repositories.build(
+                name, spec_version, tmp_path_factory.mktemp(name)
+            )
+        return kept[key]
+
+    return make
+
+
+STATES_OF_CHUNKS = {
+    "inline_and_native_chunks",
+    "resized_arrays",
+    "shifted_array",
+    "split_manifests",
+    "sharded_arrays",
+    "virtual_chunks",
+    "named_container",
+    "compressed_locations",
+    "moved_nodes",
+    "nested_groups",
+    "migrated_from_v1",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec_version"),
+    [case for case in reference_repositories.CASES if case[0] in STATES_OF_CHUNKS],
+)
+def test_arrays_of_reference_repositories_read_as_zarr_reads_them(built, name, spec_version):
+    reference = built(name, spec_version)
+    repository = Repository.open(str(reference.path))
+    snapshot_id = repository.resolve(branch="main")
+    store = reference.open().readonly_session("main").store
+    arrays = [node for node in repository.snapshot(snapshot_id).nodes if node.array is not None]
+    assert arrays
+    for node in arrays:
+        group, _, array_name = str(node.path).rpartition("/")
+        dataset = open_dataset(
+            repository, snapshot_id, group or "/", authorize=reference.virtual_prefixes
+        )
+        expected = zarr.open_array(store, path=str(node.path)[1:], mode="r")[...]
+        np.testing.assert_array_equal(dataset.read(array_name), expected)
+        if expected.dtype.kind not in "biuf":
+            continue
+        table = dataset.table(variables=[array_name], decode_cf=False)
+        plan = dataset.plan(table, rows_per_partition=500)
+        batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+        rows = pa.Table.from_batches(batches, schema=plan.arrow_schema)
+        found = np.sort(rows[array_name].to_numpy())
+        np.testing.assert_array_equal(found, np.sort(np.ravel(expected)))
+
+
+def test_virtual_references_are_listed_without_authorisation_but_not_fetched(built):
+    reference = built("virtual_chunks", 2)
+    repository = Repository.open(str(reference.path))
+    snapshot_id = repository.resolve(branch="main")
+    dataset = open_dataset(repository, snapshot_id)
+    plan = dataset.plan(dataset.table("refs", variables=["data"]))
+    rows = pa.Table.from_batches(
+        [b for task in plan.tasks for b in run_task(plan.context, task)]
+    ).to_pylist()
+    assert [row["kind"] for row in rows] == ["virtual"] * 4 + ["native"]
+    assert all(row["location"].startswith("file://") for row in rows[:4])
+    assert rows[4]["location"] is None
+    assert {row["length"] for row in rows} == {2000}
+    assert rows[0]["last_modified"] is None
+    assert rows[2]["last_modified"] is not None
+    plan = dataset.plan(dataset.table(variables=["data"]))
+    with pytest.raises(UnauthorizedVirtualChunkError):
+        list(run_task(plan.context, plan.tasks[0]))

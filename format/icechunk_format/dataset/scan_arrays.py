@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.scan import ScanContext
     from icechunk_format.dataset.table import Column
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot import Snapshot
+    from icechunk_format.storage.protocol import Storage
 
 # Labels of a shorter dimension are read whole, once per process; of a longer one, only the part
 # that a task covers.
@@ -39,7 +42,7 @@ class ScanArrays:
     def __init__(self, context: ScanContext) -> None:
         self._context = context
         self._storage = open_storage(context.location)
-        self.snapshot = load_snapshot(self._storage, context.snapshot_id)
+        self.snapshot = _pinned_snapshot(self._storage, context.snapshot_id)
         # Half of the budget: what neighbours share must not crowd out the blocks themselves.
         self._kept = DecodedChunks(context.read_ahead_bytes // 2)
         self._variables: dict[str, Variable] = {}
@@ -111,3 +114,25 @@ class ScanArrays:
         snapshot_id = str(self._context.snapshot_id)
         key = ("labels", self._storage.root_url, snapshot_id, path, start, stop)
         return metadata_cache().get_many([key], load)[0]
+
+
+def _pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
+    """Load a snapshot once per process.
+
+    Snapshot files of spec version 1 are rewritten when history expires, so ``load_snapshot`` reads
+    them anew each time. What is rewritten is the parent; the arrays, which are all that a scan
+    asks for, stay as they are.
+    """
+
+    def load(_: list[int]) -> list[Loaded[Snapshot]]:
+        snapshot = load_snapshot(storage, snapshot_id)
+        if snapshot.spec_version != 1:
+            return [Loaded(snapshot, None)]
+        cost = sum(
+            1_000 + len(node.user_data) + (node.array.manifests.extents.nbytes if node.array else 0)
+            for node in snapshot.nodes
+        )
+        return [Loaded(snapshot, cost)]
+
+    key = ("pinned snapshot", storage.root_url, str(snapshot_id))
+    return metadata_cache().get_many([key], load)[0]
