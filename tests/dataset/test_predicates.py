@@ -191,6 +191,32 @@ def test_a_scalar_stands_for_all_rows() -> None:
     assert residual.evaluate(columns, 3).to_pylist() == [True] * 3
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "f % 2 = 0", "floor(f) > 1", "i IN (1, 2)", "s LIKE 'a%'", "hour(t) = 1", "power(f, i) > 1",
+        "l > INTERVAL 1 HOUR", "sqrt(f) > 1", "i / 2 > 1", "i % i = 0", "f = 0.1", "ln(f) > 1",
+        "left(s, 1) = 'a'", "date(t) = '2024-07-01'", "i * 0.5 > 1", "round(f) = 1", "f <= i",
+    ],
+)  # fmt: skip
+def test_no_rows_null_rows_and_null_scalars(where: str) -> None:
+    types = {
+        "f": pa.float32(),
+        "i": pa.int64(),
+        "s": pa.string(),
+        "t": pa.timestamp("us"),
+        "l": pa.duration("us"),
+    }
+    residual = plan_where(where, types, []).residual
+    assert residual is not None
+    nothing = {name: pa.array([], kind) for name, kind in types.items()}
+    assert residual.evaluate(nothing, 0).to_pylist() == []
+    nulls = {name: pa.array([None, None], kind) for name, kind in types.items()}
+    assert residual.evaluate(nulls, 2).to_pylist() == [False, False]
+    scalars = {name: pa.scalar(None, kind) for name, kind in types.items()}
+    assert residual.evaluate(scalars, 2).to_pylist() == [False, False]
+
+
 def test_nan_is_greater_than_every_number_and_equal_to_itself() -> None:
     values = {"d": pa.array([1.0, np.nan, None])}
     types = {"d": pa.float64()}

@@ -191,6 +191,8 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
     except SqlglotError as error:
         details = getattr(error, "errors", None) or [{}]
         what = details[0].get("description") or str(error)
+        if "<class" in what:
+            what = "an operand is missing"
         column = details[0].get("col")
         place = f" near character {column}" if column else ""
         raise InvalidInputError(

@@ -102,25 +102,20 @@ def _remainder(left: Datum, right: Datum) -> Datum:
     """Return the remainder with the sign of the dividend, as Java has it."""
     _refuse_zero(left, right)
     valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
-    length = max(_length(left), _length(right))
     one = pa.scalar(1, right.type)
     dividend = _numpy(pc.fill_null(left, pa.scalar(0, left.type)))
     with np.errstate(invalid="ignore"):
         rest = np.fmod(dividend, _numpy(pc.fill_null(right, one)))
-    result = pa.array(np.broadcast_to(rest, (length,)), left.type)
+    result = pa.array(rest, left.type)
     return _scalar_again(pc.if_else(valid, result, pa.scalar(None, left.type)), left, right)
 
 
 def _refuse_zero(left: Datum, right: Datum) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
-    if pc.any(pa.array([zero.as_py()]) if isinstance(zero, pa.Scalar) else zero).as_py():
+    if pc.any(_array(zero)).as_py():
         raise EvaluationError(
             "division by zero, which is an error in Spark too; divide by nullif(divisor, 0) instead"
         )
-
-
-def _length(value: Datum) -> int:
-    return 1 if isinstance(value, pa.Scalar) else len(value)
 
 
 def _numpy(value: Datum) -> Any:
@@ -170,7 +165,6 @@ def _round_half_up(numbers: Any) -> Any:
 
 
 def _power(base: Datum, exponent: Datum) -> Datum:
-    length = max(_length(base), _length(exponent))
     nothing = pa.scalar(None, pa.float64())
     with np.errstate(all="ignore"):
         numbers = np.power(
@@ -178,7 +172,7 @@ def _power(base: Datum, exponent: Datum) -> Datum:
             _numpy(pc.fill_null(exponent, pa.scalar(0.0))),
         )
     valid = pc.and_(pc.is_valid(base), pc.is_valid(exponent))
-    result = pc.if_else(valid, pa.array(np.broadcast_to(numbers, (length,))), nothing)
+    result = pc.if_else(valid, pa.array(numbers), nothing)
     return _scalar_again(result, base, exponent)
 
 
