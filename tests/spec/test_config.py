@@ -306,7 +306,7 @@ def test_settings_of_another_type_are_refused_by_name(tree: Any, setting: str | 
         "? [1, 2]\n: 3",
         "\x00",
         "--- 1\n--- 2",
-        "[" * 5000,
+        "[" * 900,
         "a: " + "9" * 5000,
         "just words",
     ],
@@ -318,7 +318,7 @@ def test_yaml_that_is_not_plain_data_is_refused(text: str) -> None:
 
 def test_yaml_of_absurd_size_is_refused_unread() -> None:
     with pytest.raises(FormatError, match="bytes of YAML"):
-        decode_yaml_config(b"#" * (5 * 1024 * 1024))
+        decode_yaml_config(b"#" * (2 * 1024 * 1024))
 
 
 @settings(deadline=None)

@@ -528,6 +528,8 @@ def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
     refs = manifest.decode_payload(made.finish()).arrays[0].refs
     assert refs.nbytes < 1_000_000
     assert refs.location(4999) == "y" * 100_000
+    assert refs.compact().nbytes < 1_000_000
+    assert len(pickle.dumps(refs)) < 1_000_000
 
 
 # -- what callers may get wrong ---------------------------------------------------------------

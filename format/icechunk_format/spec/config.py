@@ -31,7 +31,7 @@ from icechunk_format.spec.values import decode_flexbuffer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_YAML_SIZE: Final = 4 * 1024 * 1024
+MAX_YAML_SIZE: Final = 1024 * 1024
 
 # Keys without a default of their own are null.
 DEFAULTS: Final[dict[str, Any]] = {

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.spec.byte_ranges import is_run_start
 from icechunk_format.spec.chunk_refs import (
     CHUNK_ID_SIZE,
     KIND_INLINE,
@@ -276,16 +275,8 @@ class _RefsDecoder:
 
     def _own(self, texts: RefTexts) -> RefTexts:
         """Copy the texts out of the file, unless sharing within it would multiply them."""
-        claimed = _distinct_bytes(texts.starts, texts.lengths)
-        if texts.etag_starts is not None and texts.etag_lengths is not None:
-            claimed += _distinct_bytes(texts.etag_starts, texts.etag_lengths)
+        claimed = texts.used_bytes()
         if claimed > self._texts_left:
             return texts
         self._texts_left -= claimed
         return texts.compact()
-
-
-def _distinct_bytes(starts: NDArray[np.int64], lengths: NDArray[np.uint32]) -> int:
-    """Count the bytes of ranges, once for neighbours that are the same range."""
-    sizes = lengths.astype(np.int64)
-    return int(sizes[is_run_start(starts, sizes)].sum())

@@ -182,8 +182,20 @@ class RefTexts:
             etag_lengths=None if self.etag_lengths is None else self.etag_lengths[rows],
         )
 
+    def used_bytes(self) -> int:
+        """Count the bytes of all ranges, once for neighbours that are the same range."""
+        used = _distinct_bytes(self.starts, self.lengths)
+        if self.etag_starts is not None and self.etag_lengths is not None:
+            used += _distinct_bytes(self.etag_starts, self.etag_lengths)
+        return used
+
     def compact(self) -> RefTexts:
-        """Return the same rows over a buffer that holds only what they use."""
+        """Return the same rows over a buffer that holds only what they use.
+
+        Rows that share ranges so that copying would take more than the buffer stay as they are.
+        """
+        if self.used_bytes() > self.buffer.size:
+            return self
         has_frames = self.is_compressed is not None and bool(self.is_compressed.any())
         buffer, starts = collect(self.buffer, self.starts, self.lengths.astype(np.int64))
         made = replace(
@@ -257,6 +269,11 @@ class RefTexts:
             is_compressed=is_compressed,
             dictionary=dictionary,
         )
+
+
+def _distinct_bytes(starts: NDArray[np.int64], lengths: NDArray[np.uint32]) -> int:
+    sizes = lengths.astype(np.int64)
+    return int(sizes[is_run_start(starts, sizes)].sum())
 
 
 def _cut(
