@@ -96,7 +96,8 @@ def test_sets_that_do_not_nest_are_listed_with_the_option_that_selects_each():
     text = caught.value.message
     assert "(time=6, lat=4, lon=5): variables=air,rain" in text
     assert "(time=6, station=3): variables=speed" in text
-    assert text.splitlines()[-1].endswith("variables=air,rain")
+    assert "variables=air,rain for (time, lat, lon)" in text.splitlines()[-1]
+    assert "variables=speed for (time, station)" in text.splitlines()[-1]
     with pytest.raises(InvalidInputError, match="named variables"):
         dataset.table(variables=["air", "speed"])
     assert names(dataset.table(variables=["speed", "depth"])) == [
@@ -281,21 +282,21 @@ def snapshot_of(*paths):
 
 
 def test_the_group_is_chosen_when_there_is_one_choice():
-    assert find_group(snapshot_of("/", "/v", "/a", "/a/v"), None) == "/"
-    assert find_group(snapshot_of("/", "/a", "/a/v"), None) == "/a"
-    assert find_group(snapshot_of("/"), None) == "/"
+    assert find_group(snapshot_of("/", "/v", "/a", "/a/v"), None, place="here") == "/"
+    assert find_group(snapshot_of("/", "/a", "/a/v"), None, place="here") == "/a"
+    assert find_group(snapshot_of("/"), None, place="here") == "/"
     two = snapshot_of("/", "/a", "/a/v", "/b", "/b/v")
     with pytest.raises(InvalidInputError, match=r"/a, /b; choose one with the option group"):
-        find_group(two, None)
-    assert find_group(two, "b") == find_group(two, "/b/") == "/b"
+        find_group(two, None, place="here")
+    assert find_group(two, "b", place="here") == find_group(two, "/b/", place="here") == "/b"
     with pytest.raises(InvalidInputError, match="group=/b and variables=v"):
-        find_group(two, "b/v")
+        find_group(two, "b/v", place="here")
     with pytest.raises(NotFoundError) as caught:
-        find_group(two, "/bb")
+        find_group(two, "/bb", place="here")
     assert caught.value.facts["existing"][0] == "/b"
 
 
 def test_a_group_without_arrays_says_so():
     dataset = write_dataset("nothing", {})
-    with pytest.raises(InvalidInputError, match="no array"):
+    with pytest.raises(InvalidInputError, match="is empty: it holds no array"):
         dataset.table()

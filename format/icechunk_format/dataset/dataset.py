@@ -77,7 +77,7 @@ def open_dataset(
     """
     snapshot = repository.snapshot(snapshot_id)
     source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
-    path = find_group(snapshot, group)
+    path = find_group(snapshot, group, place=str(repository.location))
     return Dataset(
         location=repository.location,
         snapshot_id=snapshot_id,
@@ -118,6 +118,8 @@ class Dataset:
         self._chunk_source = chunk_source
         self.snapshot_id = snapshot_id
         self.path = str(path)
+        # For messages: a user may read several repositories at once.
+        self._place = f"{path} of {location}"
         node = snapshot.node(path)
         self.attributes: dict[str, Any] = (
             {}
@@ -155,7 +157,7 @@ class Dataset:
         NotFoundError
             There is no such array.
         """
-        [variable] = named_variables([name], self.variables, self.path)
+        [variable] = named_variables([name], self.variables, self._place)
         reader = self._arrays(_no_table()).reader(variable.path)
         return reader.read_box(
             [0] * len(variable.shape) if lower is None else lower,
@@ -209,7 +211,7 @@ class Dataset:
         return TableBuilder(
             self.variables,
             self.data_variables,
-            group_path=self.path,
+            group_path=self._place,
             factory=ColumnFactory(
                 self.variables,
                 decode_cf=decode_cf,

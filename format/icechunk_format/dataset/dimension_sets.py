@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.variable import Dimension, Variable
 
 _MOST_NAMES_SHOWN = 20
+_MOST_NAMES_IN_LINE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,11 @@ def named_variables(
         if variable is None:
             near = get_close_matches(name, variables, n=len(variables) or 1, cutoff=0.0)
             shown = ", ".join(near[:_MOST_NAMES_SHOWN]) or "no arrays at all"
-            more = "" if len(near) <= _MOST_NAMES_SHOWN else f" and {len(near) - 20} more"
+            more = (
+                ""
+                if len(near) <= _MOST_NAMES_SHOWN
+                else f" and {len(near) - _MOST_NAMES_SHOWN} more"
+            )
             raise NotFoundError(
                 f"group {group_path} has no array {name!r}; it has {shown}{more}",
                 kind="variable",
@@ -115,10 +120,16 @@ def choose(
     _refuse_repeated_dimensions(candidates, named=named, group_path=group_path)
     taking_part = [v for v in candidates if v.dims or named]
     sets = group_by_dimensions(taking_part)
+    if not candidates:
+        raise InvalidInputError(
+            f"group {group_path} is empty: it holds no array; read another group (option group) "
+            "or another version (options branch, tag, snapshot)",
+            group=group_path,
+        )
     if not sets:
         raise InvalidInputError(
-            f"group {group_path} has no array with dimensions to make a table of; "
-            "name scalars with the option variables, or another group with the option group",
+            f"group {group_path} has only scalars: {_listed([v.name for v in candidates])}; "
+            "name those to read with the option variables",
             group=group_path,
         )
     largest = sets[0]
@@ -157,8 +168,14 @@ def _no_single_set(
     return InvalidInputError(
         f"{what} on {len(sets)} sets of dimensions that are not parts of one another:\n"
         + "\n".join(lines)
-        + "\nOne table has one set of dimensions; choose it with the option variables, for "
-        f"instance variables={','.join(sets[0].variables)}",
+        + "\nOne table has one set of dimensions; choose one with the option variables: "
+        + "; ".join(f"variables={_listed(s.variables)} for ({', '.join(s.dims)})" for s in sets),
         group=group_path,
         sets=tuple((s.dims, s.sizes, s.variables) for s in sets),
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names for the last line of a message, which stays one line."""
+    shown = ",".join(names[:_MOST_NAMES_IN_LINE])
+    return shown if len(names) <= _MOST_NAMES_IN_LINE else f"{shown},..."

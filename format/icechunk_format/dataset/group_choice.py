@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MOST_GROUPS_SHOWN = 20
 
 
-def find_group(snapshot: Snapshot, group: str | None) -> NodePath:
+def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath:
     """Return the path of the group to read.
 
     Parameters
@@ -24,6 +24,8 @@ def find_group(snapshot: Snapshot, group: str | None) -> NodePath:
     group
         Its path, with or without the leading ``/``. None chooses the root if it has arrays, or
         else the only group that has.
+    place
+        The repository, for messages.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def find_group(snapshot: Snapshot, group: str | None) -> NodePath:
         shown = ", ".join(with_arrays[:_MOST_GROUPS_SHOWN])
         more = len(with_arrays) - _MOST_GROUPS_SHOWN
         raise InvalidInputError(
-            f"{len(with_arrays)} groups have arrays: {shown}"
+            f"{len(with_arrays)} groups of {place} have arrays: {shown}"
             + (f" and {more} more" if more > 0 else "")
             + f"; choose one with the option group, for instance group={with_arrays[0]}",
             groups=tuple(with_arrays),
@@ -59,14 +61,14 @@ def find_group(snapshot: Snapshot, group: str | None) -> NodePath:
     if node is not None:
         above = parent(path) or ROOT
         raise InvalidInputError(
-            f"{path} is an array; read it with group={above} and "
+            f"{path} of {place} is an array; read it with group={above} and "
             f"variables={path.rpartition('/')[2]}",
             group=path,
         )
     groups = [str(n.path) for n in snapshot.nodes if n.array is None]
     near = get_close_matches(path, groups, n=_MOST_GROUPS_SHOWN, cutoff=0.0)
     raise NotFoundError(
-        f"there is no group {path}; there are {', '.join(near) or 'no groups'}",
+        f"there is no group {path} in {place}; there are {', '.join(near) or 'no groups'}",
         kind="node",
         name=str(path),
         existing=tuple(near),
