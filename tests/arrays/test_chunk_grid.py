@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
@@ -45,6 +45,7 @@ def axes(draw: st.DrawFn) -> tuple[int, Any, list[int]]:
 
 
 @given(st.lists(axes(), max_size=3), st.data())
+@settings(max_examples=60, deadline=None)
 def test_equals_a_list_of_borders(drawn: list[tuple[int, Any, list[int]]], data: Any) -> None:
     shape = tuple(extent for extent, _, _ in drawn)
     grid = parse_chunk_grid(rectilinear(*(entry for _, entry, _ in drawn)), shape)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numcodecs import blosc, registry, zstd
 from numcodecs.abc import Codec
 
+from icechunk_format.arrays import registered_codecs
 from icechunk_format.arrays.codec_defaults import default_codecs, sharding_json
 from icechunk_format.arrays.codecs import ChunkCodecs
 from icechunk_format.arrays.data_types import DataType, parse_data_type
@@ -122,6 +123,7 @@ COMPRESSORS = [
     named("zstd", level=-5, checksum=True),
     named("numcodecs.lzma", format=3, filters=[{"id": lzma.FILTER_LZMA2, "preset": 1}]),
     named("numcodecs.lzma", format=2, preset=1),
+    named("numcodecs.lzma", format=3, filters=[{"id": lzma.FILTER_LZMA1, "preset": 1}]),
 ]  # fmt: skip
 
 
@@ -276,6 +278,7 @@ def test_chains_are_pickled_and_shared_between_threads() -> None:
         ([named("scale_offset", offset=2**40), LITTLE], "offset"),
         ([named("numcodecs.delta", dtype="i4", astype="no"), LITTLE], "numcodecs refuses"),
         ([named("numcodecs.astype", encode_dtype="O"), LITTLE], "encode_dtype"),
+        ([named("numcodecs.astype", encode_dtype="T"), LITTLE], "encode_dtype"),
         (["numcodecs.packbits", "bytes"], "bool"),
         ([named("cast_value", data_type="complex64"), LITTLE], "casts"),
         ([named("numcodecs.bitround", keepbits=1, x=1), LITTLE], "numcodecs refuses"),
@@ -424,6 +427,10 @@ def test_packages_that_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch)
     for name in ("broken", "foreign"):
         with pytest.raises(UnsupportedError):
             chain([LITTLE, name])
+    # Packages may announce themselves to zarr-python instead.
+    announced = [Entry(Negate)]
+    monkeypatch.setattr(registered_codecs, "entry_points", lambda **_: announced)
+    assert chain([LITTLE, "negate-3"]).encode(np.array([-1], "i4")) == b"\0\0\0\0"
 
 
 def bomb(size: int) -> bytes:
@@ -636,14 +643,48 @@ def test_fill_values_of_a_chain() -> None:
     assert not made.is_all_fill(np.ones(3, "i4"))
 
 
+def test_filters_of_numcodecs() -> None:
+    for data_type, codec, values, expected in (
+        ("float32", named("numcodecs.bitround", keepbits=2), [1.1, 100.0], [1.0, 96.0]),
+        ("float64", named("numcodecs.quantize", digits=1), [0.12], [0.125]),
+        ("float64", named("numcodecs.quantize", digits=1, dtype="f8"), [0.12], [0.125]),
+        ("int32", named("numcodecs.astype", encode_dtype="u1"), [3], [3]),
+        ("int32", named("numcodecs.delta", astype="i8"), [3, 1], [3, 1]),
+        (
+            "float64",
+            named("numcodecs.fixedscaleoffset", offset=1, scale=10, astype="i2"),
+            [1.52],
+            [1.5],
+        ),
+    ):
+        made = chain([codec, LITTLE, "zstd"], data_type)
+        data = made.encode(np.array(values, made.data_type.numpy))
+        assert made.decode(data, (len(values),)).tolist() == expected
+        # Fill values go the same way, so that shards behind a filter know theirs.
+        shards = chain([codec, sharding_json([1], [LITTLE])], data_type)
+        assert shards.decode(shards.encode(shards.fill_array((2,))), (2,)).tolist() == [0, 0]
+    narrow = chain([named("numcodecs.quantize", digits=1, astype="f4"), LITTLE], "float64")
+    with pytest.raises(InvalidInputError, match="float32"):
+        narrow.encode(np.array([1.0]))
+
+
+class Panic(BaseException):
+    """Stands for what a Rust library raises when it gives up."""
+
+
+Panic.__name__ = "PanicException"
+
+
 class GribLibrary(types.SimpleNamespace):
-    """Stands for gribberish: a message is float64 elements."""
+    """Stands for gribberish: the last section of a message is float64 elements."""
 
     @staticmethod
     def parse_grib_array(message: bytes, offset: int, *options: bool) -> np.ndarray:
-        if message[:4] != b"GRIB":
-            raise ValueError("not a GRIB message")
-        values = np.frombuffer(message[4:], "<f8")
+        if message.endswith(b"panic"):
+            raise Panic("index out of bounds")
+        if message.endswith(b"stop"):
+            raise KeyboardInterrupt
+        values = np.frombuffer(message[87:], "<f8")
         return values[::-1] if any(options) else values
 
     @staticmethod
@@ -651,9 +692,19 @@ class GribLibrary(types.SimpleNamespace):
         return types.SimpleNamespace(latlng=lambda *options: (np.ones(2), np.zeros(2)))
 
 
+def grib(data: bytes, *, points: int, rows: int = 1, edition: int = 2, template: int = 0) -> bytes:
+    section_3 = b"\3\0" + points.to_bytes(4, "big") + b"\0\0" + template.to_bytes(2, "big")
+    section_3 += bytes(16) + (points // rows).to_bytes(4, "big") + rows.to_bytes(4, "big")
+    parts = [b"\1" + bytes(21), section_3 + bytes(7)]
+    message = b"".join((len(part) + 4).to_bytes(4, "big") + part for part in parts)
+    return b"GRIB\0\0\0" + bytes([edition]) + bytes(8) + message + data
+
+
 def test_grib_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gribberish", GribLibrary())
-    message = b"GRIB" + np.array([1.0, 2.0]).tobytes()
+    values = np.array([1.0, 2.0]).tobytes()
+    message = grib(values, points=2)
+    assert len(message) == 87 + 16
     made = chain([named("gribberish", var="TMP")], "float32", ndim=2)
     assert made.decode(message, (1, 2)).tolist() == [[1, 2]]
     flipped = chain([named("gribberish", var="TMP", north_up=True)], "float64")
@@ -663,11 +714,26 @@ def test_grib_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     scaled = chain([named("scale_offset", offset=-1.0), "gribberish"], "float64")
     assert scaled.decode(message, (2,)).tolist() == [0, 1]
     assert scaled.encoded_bound((2,)) is None
-    for shape in ((1, 3), (1, 1)):
-        with pytest.raises(FormatError):
-            made.decode(message, shape)
-    with pytest.raises(FormatError):
-        made.decode(b"BUFR", (1, 1))
+    for bad, shape in (
+        (message, (1, 3)),
+        (message, (1, 1)),
+        (b"BUFR" + message[4:], (1, 2)),
+        (message[:15], (1, 2)),
+        (message[:60], (1, 2)),
+        (message[:37], (1, 2)),
+        (message[:16] + bytes(30), (1, 2)),
+        (grib(values, points=2, edition=1), (1, 2)),
+        (grib(values, points=3, rows=2), (1, 3)),
+        (grib(values, points=3), (1, 3)),
+        (grib(b"panic", points=2), (1, 2)),
+    ):
+        with pytest.raises(FormatError, match="gribberish"):
+            made.decode(bad, shape)
+    coordinate = chain([named("gribberish", var="latitude")], "float64")
+    with pytest.raises(FormatError, match="points"):
+        coordinate.decode(grib(b"", points=2**31), (2,))
+    with pytest.raises(KeyboardInterrupt):
+        made.decode(grib(b"stop", points=2), (1, 2))
     with pytest.raises(InvalidInputError, match="read only"):
         made.encode(np.zeros((1, 2), "f4"))
     with pytest.raises(FormatError, match="var"):
@@ -687,6 +753,46 @@ def test_pcodec() -> None:
         made.decode(data[:-3], (20, 30))
     with pytest.raises(FormatError):
         chain(["numcodecs.pcodec"], "string")
+
+
+class Objects(NegateElements):
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return np.array([None, None], object)
+
+
+class Wide(NegateElements):
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return -np.frombuffer(buf, dtype=">i8")
+
+    def encode(self, buf: Any) -> Any:
+        return (-buf).astype(">i8").tobytes()
+
+
+class WideArrays(Negate):
+    def encode(self, buf: Any) -> Any:
+        return np.asarray(buf).astype("i8")
+
+
+def test_what_other_libraries_give_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zfpy", types.SimpleNamespace())
+    array = np.array([1, 2], "i4")
+    for codec_class in (NegateElements, Wide):
+        monkeypatch.setitem(registry.codec_registry, "zfpy", codec_class)
+        made = chain(["numcodecs.zfpy"])
+        decoded = made.decode(made.encode(array), (2,))
+        assert decoded.dtype == np.dtype("i4")
+        assert decoded.tolist() == [1, 2]
+    monkeypatch.setitem(registry.codec_registry, "zfpy", Objects)
+    with pytest.raises(FormatError, match="object"):
+        chain(["numcodecs.zfpy"]).decode(b"", (2,))
+    with pytest.raises(FormatError, match="does not store"):
+        chain(["numcodecs.zfpy"], "string")
+    monkeypatch.setitem(registry.codec_registry, "wide-arrays", WideArrays)
+    with pytest.raises(InvalidInputError, match="int64"):
+        chain(["wide-arrays", LITTLE]).encode(array)
+    monkeypatch.setitem(registry.codec_registry, "objects", Objects)
+    with pytest.raises(FormatError, match="object"):
+        chain(["objects", LITTLE]).decode(array.tobytes(), (2,))
 
 
 def test_zfp() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.arrays import crc32c as module
@@ -37,6 +37,7 @@ def test_published_values(data: bytes, checksum: int) -> None:
 
 
 @given(st.binary(max_size=1500))
+@settings(max_examples=60, deadline=None)
 def test_equals_the_definition(data: bytes) -> None:
     assert crc32c_numpy(data) == bit_by_bit(data)
 

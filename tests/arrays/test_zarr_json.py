@@ -358,7 +358,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_mutated_documents_give_arrays_or_typed_errors(data: st.DataObject) -> None:
     document = copy.deepcopy(DOCUMENT)
     for _ in range(data.draw(st.integers(1, 3))):

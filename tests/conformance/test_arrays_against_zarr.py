@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -562,6 +563,31 @@ def test_casts_are_those_of_the_reference_library(
     ours = np.frombuffer(codecs.encode(values), dtype=target)
     np.testing.assert_array_equal(ours, expected)
     np.testing.assert_array_equal(np.signbit(ours), np.signbit(expected))
+
+
+def test_grib_messages_are_read_as_the_codec_of_gribberish_reads_them() -> None:
+    pytest.importorskip("gribberish")
+    iris_sample_data = pytest.importorskip("iris_sample_data")
+    import gribberish.zarr  # noqa: F401  (registers the codec with zarr-python)
+
+    file = Path(iris_sample_data.path) / "polar_stereo.grib2"
+    message = file.read_bytes()
+    for variable, dtype in (("TMP", "float64"), ("TMP", "float32"), ("latitude", "float64")):
+        document = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [200, 247],
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [200, 247]}},
+            "chunk_key_encoding": {"name": "default"},
+            "fill_value": "NaN",
+            "codecs": [{"name": "gribberish", "configuration": {"var": variable}}],
+        }
+        objects = {"x/zarr.json": json.dumps(document).encode(), "x/c/0/0": message}
+        store = MemoryStore()
+        for key, data in objects.items():
+            put(store, key, data)
+        assert_same(read_all(objects)[1], zarr.open_array(store, path="x", mode="r")[...])
 
 
 def test_damaged_chunks_of_zarr_are_refused() -> None:

@@ -170,7 +170,7 @@ def _make_lzma(name: str, configuration: dict[str, Any], itemsize: int) -> ByteC
     def compress(data: Buffer) -> bytes:
         return lzma.compress(data, format=container, check=check, preset=preset, filters=filters)
 
-    return Streamed(name, make_decompressor, compress, has_end=container != lzma.FORMAT_RAW)
+    return Streamed(name, make_decompressor, compress)
 
 
 def _make_lz4(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:

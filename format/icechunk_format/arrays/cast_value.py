@@ -14,7 +14,6 @@ Spec: the registered codec ``cast_value``.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -140,10 +139,7 @@ class CastValue:
         if not outside.any():
             return rounded.astype(target)
         if self._out_of_range == "wrap":
-            remainder = np.fmod(rounded, 2.0 ** (8 * target.itemsize))
-            magnitude = np.abs(remainder).astype(np.uint64)
-            wrapped = np.where(remainder < 0, np.uint64(0) - magnitude, magnitude)
-            return wrapped.astype(target)
+            return _modulo_2_64(rounded).astype(target)
         self._refuse_unless_clamped(array, outside, target)
         out = np.where(outside, 0.0, rounded).astype(target)
         out[below] = limits.min
@@ -176,7 +172,7 @@ def _is_exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Whether every value of one type is a value of the other."""
     if source.kind != "f" and target.kind == "f":
         # NumPy calls a cast of 64-bit integers to float64 safe, although it rounds.
-        return int(np.iinfo(source).max) <= 2 ** (int(np.finfo(target).nmant) + 1)
+        return int(np.iinfo(source).max) <= 1 << (int(np.finfo(target).nmant) + 1)
     return bool(np.can_cast(source, target, "safe"))
 
 
@@ -248,20 +244,25 @@ def _compare_integers(floats: Array, integers: Array) -> tuple[Array, Array]:
 def _away_on_ties(
     array: Array, nearest: Array, up: Array, down: Array, too_low: Array, too_high: Array
 ) -> Array:
-    """Move results that were ties to the float that is farther from zero."""
-    out = nearest.copy()
-    inexact = too_low | too_high
-    # Ties are rare, and their test needs more bits than any float has: Python numbers are exact.
-    for at in np.flatnonzero(inexact):
-        exact = _exact(array.flat[at])
-        other = up.flat[at] if too_low.flat[at] else down.flat[at]
-        near = nearest.flat[at]
-        if not np.isfinite(near) or not np.isfinite(other):
-            continue
-        if abs(exact - _exact(near)) == abs(_exact(other) - exact) and abs(other) > abs(near):
-            out.flat[at] = other
-    return out
+    """Move results that were ties to the float that is farther from zero.
+
+    The middle between two neighbouring floats has one bit more than they have: a float64 holds it
+    where the target is narrower, and 64-bit integers hold it where the source is an integer.
+    """
+    other = np.where(too_low, up, down)
+    near = nearest.astype(np.float64)
+    half = (other.astype(np.float64) - near) / 2
+    candidates = (too_low | too_high) & np.isfinite(half) & (np.abs(other) > np.abs(nearest))
+    near, half = np.where(candidates, near, 0.0), np.where(candidates, half, 0.0)
+    if array.dtype.kind == "f":
+        ties = array.astype(np.float64) == near + half
+    else:
+        ties = array.astype(np.uint64) - _modulo_2_64(near) == _modulo_2_64(half)
+    return np.where(candidates & ties, other, nearest)
 
 
-def _exact(value: Any) -> Any:
-    return Fraction(int(value)) if isinstance(value, np.integer) else Fraction(float(value))
+def _modulo_2_64(whole: Array) -> Array:
+    """Return whole float64 numbers modulo 2**64, as uint64."""
+    remainder = np.fmod(whole, 2.0**64)
+    magnitude = np.abs(remainder).astype(np.uint64)
+    return np.where(remainder < 0, np.uint64(0) - magnitude, magnitude)

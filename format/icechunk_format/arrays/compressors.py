@@ -160,14 +160,9 @@ class Streamed(_Compressor):
     """bzip2 and LZMA: the standard library's decompressors, which stop at a limit."""
 
     def __init__(
-        self,
-        name: str,
-        make_decompressor: Callable[[], Any],
-        compress: Callable[[Buffer], bytes],
-        has_end: bool = True,
+        self, name: str, make_decompressor: Callable[[], Any], compress: Callable[[Buffer], bytes]
     ) -> None:
         self.name = name
-        self._has_end = has_end
         self._make_decompressor = make_decompressor
         self._compress = compress
 
@@ -183,11 +178,7 @@ class Streamed(_Compressor):
             if left < 0:
                 raise ValueError(f"it decodes to more than {limit} bytes")
             if not stream.eof:
-                # Filters without a container have no end mark: complete is what was asked for.
-                if self._has_end or not (exact and left == 0):
-                    raise ValueError("the stream ends early")
-                parts.append(part)
-                break
+                raise ValueError("the stream ends early")
             parts.append(part)
             rest = stream.unused_data
         if exact and left:

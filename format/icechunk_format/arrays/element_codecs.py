@@ -30,6 +30,7 @@ from icechunk_format.arrays.codec_steps import (
     as_buffer,
     compressed_bound,
 )
+from icechunk_format.arrays.grib_codec import Grib
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.arrays.registered_codecs import find_registered_codec, import_optional
 
@@ -213,46 +214,6 @@ class PCodec(NumcodecsElements):
         if progress.n_processed != out.size or not progress.finished:
             raise ValueError(f"it does not decode to {out.size} elements")
         return out.reshape(shape)
-
-
-class Grib:
-    """GRIB2 messages, as virtual weather archives refer to them; reading only."""
-
-    name = "gribberish"
-    is_fixed_size = False
-
-    def __init__(self, configuration: dict[str, Any], data_type: DataType, gribberish: Any) -> None:
-        self._var = configuration.get("var")
-        if not isinstance(self._var, str | None):
-            raise ConfigurationError(f"var must be a name, found {shortened(self._var)}")
-        options = tuple(
-            bool(configuration.get(key, False)) for key in ("adjust_longitude_range", "north_up")
-        )
-        # Older versions of the library do not have the options.
-        self._options = options if any(options) else ()
-        self._dtype = data_type.numpy
-        self._library = gribberish
-
-    def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
-        message = bytes(data)
-        if self._var in ("latitude", "longitude"):
-            metadata = self._library.parse_grib_message_metadata(message, 0)
-            result = metadata.latlng(*self._options)[0 if self._var == "latitude" else 1]
-        else:
-            result = self._library.parse_grib_array(message, 0, *self._options)
-        result = np.asarray(result)
-        if result.size != math.prod(shape):
-            raise ValueError(f"the message has {result.size} elements, expected {math.prod(shape)}")
-        return np.ascontiguousarray(result.astype(self._dtype, copy=False)).reshape(shape)
-
-    def encode(self, array: Array) -> Buffer:
-        """See ``ElementCodec``."""
-        raise TypeError("GRIB messages are read only; choose other codecs to write")
-
-    def encoded_bound(self, shape: Shape) -> int | None:
-        """See ``ElementCodec``."""
-        return None
 
 
 def _sanitize_bool(array: Array) -> Array:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.arrays.named_configuration import is_integer, metadata_error, shortened
-from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,8 +51,6 @@ def decode_fill_value(
     try:
         return _decode(value, data_type)
     except (ValueError, OverflowError, TypeError) as error:
-        if isinstance(error, FormatError):
-            raise
         raise metadata_error(
             f"{shortened(value)} is not a value of data type {data_type.name}: {error}",
             node_path=node_path,
