@@ -226,6 +226,93 @@ def _url_prefixes(name: str, text: str) -> tuple[str, ...]:
     return prefixes
 
 
+_SIZE_OF = re.compile(r"\s*([^=]+?)\s*=\s*([0-9][0-9_]*)\s*")
+
+
+def _sizes(name: str, text: str) -> dict[str, int]:
+    """Parse ``time=24,latitude=180``, or the same as a JSON object."""
+    sizes: dict[str, Any] = {}
+    if text.strip().startswith("{"):
+        sizes = _json_object(name, text)
+    else:
+        for part in text.split(","):
+            found = _SIZE_OF.fullmatch(part)
+            if found is None or found[1] in sizes:
+                sizes = {}
+                break
+            sizes[found[1]] = int(found[2])
+    usable = all(type(size) is int and 0 < size < 2**63 for size in sizes.values())
+    if not sizes or not usable:
+        raise InvalidInputError(
+            f"option '{name}' must be sizes above 0 by dimension, such as"
+            f" 'time=24,latitude=180', each dimension once, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return sizes
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but'
+            f" {text!r} is no JSON: {error}",
+            option=name,
+            value=text,
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(
+            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but is {text!r}',
+            option=name,
+            value=text,
+        )
+    return value
+
+
+def _json_of_objects(name: str, text: str) -> dict[str, dict[str, Any]]:
+    value = _json_object(name, text)
+    for key, item in value.items():
+        if not isinstance(item, dict):
+            raise InvalidInputError(
+                f"option '{name}' must hold one JSON object per variable, such as"
+                f' {{"t2m": {{"dtype": "float32"}}}}, but {key!r} is {json.dumps(item)}',
+                option=name,
+                variable=key,
+            )
+    return value
+
+
+def _fraction(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise InvalidInputError(
+            f"option '{name}' must be a number from 0 to 1, such as 0.01, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return value
+
+
+def _whole_number(name: str, text: str) -> int:
+    value = text.strip()
+    if not _NUMBER.fullmatch(value) or int(value) >= 2**63:
+        raise InvalidInputError(
+            f"option '{name}' must be a whole number from 0, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return int(value)
+
+
+def _spec_version(name: str, text: str) -> int:
+    return int(_choice("1", "2")(name, text))
+
+
 # --- the table of options ---------------------------------------------------------------------
 
 
@@ -241,6 +328,8 @@ class Option:
     """The type, in words for people."""
     help: str
     """One line that says what the option does."""
+    write_help: str = ""
+    """The same line for writing, where it differs."""
     parse: Parser = _text
     default: Any = None
     default_text: str = ""
@@ -262,6 +351,7 @@ class Option:
 
 
 _BOTH: Final[tuple[Use, ...]] = ("read", "write")
+_WRITE: Final[tuple[Use, ...]] = ("write",)
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 
@@ -281,6 +371,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
+        write_help="Branch to commit to.",
         uses=_BOTH,
     ),
     Option(name="tag", attribute="tag", type_text="name", help="Tag to read."),
@@ -328,6 +419,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         default=(),
         default_text="none",
         help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
+        write_help="Places from which virtual chunks may be fetched when a write changes a part of"
+        " one.",
+        uses=_BOTH,
         layouts=_VALUES,
     ),
     Option(
@@ -335,6 +429,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         attribute="virtual_storage_options",
         type_text="text",
         help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
+        uses=_BOTH,
         layouts=_VALUES,
     ),
     Option(
@@ -346,6 +441,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         default_text="`cells`",
         help="What a row is: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
+        write_help="What a row is: an array element, a chunk with its data, or a chunk reference"
+        " (`summary` is for reading).",
+        uses=_BOTH,
     ),
     Option(
         name="group",
@@ -353,6 +451,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read.",
+        write_help="Group to write; it is created where it does not exist.",
         uses=_BOTH,
     ),
     Option(
@@ -488,6 +587,155 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=_choice(*METADATA_TABLES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
     ),
+    Option(
+        name="dims",
+        attribute="dims",
+        type_text="names, comma-separated",
+        parse=_names,
+        default_text="from the columns' metadata, or the existing group",
+        help="Dimension columns, in the order of the axes; the other columns are variables.",
+        uses=_WRITE,
+        layouts=("cells",),
+    ),
+    Option(
+        name="chunks",
+        attribute="chunks",
+        type_text="sizes, such as `time=24,latitude=180`",
+        parse=_sizes,
+        default_text="the existing arrays', else about 8 MiB a chunk",
+        help="Chunk shape of new arrays, in elements per dimension.",
+        uses=_WRITE,
+        layouts=("cells",),
+    ),
+    Option(
+        name="shards",
+        attribute="shards",
+        type_text="sizes, such as `time=240,latitude=720`",
+        parse=_sizes,
+        default_text="no sharding",
+        help="Shard shape of new arrays: one object holds all `chunks` of a shard.",
+        uses=_WRITE,
+        layouts=("cells",),
+    ),
+    Option(
+        name="encoding",
+        attribute="encoding",
+        type_text="JSON object per variable",
+        parse=_json_of_objects,
+        default_text="from the columns' metadata",
+        help="How new arrays are stored, in xarray's words: `dtype`, `chunks`, `shards`,"
+        " `compressors`, `_FillValue`, `scale_factor`, `add_offset`, `units`, `calendar`,"
+        " `attributes`.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="createBranch",
+        attribute="create_branch",
+        type_text="boolean",
+        parse=_boolean,
+        default=False,
+        default_text="`false`",
+        help="Creates `branch` from the newest snapshot of `main` where it does not exist.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="message",
+        attribute="message",
+        type_text="text",
+        default_text="says what was written",
+        help="Message of the commit.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="metadata",
+        attribute="metadata",
+        type_text="JSON object",
+        parse=_json_object,
+        default_text="none",
+        help="Properties of the snapshot, for programs.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="onConflict",
+        attribute="on_conflict",
+        type_text="`rebase`, `fail`",
+        parse=_choice("rebase", "fail"),
+        default="rebase",
+        default_text="`rebase`",
+        help="What to do where the branch moved meanwhile: apply the write on top, if nothing"
+        " that it changed was changed there, or give up.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="resolve",
+        attribute="resolve",
+        type_text="`ours`, `theirs`",
+        parse=_choice("ours", "theirs"),
+        default_text="an error",
+        help="Whose chunk stays where both writers wrote one.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="distribution",
+        attribute="distribution",
+        type_text="`hash`, `none`",
+        parse=_choice("hash", "none"),
+        default="hash",
+        default_text="`hash`",
+        help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
+        " lie together already (a chunk that two tasks met is an error).",
+        uses=_WRITE,
+    ),
+    Option(
+        name="minDensity",
+        attribute="min_density",
+        type_text="number from 0 to 1",
+        parse=_fraction,
+        default=0.01,
+        default_text="`0.01`",
+        help="Refuses the write where the rows cover less than this part of the grid that their"
+        " coordinates span: points and tracks are not grids.",
+        uses=_WRITE,
+        layouts=("cells",),
+    ),
+    Option(
+        name="txnAppId",
+        attribute="txn_app_id",
+        type_text="text",
+        help="With `txnVersion`: a version that this application has committed already is skipped,"
+        " so that a job can be run again.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="txnVersion",
+        attribute="txn_version",
+        type_text="integer",
+        parse=_whole_number,
+        help="Version of the application's work, see `txnAppId`.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="specVersion",
+        attribute="spec_version",
+        type_text="`2`, `1`",
+        parse=_spec_version,
+        default=2,
+        default_text="`2`",
+        help="Version of the Icechunk specification for a repository that the write creates.",
+        uses=_WRITE,
+    ),
+    Option(
+        name="maxUnplannedBytes",
+        attribute="max_unplanned_bytes",
+        type_text="size, such as `256m`",
+        parse=_byte_size,
+        default=256 * 2**20,
+        default_text="`256m`",
+        help="Most that a write without `icechunk_spark.register(spark)` may hold, since it is put"
+        " together in one process.",
+        uses=_WRITE,
+        layouts=("cells",),
+    ),
 )
 
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
@@ -541,11 +789,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     UnsupportedError
         A metadata table is asked for.
     """
-    _refuse_catalog_table(options)
+    refuse_catalog_table(options)
     given = collect_options(options, use="read")
     _check_exclusive(given)
-    values = {item.attribute: given.get(item.name, _default(item)) for item in OPTIONS}
-    path, table = _split_path(_require_path(given, options))
+    values = {
+        item.attribute: given.get(item.name, default_of(item))
+        for item in OPTIONS
+        if "read" in item.uses
+    }
+    path, table = split_path(require_path(given, options, use="read"))
     if table is not None and values["table"] not in (None, table):
         raise InvalidInputError(
             f"the path names the metadata table '{table}', but option 'table' names"
@@ -555,7 +807,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     values["path"] = path
     values["table"] = table or values["table"]
     parsed = ReadOptions(**values)
-    _check_layout(given, parsed.layout)
+    check_layout(given, parsed.layout)
     if parsed.table is not None:
         raise UnsupportedError(
             f"metadata table '{parsed.table}' of {path!r}: this version reads no metadata tables;"
@@ -580,7 +832,7 @@ def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
         folded = fold_name(spelling)
         if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
             continue
-        option, suffix = _find(spelling, folded)
+        option, suffix = _find(spelling, folded, use)
         if use not in option.uses:
             other = "writing" if use == "read" else "reading"
             raise InvalidInputError(
@@ -602,7 +854,7 @@ def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
     return given
 
 
-def _find(spelling: str, folded: str) -> tuple[Option, str]:
+def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
     """Return the option that `spelling` names, and what follows the prefix of a family."""
     exact = _BY_FOLDED_NAME.get(folded)
     if exact is not None:
@@ -621,19 +873,20 @@ def _find(spelling: str, folded: str) -> tuple[Option, str]:
             option=spelling,
             nearest="storage.*",
         )
-    known = [name for option in OPTIONS for name in option.spellings]
+    known = [name for option in OPTIONS if use in option.uses for name in option.spellings]
     by_folded = {fold_name(name): name for name in known}
     nearest = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
     hint = f"did you mean '{by_folded[nearest[0]]}'? " if nearest else ""
     raise InvalidInputError(
         f"unknown option '{spelling}': {hint}Known options are"
-        f" {', '.join(option.name for option in OPTIONS)}",
+        f" {', '.join(option.name for option in OPTIONS if use in option.uses)}",
         option=spelling,
         nearest=by_folded[nearest[0]] if nearest else None,
     )
 
 
-def _default(option: Option) -> Any:
+def default_of(option: Option) -> Any:
+    """Return the value of an option that was not given."""
     return {} if option.is_prefix else option.default
 
 
@@ -652,7 +905,8 @@ def _check_exclusive(given: Mapping[str, Any]) -> None:
             )
 
 
-def _check_layout(given: Mapping[str, Any], layout: str) -> None:
+def check_layout(given: Mapping[str, Any], layout: str) -> None:
+    """Refuse options that mean nothing for `layout`."""
     for option in OPTIONS:
         if option.name in given and layout not in option.layouts:
             raise InvalidInputError(
@@ -663,7 +917,7 @@ def _check_layout(given: Mapping[str, Any], layout: str) -> None:
             )
 
 
-def _refuse_catalog_table(options: Mapping[str, str]) -> None:
+def refuse_catalog_table(options: Mapping[str, str]) -> None:
     """Fail while a catalog table is made: once made, Spark reads it without any option."""
     if {"provider", "owner"} <= {fold_name(name) for name in options}:
         raise InvalidInputError(
@@ -674,7 +928,7 @@ def _refuse_catalog_table(options: Mapping[str, str]) -> None:
         )
 
 
-def _require_path(given: Mapping[str, Any], options: Mapping[str, str]) -> str:
+def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: Use) -> str:
     """Return the one path, from ``path`` or from the JSON list that ``load([...])`` makes."""
     paths: list[Any] = [given["path"]] if "path" in given else []
     for name, text in options.items():
@@ -687,10 +941,16 @@ def _require_path(given: Mapping[str, Any], options: Mapping[str, str]) -> str:
     if len(paths) == 1 and isinstance(paths[0], str) and paths[0].strip():
         return paths[0].strip()
     if paths:
+        advice = (
+            "one load reads one repository: load each path by itself and union the DataFrames"
+            if use == "read"
+            else "one write fills one repository: write to each path by itself"
+        )
+        raise InvalidInputError(f"{len(paths)} paths were given, and {advice}", paths=len(paths))
+    if use == "write":
         raise InvalidInputError(
-            f"{len(paths)} paths were given, and one load reads one repository: load each path by"
-            " itself and union the DataFrames",
-            paths=len(paths),
+            "option 'path' is missing: write df.write.format('icechunk').save(path)",
+            option="path",
         )
     raise InvalidInputError(
         "option 'path' is missing: write spark.read.format('icechunk').load(path), or in SQL"
@@ -700,7 +960,7 @@ def _require_path(given: Mapping[str, Any], options: Mapping[str, str]) -> str:
     )
 
 
-def _split_path(path: str) -> tuple[str, str | None]:
+def split_path(path: str) -> tuple[str, str | None]:
     """Split ``path#snapshots`` into the path and the metadata table.
 
     A ``#`` may also belong to the name of a folder, so only a known name of a table is split
@@ -754,4 +1014,5 @@ def _table_lines(use: Use) -> Iterator[str]:
             if option.aliases:
                 names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"
             default = option.default_text or "–"
-            yield f"| {names} | {option.type_text} | {default} | {option.help} |"
+            meaning = (use == "write" and option.write_help) or option.help
+            yield f"| {names} | {option.type_text} | {default} | {meaning} |"
