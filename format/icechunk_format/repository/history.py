@@ -254,6 +254,32 @@ class RefFilesHistory:
         raise AssertionError("the last try returns or raises")
 
 
+def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
+    """Return the key of a ref of spec version 1: of the one that exists, else of a new one.
+
+    Raises
+    ------
+    InvalidInputError
+        The name is not allowed; or there is no such ref, and clients would spell the key of a new
+        one in two ways.
+    """
+    v1_refs.check_ref_name(name)
+    make_key = branch_ref_key if kind == "branch" else tag_ref_key
+    spellings = _spellings(name)
+    if len(spellings) == 1 and spellings[0] == name:
+        return make_key(name)
+    for spelling in spellings:
+        if storage.head(make_key(spelling)) is not None:
+            return make_key(spelling)
+    raise InvalidInputError(
+        f"{name!r} cannot name a new {kind} of a repository of spec version 1, because clients do "
+        "not agree on how it is spelled in the store; use letters and digits of ASCII, '-', '_' "
+        "and '.'",
+        kind=kind,
+        name=name,
+    )
+
+
 def _encoded(name: str) -> str:
     return quote(name, safe=_NEVER_ENCODED).replace("~", "%7E")
 

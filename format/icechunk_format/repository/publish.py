@@ -181,8 +181,16 @@ def update_branch_ref(
     new: SnapshotId,
     *,
     expected: SnapshotId | None,
+    key: str | None = None,
 ) -> SnapshotId | None:
     """Move a branch of a version 1 repository, or create it where nothing is ``expected``.
+
+    Parameters
+    ----------
+    expected
+        Where the branch has to be; None for a branch that is not there yet.
+    key
+        Key of the ref file; None for the usual one.
 
     Returns
     -------
@@ -195,7 +203,7 @@ def update_branch_ref(
     CommitOutcomeUnknownError
         The store did not answer, and could not be asked afterwards.
     """
-    key = branch_ref_key(branch)
+    key = branch_ref_key(branch) if key is None else key
     condition: Condition
     for attempt in range(1, MAX_ATTEMPTS + 1):
         _pause_before(attempt)

@@ -216,7 +216,7 @@ def delete_branch(info: RepoInfo, name: str) -> Transition:
             "branch 'main' cannot be deleted: every repository has it; reset it instead",
             name=name,
         )
-    previous = _existing(info.branches, name, "branch")
+    previous = existing_ref(info.branches, name, "branch")
     return Transition(
         info=replace(info, branches={n: s for n, s in info.branches.items() if n != name}),
         details=BranchDeletedUpdate(name=name, previous_snap_id=previous),
@@ -227,7 +227,7 @@ def reset_branch(
     info: RepoInfo, name: str, snapshot_id: SnapshotId, *, expected: SnapshotId | None = None
 ) -> Transition | TipMoved:
     """Move a branch to any snapshot; with ``expected`` only from there."""
-    previous = _existing(info.branches, name, "branch")
+    previous = existing_ref(info.branches, name, "branch")
     if expected is not None and previous != expected:
         return TipMoved(branch=name, tip=previous)
     _check_snapshot(info, snapshot_id)
@@ -268,7 +268,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
 def delete_tag(info: RepoInfo, name: str) -> Transition:
     """Remove a tag and keep its name taken."""
     check_flag(info, FeatureFlag.DELETE_TAG, "deleting tags")
-    previous = _existing(info.tags, name, "tag")
+    previous = existing_ref(info.tags, name, "tag")
     return Transition(
         info=replace(
             info,
@@ -377,7 +377,8 @@ def _check_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
         )
 
 
-def _existing(refs: Mapping[str, SnapshotId], name: str, kind: str) -> SnapshotId:
+def existing_ref(refs: Mapping[str, SnapshotId], name: str, kind: str) -> SnapshotId:
+    """Return where a branch or tag is; raises NotFoundError that lists what there is."""
     found = refs.get(name)
     if found is None:
         near = get_close_matches(name, refs, n=10, cutoff=0.0)

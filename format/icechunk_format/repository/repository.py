@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.repository.container_options import check_virtual_options
+from icechunk_format.repository.create import create_repository
 from icechunk_format.repository.diff import Changes, add_up
 from icechunk_format.repository.discovery import MAIN_REF, has_repository, no_repository
 from icechunk_format.repository.history import History, RefFilesHistory, RepoInfoHistory
@@ -28,6 +29,7 @@ from icechunk_format.repository.objects import (
 )
 from icechunk_format.repository.operations import read_operations
 from icechunk_format.repository.repo_file import RepoFile, RepoState
+from icechunk_format.repository.repository_changes import RepositoryChanges
 from icechunk_format.repository.resolve import resolve
 from icechunk_format.repository.virtual import parse_authorized
 from icechunk_format.spec.config import (
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 
-class Repository:
+class Repository(RepositoryChanges):
     """An Icechunk repository of spec version 1 or 2.
 
     Use ``Repository.open``; the constructor believes what it is told and asks nobody.
@@ -96,6 +98,21 @@ class Repository:
         if repository.storage.head(MAIN_REF) is not None:
             return cls(place, spec_version=SPEC_V1)
         raise no_repository(place)
+
+    @classmethod
+    def create(cls, location: Location | str, *, spec_version: int = SPEC_V2) -> Repository:
+        """Create an empty repository and open it; see ``create_repository`` for what it raises.
+
+        Parameters
+        ----------
+        location
+            An empty place.
+        spec_version
+            2, or 1 for readers that know nothing newer.
+        """
+        place = Location(location) if isinstance(location, str) else location
+        create_repository(open_storage(place), spec_version=spec_version)
+        return cls(place, spec_version=spec_version)
 
     @staticmethod
     def exists(location: Location | str) -> bool:

@@ -1,0 +1,278 @@
+"""The end of a branch, and how it is moved: the same questions for both spec versions.
+
+===================  ==================================  =========================================
+                     spec version 2                      spec version 1
+===================  ==================================  =========================================
+moving the branch    ``repo`` is replaced                the ref file is replaced
+commits since        one read of ``repo``                one read of a snapshot for each
+amend, move nodes    yes                                 no
+a detached version   listed in ``repo``                  nothing more than its files
+===================  ==================================  =========================================
+
+Every answer is that of now: nothing is remembered from one call to the next.
+
+Specification: "Repo Info File"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
+from icechunk_format.repository.history import RefFilesHistory, ref_key
+from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.repo_changes import (
+    FeatureFlag,
+    TipMoved,
+    add_commit,
+    add_detached,
+    amend_commit,
+    check_flag,
+    check_writable,
+)
+from icechunk_format.spec import repo_info
+from icechunk_format.spec.object_keys import REPO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsSince:
+    """What happened to a branch since a snapshot.
+
+    Parameters
+    ----------
+    tip
+        Where the branch is.
+    commits
+        The snapshots after the given one up to the tip, oldest first.
+    is_ancestor
+        Whether the given snapshot is in the history of the branch at all.
+    """
+
+    tip: SnapshotId
+    commits: tuple[SnapshotInfo, ...]
+    is_ancestor: bool
+
+
+class BranchTip(Protocol):
+    """One branch of a repository of either spec version."""
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raise ReadOnlyError when the repository takes no changes."""
+        ...
+
+    def check_moves(self) -> None:
+        """Raise when nodes cannot be moved: ReadOnlyError or UnsupportedError."""
+        ...
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved.
+
+        Raises ConflictError when the branch was deleted.
+        """
+        ...
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Return the entry of a version that is to be amended, or raise why it cannot be."""
+        ...
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip; None when that was done."""
+        ...
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Put a version in the place of the tip; None when that was done."""
+        ...
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """Make a version known that no branch has."""
+        ...
+
+
+class RepoBranchTip:
+    """A branch of spec version 2.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    branch
+        Name of the branch.
+    """
+
+    def __init__(self, storage: Storage, branch: str) -> None:
+        self._storage = storage
+        self._branch = branch
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        return self._branch
+
+    def check_writable(self) -> None:
+        """Refuse when the repository is set to read-only."""
+        check_writable(self._info())
+
+    def check_moves(self) -> None:
+        """Refuse when the repository has switched moves off."""
+        check_flag(self._info(), FeatureFlag.MOVE_NODE, "moving nodes")
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved."""
+        info = self._info()
+        tip = info.branches.get(self._branch)
+        if tip is None:
+            raise branch_deleted(self._storage, self._branch)
+        if tip == snapshot_id:
+            return None
+        return _since(tip, snapshot_id, info.ancestry(tip))
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Return the entry of a version that is to be amended."""
+        found = self._info().snapshots.get(snapshot_id)
+        if found is None:
+            raise ConflictError(
+                f"snapshot {snapshot_id}, which would be amended, is not in "
+                f"{self._storage.root_url} any more; nothing was committed",
+                branch=self._branch,
+                expected=str(snapshot_id),
+            )
+        if found.parent_id is None:
+            raise InvalidInputError(
+                f"snapshot {snapshot_id} is the first one of {self._storage.root_url}, which "
+                "cannot be amended; commit instead"
+            )
+        return found
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip."""
+        return self._update(snapshot, lambda info: add_commit(info, self._branch, snapshot))
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Put a version in the place of the tip."""
+        return self._update(
+            snapshot, lambda info: amend_commit(info, self._branch, amended, snapshot)
+        )
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """List a version that no branch has."""
+        self._update(snapshot, lambda info: add_detached(info, snapshot))
+
+    def _update(
+        self, snapshot: SnapshotInfo, change: Callable[[RepoInfo], Transition | TipMoved]
+    ) -> TipMoved | None:
+        # Ids are random: a state that lists ours stands on our write.
+        answer = update_repo(
+            self._storage, change, landed=lambda info: snapshot.id in info.snapshots
+        )
+        return answer.reason if isinstance(answer, Declined) else None
+
+    def _info(self) -> RepoInfo:
+        return repo_info.decode(self._storage.get(REPO).data)
+
+
+class RefBranchTip:
+    """A branch of spec version 1.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    branch
+        Name of the branch.
+    """
+
+    def __init__(self, storage: Storage, branch: str) -> None:
+        self._storage = storage
+        self._branch = branch
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        return self._branch
+
+    def check_writable(self) -> None:
+        """Spec version 1 has no status that could forbid changes."""
+
+    def check_moves(self) -> None:
+        """Refuse: transaction logs of version 1 cannot say that nodes moved."""
+        raise self._unsupported("nodes cannot be moved")
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved."""
+        history = RefFilesHistory(self._storage)
+        tip = history.branch_tip(self._branch)
+        if tip is None:
+            raise branch_deleted(self._storage, self._branch)
+        return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Refuse: existing readers of version 1 expect branches to grow only."""
+        raise self._unsupported(f"snapshot {snapshot_id} cannot be amended")
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip."""
+        tip = update_branch_ref(
+            self._storage,
+            self._branch,
+            snapshot.id,
+            expected=snapshot.parent_id,
+            key=ref_key(self._storage, "branch", self._branch),
+        )
+        if tip is None or tip == snapshot.id:
+            return None if tip else TipMoved(branch=self._branch, tip=None)
+        # The answer to our write may have been lost, and others may have committed on top of it.
+        for info in RefFilesHistory(self._storage).ancestry(tip):
+            if info.id == snapshot.id:
+                return None
+            if info.id == snapshot.parent_id:
+                break
+        return TipMoved(branch=self._branch, tip=tip)
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Refuse; see ``amendable``."""
+        raise self._unsupported(f"snapshot {amended} cannot be amended")
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """Do nothing: in version 1 a snapshot exists when its file does."""
+
+    def _unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{what} in {self._storage.root_url}: the repository has spec version 1; upgrade it to "
+            "version 2 first",
+            spec_version=1,
+        )
+
+
+def _since(
+    tip: SnapshotId, snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
+) -> CommitsSince:
+    newer: list[SnapshotInfo] = []
+    for info in ancestry:
+        if info.id == snapshot_id:
+            return CommitsSince(tip=tip, commits=tuple(reversed(newer)), is_ancestor=True)
+        newer.append(info)
+    return CommitsSince(tip=tip, commits=(), is_ancestor=False)
+
+
+def branch_deleted(storage: Storage, branch: str) -> ConflictError:
+    """Return the error for a branch that is gone."""
+    return ConflictError(
+        f"branch {branch!r} of {storage.root_url} was deleted after this session began; nothing "
+        "was committed. Create the branch again, or make the changes in a session on another one",
+        branch=branch,
+        found=None,
+    )

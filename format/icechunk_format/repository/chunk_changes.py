@@ -1,0 +1,257 @@
+"""What a session did to the chunks of one array, before anything is written of it.
+
+Layers, from the bottom; what is above hides what is below at the same coordinate:
+
+1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
+   on every axis;
+2. the manifests that executors have stored (``receipts``), but not at ``yielded`` coordinates;
+3. coordinates that were deleted, and references that were set. They are disjoint.
+
+Rules of this file
+------------------
+1. Pure: nothing is read or written here. Values can be pickled.
+2. The later call wins. Calls are only noted, and joined when somebody asks: setting a million
+   chunks one by one costs no more than setting them together.
+3. ``revision`` grows with every change, so that what was made of one state is not taken for
+   another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.coord_set import (
+    bounds_of,
+    boxes_meet,
+    inside_box,
+    overlapping_pairs,
+)
+from icechunk_format.spec.chunk_refs import ChunkRefs
+from icechunk_format.spec.coordinate_order import CoordinateOrder, is_sorted, sorting_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.manifest_files import ManifestReceipt
+
+
+class ChunkChanges:
+    """Changes of the chunks of one array.
+
+    Parameters
+    ----------
+    ndim
+        Number of dimensions of the array.
+
+    Attributes
+    ----------
+    replaces_all
+        The chunks of the base do not count: they were moved, or the array is new.
+    clip
+        Chunks of the base count below these coordinates only; None for no limit.
+    receipts
+        Manifests stored by executors; their chunks are disjoint.
+    yielded
+        uint32, shape (n, ndim): coordinates at which another writer's chunks were preferred to
+        those of ``receipts``.
+    """
+
+    def __init__(self, ndim: int) -> None:
+        self.ndim = ndim
+        self.revision = 0
+        self.replaces_all = False
+        self.clip: tuple[int, ...] | None = None
+        self.receipts: list[ManifestReceipt] = []
+        self.yielded = np.empty((0, ndim), dtype=np.uint32)
+        self._left = np.empty((0, ndim), dtype=np.uint32)
+        self._refs = ChunkRefs.empty(ndim)
+        self._deleted = np.empty((0, ndim), dtype=np.uint32)
+        # Newest last: references that were set, or coordinates that were deleted.
+        self._notes: list[ChunkRefs | NDArray[np.uint32]] = []
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def set_refs(self, refs: ChunkRefs) -> None:
+        """Set references; they replace what is at their coordinates."""
+        if len(refs):
+            self._notes.append(refs)
+            self.revision += 1
+
+    def delete(self, coords: NDArray[np.uint32]) -> None:
+        """Delete chunks, whether they exist or not."""
+        if len(coords):
+            self._notes.append(coords)
+            self.revision += 1
+
+    def add_receipts(self, receipts: Sequence[ManifestReceipt]) -> None:
+        """Take over stored manifests; their chunks replace what is at their coordinates.
+
+        Raises
+        ------
+        InvalidInputError
+            Two of them, or one of them and an earlier one, hold the same chunk.
+        """
+        if not receipts:
+            return
+        joined = [*self.receipts, *receipts]
+        boxes = np.array([receipt.extents for receipt in joined], dtype=np.uint32)
+        for pairs in overlapping_pairs(boxes.reshape(len(joined), self.ndim, 2)):
+            for left, right in pairs.tolist():
+                shared = joined[left].coords.intersection(joined[right].coords)
+                if len(shared):
+                    raise InvalidInputError(
+                        f"{len(shared)} chunks were written twice, such as "
+                        f"{tuple(shared[0].tolist())}, by two tasks; let each chunk be written "
+                        "by one task",
+                        coords=tuple(shared[0].tolist()),
+                        count=len(shared),
+                    )
+        refs, deleted = self.pending()
+        is_hidden = self._in_receipts(refs.coords, receipts)
+        if is_hidden.any():
+            self._refs = refs.take(~is_hidden)
+        self._deleted = deleted[~self._in_receipts(deleted, receipts)]
+        self.receipts = joined
+        self.revision += 1
+
+    def resize(self, num_chunks: Sequence[int]) -> None:
+        """Drop every chunk outside of a chunk grid; it stays dropped when the grid grows again."""
+        old = self.clip or tuple(num_chunks)
+        self.clip = tuple(min(pair) for pair in zip(old, num_chunks, strict=True))
+        box = np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
+        refs, deleted = self.pending()
+        self._refs = refs.take(inside_box(refs.coords, box))
+        self._deleted = deleted[inside_box(deleted, box)]
+        kept = []
+        for receipt in self.receipts:
+            coords = receipt.coords.coords()
+            is_outside = ~inside_box(coords, box)
+            if is_outside.all():
+                continue
+            kept.append(receipt)
+            if is_outside.any():
+                self._deleted = _joined([self._deleted, coords[is_outside]], self.ndim)
+        self.receipts = kept
+        self.revision += 1
+
+    def replace_all(self, refs: ChunkRefs, left: NDArray[np.uint32]) -> None:
+        """Put references in the place of all that the array has.
+
+        Parameters
+        ----------
+        refs
+            All references from now on.
+        left
+            Coordinates that held chunks until now.
+        """
+        self._left = _joined([self._left, left], self.ndim)
+        self.replaces_all = True
+        self.receipts = []
+        self.yielded = self.yielded[:0]
+        self._refs, self._deleted, self._notes = refs, self._deleted[:0], []
+        self.revision += 1
+
+    def yield_to_others(self, coords: NDArray[np.uint32]) -> None:
+        """Leave coordinates as they are below: another writer's chunks are preferred there."""
+        refs, deleted = self.pending()
+        others = CoordinateOrder(coords)
+        self._refs = refs.take(others.find(refs.coords) < 0)
+        self._deleted = deleted[others.find(deleted) < 0]
+        given_up = coords[self._in_receipts(coords, self.receipts)]
+        self.yielded = _joined([self.yielded, given_up], self.ndim)
+        self.revision += 1
+
+    # -- looking ----------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was changed."""
+        return not (
+            self._notes
+            or len(self._refs)
+            or len(self._deleted)
+            or self.receipts
+            or self.replaces_all
+            or self.clip is not None
+        )
+
+    def pending(self) -> tuple[ChunkRefs, NDArray[np.uint32]]:
+        """Return what was set, and the sorted coordinates (n, ndim) of what was deleted."""
+        if self._notes:
+            self._refs, self._deleted = self._join_notes()
+            self._notes = []
+        return self._refs, self._deleted
+
+    def _join_notes(self) -> tuple[ChunkRefs, NDArray[np.uint32]]:
+        notes: list[ChunkRefs | NDArray[np.uint32]] = [self._refs, self._deleted, *self._notes]
+        if len(notes) == 3 and isinstance(notes[2], ChunkRefs) and not len(self._deleted):
+            return ChunkRefs.overlay(self._refs, notes[2]), self._deleted
+        # Newest first, since the first of equal coordinates is the one that stays.
+        notes.reverse()
+        coords = [note.coords if isinstance(note, ChunkRefs) else note for note in notes]
+        number = np.repeat(np.arange(len(notes)), [len(part) for part in coords])
+        row = np.concatenate([np.arange(len(part)) for part in coords])
+        stays = sorting_rows(np.concatenate(coords))
+        number, row = number[stays], row[stays]
+        # Rows of one note stay together; within a note they are in order of coordinate already.
+        by_note = np.argsort(number, kind="stable")
+        edges = np.searchsorted(number[by_note], np.arange(len(notes) + 1))
+        refs: list[ChunkRefs] = [ChunkRefs.empty(self.ndim)]
+        deleted: list[NDArray[np.uint32]] = []
+        for note, begin, end in zip(notes, edges[:-1], edges[1:], strict=True):
+            rows = row[by_note[begin:end]]
+            if isinstance(note, ChunkRefs):
+                if len(rows):
+                    refs.append(note.take(rows))
+            else:
+                deleted.append(note[rows])
+        return ChunkRefs.concat(refs), _joined(deleted, self.ndim)
+
+    def touched(self) -> NDArray[np.uint32]:
+        """Return all coordinates that were set or deleted, for the log: sorted, (n, ndim)."""
+        refs, deleted = self.pending()
+        parts = [refs.coords, deleted, self._left]
+        parts += [receipt.coords.coords() for receipt in self.receipts]
+        found = _joined(parts, self.ndim)
+        if len(self.yielded):
+            given_up = CoordinateOrder(self.yielded).find(found) >= 0
+            given_up &= refs.find(found) < 0
+            given_up &= CoordinateOrder(deleted).find(found) < 0
+            found = found[~given_up]
+        return found
+
+    def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""
+        refs, deleted = self.pending()
+        found = self._in_receipts(coords, self.receipts)
+        found &= CoordinateOrder(self.yielded).find(coords) < 0
+        found |= refs.find(coords) >= 0
+        for others in (deleted, self._left):
+            found |= CoordinateOrder(others).find(coords) >= 0
+        return found
+
+    def _in_receipts(
+        self, coords: NDArray[np.uint32], receipts: Iterable[ManifestReceipt]
+    ) -> NDArray[np.bool_]:
+        found = np.zeros(len(coords), dtype=np.bool_)
+        if not len(coords):
+            return found
+        box = bounds_of(coords)
+        for receipt in receipts:
+            if boxes_meet(receipt.coords.bounds(), box):
+                found |= receipt.coords.contains(coords)
+        return found
+
+
+def _joined(parts: Sequence[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:
+    """Return the coordinates of several lists, sorted and without repeats."""
+    full = [part for part in parts if len(part)]
+    if not full:
+        return np.empty((0, ndim), dtype=np.uint32)
+    joined = full[0] if len(full) == 1 else np.concatenate(full)
+    return joined if is_sorted(joined) else joined[sorting_rows(joined)]

@@ -1,0 +1,231 @@
+"""From a change set to a new version: files first, then the one object that makes them count.
+
+Order of writing
+----------------
+1. Chunks were stored during the session, by it or by executors.
+2. Manifests of what changed, then the snapshot and its transaction log.
+3. ``repo`` (version 2) or the ref of the branch (version 1), on the condition that the branch is
+   still where the session began. Before this step nothing of the commit can be seen, and after it
+   all of it can.
+
+When the branch has moved, the session is laid over the new tip (``conflicts``) and begins again at
+step 2; manifests that come out the same are not written again. A commit that fails deletes
+nothing: what it wrote is garbage for the collector, or belongs to a commit that landed after all.
+
+Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import InvalidInputError, StorageError
+from icechunk_format.repository.change_set import joined_logs
+from icechunk_format.repository.create import RESERVED_METADATA
+from icechunk_format.repository.manifests import manifest_files_of
+from icechunk_format.repository.publish import now_in_microseconds
+from icechunk_format.repository.repo_changes import MAX_CLOCK_SKEW
+from icechunk_format.spec import snapshot as snapshot_file
+from icechunk_format.spec import transaction_log as transaction_log_file
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.metadata_items import MetadataItems
+from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info import SnapshotInfo
+from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.repository.manifests import ManifestAssembler
+    from icechunk_format.repository.working_tree import WorkingTree
+    from icechunk_format.spec.manifest_lists import ManifestFiles
+    from icechunk_format.spec.transaction_log import TransactionLog
+    from icechunk_format.storage.protocol import Storage
+
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """A commit that landed.
+
+    Parameters
+    ----------
+    snapshot_id
+        The new version.
+    parent_id
+        The version before it; another one than the session began with when it was rebased.
+    branch
+        The branch that was moved.
+    rebased
+        How often the session was laid over commits of others first.
+    files_written, bytes_written
+        What was stored, by kind: ``chunks``, ``manifests``, ``snapshots``, ``transactions``.
+        Manifests and chunks that executors stored are not counted.
+    """
+
+    snapshot_id: SnapshotId
+    parent_id: SnapshotId | None
+    branch: str
+    rebased: int = 0
+    files_written: Mapping[str, int] = field(default_factory=dict)
+    bytes_written: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Written:
+    """Counts files and bytes by kind."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, files: int, size: int) -> None:
+        """Count files of a kind, of ``size`` bytes together."""
+        self.files[kind] = self.files.get(kind, 0) + files
+        self.bytes[kind] = self.bytes.get(kind, 0) + size
+
+
+def store_version(
+    storage: Storage,
+    format: ManifestFormat,
+    assembler: ManifestAssembler,
+    tree: WorkingTree,
+    *,
+    parent_id: SnapshotId | None,
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
+    log_before: TransactionLog | None = None,
+    message: str,
+    metadata: MetadataItems,
+    written: Written,
+) -> SnapshotInfo:
+    """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
+
+    Parameters
+    ----------
+    tree
+        The nodes of the base with the changes laid over them.
+    parent_id
+        The parent of the new version: the base, or the parent of the base for an amendment.
+    pruned_ancestor_tx_logs, log_before
+        For an amendment: what it takes over from the version that it replaces.
+
+    Raises
+    ------
+    InvalidInputError
+        The clock of this machine and that of the store differ too much, or two nodes have one path.
+    NotFoundError, FormatError
+        A manifest of the base is missing or damaged.
+    StorageError
+        The store failed; what was stored is garbage.
+    """
+    base, changes = tree.base, tree.changes
+    snapshot_id = SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+    nodes, files = _nodes_with_manifests(assembler, tree)
+    flushed_at = max(now_in_microseconds(), base.flushed_at + 1)
+    new = Snapshot(
+        id=snapshot_id,
+        parent_id=parent_id,
+        spec_version=format.spec_version,
+        flushed_at=flushed_at,
+        message=message,
+        metadata_items=metadata,
+        nodes=tuple(nodes),
+        manifest_files=files,
+    )
+    log = changes.transaction_log(snapshot_id)
+    if log_before is not None:
+        log = joined_logs(log_before, log, snapshot_id=snapshot_id)
+    level = format.config.compression_level
+    snapshot_data = snapshot_file.encode(new, level=level)
+    log_data = transaction_log_file.encode(log, spec_version=format.spec_version, level=level)
+    storage.put_many(
+        [(snapshot_key(snapshot_id), snapshot_data), (transaction_log_key(snapshot_id), log_data)]
+    )
+    written.add("snapshots", 1, len(snapshot_data))
+    written.add("transactions", 1, len(log_data))
+    _check_clock(storage, snapshot_id, flushed_at)
+    return SnapshotInfo(
+        id=snapshot_id,
+        parent_id=parent_id,
+        flushed_at=flushed_at,
+        message=message,
+        metadata_items=metadata,
+        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
+    )
+
+
+def _nodes_with_manifests(
+    assembler: ManifestAssembler, tree: WorkingTree
+) -> tuple[list[NodeSnapshot], ManifestFiles]:
+    """Return the nodes of the new version and the list of its manifest files."""
+    base, changes = tree.base, tree.changes
+    nodes = tree.nodes()
+    changed = {i for i, chunks in changes.chunks.items() if not chunks.is_empty}
+    assembled = assembler.assemble(
+        [(node, changes.chunks[node.id]) for node in nodes if node.id in changed],
+        base.manifest_files,
+    )
+    written: list[ManifestReceipt] = []
+    for position, node in enumerate(nodes):
+        found = assembled.get(node.id)
+        if found is None or node.array is None:
+            continue
+        nodes[position] = replace(node, array=replace(node.array, manifests=found.refs))
+        written += found.files
+    files = manifest_files_of(nodes, base.manifest_files, written, object_key=snapshot_key(base.id))
+    return nodes, files
+
+
+def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> None:
+    """Refuse when this machine's clock and the store's differ too much.
+
+    A version from the future would keep every other writer from committing until that time comes.
+    """
+    key = snapshot_key(snapshot_id)
+    found = storage.head(key)
+    if found is None:
+        raise StorageError(f"{key!r} was stored in {storage.root_url} just now and is not there")
+    ahead = flushed_at - int(found.last_modified.timestamp() * 1_000_000)
+    if abs(ahead) > MAX_CLOCK_SKEW:
+        direction = "ahead of" if ahead > 0 else "behind"
+        raise InvalidInputError(
+            f"this version would be dated {abs(ahead) / 1e6:.0f} s {direction} the clock of "
+            f"{storage.root_url}; {MAX_CLOCK_SKEW / 1e6:.0f} s are tolerated. Nothing was "
+            "committed: correct the clock of this machine, or wait if the parent version has that "
+            "date",
+            flushed_at=flushed_at,
+        )
+
+
+def commit_metadata(
+    given: Mapping[str, Any] | None, *, spec_version: int, rebased: int
+) -> MetadataItems:
+    """Return the metadata of a version: what the user gave, and what libraries note.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not JSON, or the reserved name holds no map.
+    """
+    values = dict(given or {})
+    if rebased:
+        reserved = values.get(RESERVED_METADATA, {})
+        if not isinstance(reserved, dict):
+            raise InvalidInputError(
+                f"the name {RESERVED_METADATA!r} in commit metadata belongs to Icechunk libraries, "
+                f"which keep a map there, not {reserved!r}; choose another name",
+                found=reserved,
+            )
+        values[RESERVED_METADATA] = {**reserved, "rebase_attempts": rebased}
+    return MetadataItems.of(values, spec_version=spec_version)
+
+
+def pause_after_lost_race(attempt: int) -> None:
+    """Wait a random while, so that many writers do not meet again and again."""
+    time.sleep(random.uniform(0, min(_FIRST_PAUSE * 1.3**attempt, _LONGEST_PAUSE)))

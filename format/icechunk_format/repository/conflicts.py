@@ -1,0 +1,336 @@
+"""Whether our changes can be laid over the commits of others. Pure.
+
+What others did is known from their transaction logs, and from the newest of their snapshots where
+paths matter. What fits together, and what does not:
+
+=====================  =========================================================================
+ours                   conflicts with theirs
+=====================  =========================================================================
+chunks of an array     the same chunks; metadata of the array; the array deleted
+metadata of a node     metadata of the node; the node deleted
+delete an array        anything done to the array, unless it was deleted as well
+delete a group         the same for every array below; metadata of a group below; a node created
+                       below
+create a node          a node at the same path; no group (any more) to hold it
+move a node            the node deleted; a node at the target; a node created below the source;
+                       no group (any more) to hold it
+anything               any move
+=====================  =========================================================================
+
+Our metadata over their chunks is fine, but not our chunks over their metadata: they may have
+changed what the chunks mean, or how many there are. Only chunks that both wrote can be resolved,
+by taking ours or theirs; contents are never merged.
+
+Specification: "Conflict resolution" is left to clients; this is what the reference refuses, and
+what it lets pass although two nodes with one path or nodes without a group come of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.spec.node_path import NodePath, is_below, parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.change_set import ChangeSet
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
+
+_SHOWN_CHUNKS: Final = 5
+
+
+class ConflictKind(Enum):
+    """Why two changes do not fit together."""
+
+    CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
+    CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
+    CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
+    CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
+    METADATA_UPDATED_TWICE = "metadata that both changed"
+    METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
+    DELETED_NODE_CHANGED = "deleted here, but changed there"
+    NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
+    NODE_EXISTS = "created here, but there is such a node now"
+    NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
+    MOVED_NODE_GONE = "moved here, but deleted there"
+    MOVED_THERE = "moved there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirCommit:
+    """A commit of another writer, since ours began.
+
+    Parameters
+    ----------
+    snapshot_id
+        Its snapshot.
+    log
+        What it changed.
+    """
+
+    snapshot_id: SnapshotId
+    log: TransactionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conflict:
+    """One thing that does not fit.
+
+    Parameters
+    ----------
+    kind
+        What it is.
+    path
+        The node, by its path here.
+    node_id
+        The node; None where only a path is in question.
+    snapshot_id
+        The commit of the other writer; None where no single one can be named.
+    coords
+        uint32, shape (n, ndim): the chunks, where chunks are in question.
+    """
+
+    kind: ConflictKind
+    path: NodePath
+    node_id: NodeId | None = None
+    snapshot_id: SnapshotId | None = None
+    coords: NDArray[np.uint32] | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.kind.value}"
+        if self.coords is not None:
+            shown = ", ".join(str(tuple(row)) for row in self.coords[:_SHOWN_CHUNKS].tolist())
+            more = f" and {len(self.coords) - _SHOWN_CHUNKS} more"
+            text += f" ({shown}{more if len(self.coords) > _SHOWN_CHUNKS else ''})"
+        return text if self.snapshot_id is None else f"{text}, in snapshot {self.snapshot_id}"
+
+
+def detect(
+    changes: ChangeSet, *, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
+) -> list[Conflict]:
+    """Return everything that keeps our changes from being laid over the commits of others.
+
+    Parameters
+    ----------
+    changes
+        What we changed.
+    base
+        The snapshot that we began with.
+    tip
+        The newest snapshot of the others.
+    theirs
+        The commits from ``base`` (without it) to ``tip``, oldest first.
+    """
+    return list(_Detector(changes, base, tip, theirs).conflicts())
+
+
+class _Detector:
+    def __init__(
+        self, changes: ChangeSet, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
+    ) -> None:
+        self.changes = changes
+        self.theirs = theirs
+        self.tip = tip
+        self.tip_by_id = {node.id: node for node in tip.nodes}
+        self.path_of = {node.id: node.path for node in base.nodes}
+        self.path_of.update((node_id, state.path) for node_id, state in changes.created.items())
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self._their_moves()
+        yield from self._chunks()
+        yield from self._updates()
+        yield from self._deletes()
+        yield from self._new_paths()
+        yield from self._orphans()
+
+    def _their_moves(self) -> Iterator[Conflict]:
+        for commit in self.theirs:
+            for move in commit.log.moved_nodes:
+                yield Conflict(
+                    kind=ConflictKind.MOVED_THERE,
+                    path=move.from_path,
+                    node_id=move.node_id,
+                    snapshot_id=commit.snapshot_id,
+                )
+
+    def _chunks(self) -> Iterator[Conflict]:
+        for node_id, changes in self.changes.chunks.items():
+            if changes.is_empty or node_id in self.changes.created:
+                continue
+            has_writes = changes.replaces_all or len(changes.touched()) > 0
+            if not has_writes:
+                # A resize alone; its conflicts are those of metadata.
+                continue
+            if node_id not in self.tip_by_id:
+                yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
+                continue
+            for commit in self.theirs:
+                if node_id in commit.log.updated_arrays:
+                    yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
+                coords = commit.log.updated_chunks.get(node_id)
+                if coords is None or not len(coords):
+                    continue
+                if changes.replaces_all:
+                    yield self._of(ConflictKind.CHUNKS_OF_SHIFTED_ARRAY, node_id, commit)
+                    continue
+                shared = coords[changes.touches(coords)]
+                if len(shared):
+                    yield self._of(ConflictKind.CHUNKS_WRITTEN_TWICE, node_id, commit, shared)
+
+    def _updates(self) -> Iterator[Conflict]:
+        for node_id, state in self.changes.updated.items():
+            kind = "groups" if state.array is None else "arrays"
+            if node_id not in self.tip_by_id:
+                yield self._by(ConflictKind.METADATA_OF_DELETED_NODE, node_id, f"deleted_{kind}")
+                continue
+            for commit in self.theirs:
+                if node_id in getattr(commit.log, f"updated_{kind}"):
+                    yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+
+    def _deletes(self) -> Iterator[Conflict]:
+        for node_id in self.changes.deleted:
+            if node_id not in self.tip_by_id:
+                continue
+            for commit in self.theirs:
+                log = commit.log
+                if (
+                    node_id in log.updated_groups
+                    or node_id in log.updated_arrays
+                    or len(log.updated_chunks.get(node_id, ()))
+                ):
+                    yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, commit)
+                    break
+
+    def _new_paths(self) -> Iterator[Conflict]:
+        """Check every path that a node of ours takes."""
+        moved = self.changes.moved
+        targets = {state.path: node_id for node_id, state in self.changes.created.items()}
+        targets.update((move.to_path, node_id) for node_id, move in moved.items())
+        for path, node_id in sorted(targets.items()):
+            if node_id in moved and node_id not in self.tip_by_id:
+                yield self._by(ConflictKind.MOVED_NODE_GONE, node_id)
+                continue
+            there = self.tip.node(path)
+            if there is not None and not self._leaves(there):
+                yield Conflict(
+                    kind=ConflictKind.NODE_EXISTS,
+                    path=path,
+                    node_id=there.id,
+                    snapshot_id=self._creator(there.id),
+                )
+            above = parent(path)
+            if above is None or self._is_our_group(targets.get(above)):
+                continue
+            holder = self.tip.node(above)
+            if holder is None or holder.array is not None or self._leaves(holder):
+                yield Conflict(
+                    kind=ConflictKind.NO_GROUP_FOR_NODE,
+                    path=path,
+                    snapshot_id=None if holder is None else self._creator(holder.id),
+                )
+
+    def _orphans(self) -> Iterator[Conflict]:
+        """Check what others created below a group that leaves its place here."""
+        gone = [n.path for n in self.changes.deleted.values() if not n.is_array]
+        gone += [m.from_path for m in self.changes.moved.values() if not m.is_array]
+        created = {
+            node_id: commit.snapshot_id
+            for commit in self.theirs
+            for node_id in (*commit.log.new_groups, *commit.log.new_arrays)
+        }
+        if not gone or not created:
+            return
+        for node_id, snapshot_id in created.items():
+            node = self.tip_by_id.get(node_id)
+            if node is not None and any(is_below(node.path, path) for path in gone):
+                yield Conflict(
+                    kind=ConflictKind.NODE_IN_DELETED_GROUP,
+                    path=node.path,
+                    node_id=node_id,
+                    snapshot_id=snapshot_id,
+                )
+
+    def _leaves(self, node: NodeSnapshot) -> bool:
+        """Tell whether a node of theirs is not at its path any more after our changes."""
+        return node.id in self.changes.deleted or node.id in self.changes.moved
+
+    def _is_our_group(self, node_id: NodeId | None) -> bool:
+        if node_id is None:
+            return False
+        created = self.changes.created.get(node_id)
+        if created is not None:
+            return created.array is None
+        return not self.changes.moved[node_id].is_array
+
+    def _creator(self, node_id: NodeId) -> SnapshotId | None:
+        for commit in self.theirs:
+            if node_id in commit.log.new_groups or node_id in commit.log.new_arrays:
+                return commit.snapshot_id
+        return None
+
+    def _of(
+        self,
+        kind: ConflictKind,
+        node_id: NodeId,
+        commit: TheirCommit,
+        coords: NDArray[np.uint32] | None = None,
+    ) -> Conflict:
+        return Conflict(
+            kind=kind,
+            path=self.path_of[node_id],
+            node_id=node_id,
+            snapshot_id=commit.snapshot_id,
+            coords=coords,
+        )
+
+    def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
+        """Return a conflict about a node that is gone, with the commit that deleted it."""
+        names = lists or ("deleted_groups", "deleted_arrays")
+        culprit = next(
+            (
+                c.snapshot_id
+                for c in self.theirs
+                if any(node_id in getattr(c.log, n) for n in names)
+            ),
+            None,
+        )
+        return Conflict(kind=kind, path=self.path_of[node_id], node_id=node_id, snapshot_id=culprit)
+
+
+def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
+    """Return the conflicts that remain when chunks written by both are resolved.
+
+    Parameters
+    ----------
+    resolve
+        ``"ours"`` or ``"theirs"`` settle chunks that both wrote; None settles nothing.
+    """
+    if resolve is None:
+        return list(conflicts)
+    return [c for c in conflicts if c.kind is not ConflictKind.CHUNKS_WRITTEN_TWICE]
+
+
+def rebased(
+    changes: ChangeSet, *, tip: Snapshot, conflicts: Sequence[Conflict], resolve: str | None
+) -> None:
+    """Fit our changes to a newer snapshot, after all conflicts were resolved.
+
+    What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
+    wrote stay theirs.
+    """
+    present = {node.id for node in tip.nodes}
+    for node_id in [n for n in changes.deleted if n not in present]:
+        del changes.deleted[node_id]
+    if resolve != "theirs":
+        return
+    for conflict in conflicts:
+        if conflict.coords is not None and conflict.node_id is not None:
+            changes.chunks[conflict.node_id].yield_to_others(conflict.coords)

@@ -1,0 +1,161 @@
+"""Bringing a repository into the world: an empty first snapshot, and the object that names it.
+
+Order of writing: the snapshot and its transaction log, then ``repo`` (version 2) or the ref of
+``main`` (version 1), created only where there is none. Of several creators at one place one wins,
+and the others leave at most two files that collection will remove.
+
+Specification: "Initialize New Repository".
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    InvalidInputError,
+    StorageError,
+)
+from icechunk_format.repository.discovery import MAIN_REF, has_repository
+from icechunk_format.repository.publish import now_in_microseconds
+from icechunk_format.repository.repo_changes import MAIN
+from icechunk_format.spec import repo_info, snapshot, transaction_log, v1_refs
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icechunk_format.spec.metadata_items import MetadataItems
+from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_updates import RepoInitializedUpdate, RepoStatus, Update
+from icechunk_format.spec.snapshot import ManifestFiles, Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.storage.protocol import CreateOnly, Lost
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.protocol import Storage
+
+FIRST_MESSAGE: Final = "Repository initialized"
+RESERVED_METADATA: Final = "__icechunk"
+"""Name of the snapshot metadata that libraries keep for themselves."""
+
+
+def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
+    """Write an empty repository with the branch ``main``.
+
+    Parameters
+    ----------
+    storage
+        An empty place.
+    spec_version
+        2, or 1 for readers that know nothing newer.
+
+    Raises
+    ------
+    AlreadyExistsError
+        When a repository or anything else is there, or another creator was faster.
+    InvalidInputError
+        When the spec version is neither 1 nor 2.
+    CommitOutcomeUnknownError
+        When the store did not answer, and could not be asked afterwards.
+    StorageError
+        When the store failed; then nothing was created.
+    """
+    if spec_version not in (SPEC_V1, SPEC_V2):
+        raise InvalidInputError(
+            f"a repository cannot have spec version {spec_version}; 2 is usual, 1 is for old "
+            "readers",
+            found=spec_version,
+            allowed=(SPEC_V1, SPEC_V2),
+        )
+    _check_empty(storage)
+    now = now_in_microseconds()
+    # The ref of version 1 holds nothing but the id, so a random one tells rival creators apart.
+    first = INITIAL_SNAPSHOT_ID if spec_version == SPEC_V2 else _random_snapshot_id()
+    metadata = MetadataItems.of({RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version)
+    files = [
+        (
+            snapshot_key(first),
+            snapshot.encode(
+                Snapshot(
+                    id=first,
+                    parent_id=None,
+                    spec_version=spec_version,
+                    flushed_at=now,
+                    message=FIRST_MESSAGE,
+                    metadata_items=metadata,
+                    nodes=(),
+                    manifest_files=ManifestFiles.empty(),
+                )
+            ),
+        )
+    ]
+    if spec_version == SPEC_V1:
+        key, data = MAIN_REF, v1_refs.encode_ref_json(first)
+    else:
+        log = TransactionLog(id=first)
+        files.append((transaction_log_key(first), transaction_log.encode(log)))
+        info = RepoInfo(
+            branches={MAIN: first},
+            snapshots={
+                first: SnapshotInfo(
+                    id=first,
+                    parent_id=None,
+                    flushed_at=now,
+                    message=FIRST_MESSAGE,
+                    metadata_items=metadata,
+                )
+            },
+            status=RepoStatus(set_at=now),
+            latest_updates=(Update(details=RepoInitializedUpdate(), updated_at=now),),
+        )
+        key, data = REPO, repo_info.encode(info)
+    storage.put_many(files)
+    try:
+        answer = storage.put(key, data, condition=CreateOnly())
+    except StorageError as error:
+        if not error.outcome_unknown:
+            raise
+        if _is_ours(storage, key, data):
+            return
+        raise CommitOutcomeUnknownError(
+            f"the store did not answer when {key!r} of {storage.root_url} was created; the "
+            "repository may exist or not. Open it to find out; delete nothing",
+            key=key,
+        ) from error
+    # A client that repeats a request whose answer went missing loses against itself.
+    if isinstance(answer, Lost) and not _is_ours(storage, key, data):
+        raise _already_exists(storage)
+
+
+def _random_snapshot_id() -> SnapshotId:
+    return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+
+
+def _is_ours(storage: Storage, key: str, data: bytes) -> bool:
+    """Tell whether the object is the one that was written; its time in microseconds marks it."""
+    try:
+        return storage.head(key) is not None and storage.get(key).data == data
+    except StorageError:
+        return False
+
+
+def _check_empty(storage: Storage) -> None:
+    if has_repository(storage):
+        raise _already_exists(storage)
+    found = [info.key for info in islice(storage.list(""), 3)]
+    if found:
+        raise AlreadyExistsError(
+            f"{storage.root_url} is not empty: {', '.join(found)} {'are' if found[1:] else 'is'} "
+            "there; a new repository needs an empty place",
+            found=tuple(found),
+        )
+
+
+def _already_exists(storage: Storage) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"there is a repository at {storage.root_url} already; open it, or choose another place",
+        kind="repository",
+        location=storage.root_url,
+    )

@@ -1,0 +1,279 @@
+"""Changing branches and tags, in the one ``repo`` object or in ref files of their own.
+
+Rules of this file
+------------------
+1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``).
+2. Version 1 has one object for each ref: creating is create-only, moving is conditional, and the
+   tag's tombstone is created only once. Between a check and the change there is a gap, so checks
+   are made of what can never change back: a tombstone, an existing file.
+3. ``main`` is never deleted, tags never move.
+
+Specification: "Repo Info File"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.repository import repo_changes
+from icechunk_format.repository.conflict_errors import tip_moved
+from icechunk_format.repository.history import RefFilesHistory, ref_key
+from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.repo_changes import MAIN, TipMoved, existing_ref
+from icechunk_format.spec import v1_refs
+from icechunk_format.storage.protocol import CreateOnly, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_RESET_TRIES = 20
+
+
+class RefsChanges(Protocol):
+    """What can be done to branches and tags; errors are described at ``RepositoryChanges``."""
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        ...
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        ...
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        ...
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        ...
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        ...
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        ...
+
+
+class RepoInfoChanges:
+    """Branches and tags of spec version 2.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        self._update(lambda info: repo_changes.create_branch(info, name, snapshot_id))
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        self._update(lambda info: repo_changes.delete_branch(info, name))
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        moved = self._update(
+            lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
+        )
+        if moved is not None and expected is not None:
+            raise tip_moved(self._storage, moved, expected)
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        target: list[SnapshotId] = []
+
+        def change(info: RepoInfo) -> Transition | TipMoved:
+            tip = existing_ref(info.branches, name, "branch")
+            goal = existing_ref(info.branches, to_branch, "branch")
+            _check_stands_on(self._storage, info.ancestry(goal), name, tip, to_branch, goal)
+            target[:] = [goal]
+            if goal == tip:
+                return TipMoved(branch=name, tip=tip)
+            return repo_changes.reset_branch(info, name, goal)
+
+        self._update(change)
+        return target[0]
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        self._update(lambda info: repo_changes.create_tag(info, name, snapshot_id))
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        self._update(lambda info: repo_changes.delete_tag(info, name))
+
+    def _update(self, change: Callable[[RepoInfo], Transition | TipMoved]) -> TipMoved | None:
+        answer = update_repo(self._storage, change)
+        return answer.reason if isinstance(answer, Declined) else None
+
+
+class RefFilesChanges:
+    """Branches and tags of spec version 1.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._history = RefFilesHistory(storage)
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        key = ref_key(self._storage, "branch", name)
+        if self._history.branch_tip(name) is None:
+            found = update_branch_ref(self._storage, name, snapshot_id, expected=None, key=key)
+            if found == snapshot_id:
+                return
+        raise AlreadyExistsError(
+            f"branch {name!r} exists already in {self._storage.root_url}; reset it to move it, or "
+            "choose another name",
+            kind="branch",
+            name=name,
+        )
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        if name == MAIN:
+            raise InvalidInputError(
+                "branch 'main' cannot be deleted: every repository has it; reset it instead",
+                name=name,
+            )
+        self._existing_tip(name)
+        failures = self._storage.delete_many([ref_key(self._storage, "branch", name)])
+        if failures:
+            raise StorageError(
+                f"branch {name!r} of {self._storage.root_url} could not be deleted: "
+                f"{failures[0].reason}",
+                key=failures[0].key,
+            )
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        key = None
+        for _ in range(_RESET_TRIES):
+            tip = self._existing_tip(name)
+            if expected is not None and tip != expected:
+                raise tip_moved(self._storage, TipMoved(branch=name, tip=tip), expected)
+            key = key or ref_key(self._storage, "branch", name)
+            if update_branch_ref(self._storage, name, to, expected=tip, key=key) == to:
+                return
+        raise ConflictError(
+            f"branch {name!r} of {self._storage.root_url} was moved by others {_RESET_TRIES} times "
+            "while it was to be reset; nothing was changed. Try again",
+            branch=name,
+        )
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        tip, goal = self._existing_tip(name), self._existing_tip(to_branch)
+        _check_stands_on(self._storage, self._history.ancestry(goal), name, tip, to_branch, goal)
+        self.reset_branch(name, goal, tip)
+        return goal
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        key = ref_key(self._storage, "tag", name)
+        if name in self._history.deleted_tags():
+            raise AlreadyExistsError(
+                f"tag {name!r} was deleted from {self._storage.root_url}, and the name of a "
+                "deleted tag is never given out again; choose another name",
+                kind="tag",
+                name=name,
+            )
+        data = v1_refs.encode_ref_json(snapshot_id)
+        existed = self._history.tag_target(name) is not None
+        if existed or self._create(key, data) is None:
+            raise AlreadyExistsError(
+                f"tag {name!r} exists already in {self._storage.root_url}, and tags never move; "
+                "choose another name",
+                kind="tag",
+                name=name,
+            )
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        if self._history.tag_target(name) is None:
+            raise self._missing("tag", name, self._history.tags())
+        # Losing against another deletion is as good as winning.
+        self._create(f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
+
+    def _create(self, key: str, data: bytes) -> bytes | None:
+        """Create an object; None when another one is there already."""
+        try:
+            answer = self._storage.put(key, data, condition=CreateOnly())
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            try:
+                found = self._storage.head(key) is not None
+            except StorageError:
+                found = False
+            if found:
+                return data
+            raise CommitOutcomeUnknownError(
+                f"the store did not answer when {key!r} of {self._storage.root_url} was created; "
+                "it may be there or not. Look before doing it again",
+                key=key,
+            ) from error
+        if not isinstance(answer, Lost):
+            return data
+        # A client that repeats a request whose answer went missing loses against itself.
+        return data if self._storage.get(key).data == data else None
+
+    def _existing_tip(self, name: str) -> SnapshotId:
+        tip = self._history.branch_tip(name)
+        if tip is None:
+            raise self._missing("branch", name, self._history.branches())
+        return tip
+
+    def _missing(self, kind: str, name: str, existing: dict[str, SnapshotId]) -> NotFoundError:
+        return NotFoundError(
+            f"there is no {kind} {name!r} in {self._storage.root_url}; there is "
+            f"{', '.join(sorted(existing)[:10]) or 'none at all'}",
+            kind=kind,
+            name=name,
+            existing=tuple(existing),
+        )
+
+
+def _check_stands_on(
+    storage: Storage,
+    ancestry: Iterable[SnapshotInfo],
+    name: str,
+    tip: SnapshotId,
+    to_branch: str,
+    goal: SnapshotId,
+) -> None:
+    """Refuse a fast-forward that would leave versions of the branch behind."""
+    if not any(info.id == tip for info in ancestry):
+        raise ConflictError(
+            f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
+            f"tip {tip} is not in the history of {goal}, so versions would be lost. Make the "
+            f"changes again in a session on {name!r}, or reset the branch if they may go",
+            branch=name,
+            tip=str(tip),
+            goal=str(goal),
+        )

@@ -1,0 +1,240 @@
+"""What a repository can be asked to change: sessions, branches, tags, status, flags, metadata.
+
+``Repository`` inherits these methods; they are here because reading and changing are two things.
+Each method is one change of the repository, made by ``refs_changes`` or ``publish``.
+
+Specification: "Repo Info File", "Updates to the repo info file"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import ReadOnlyError, UnsupportedError
+from icechunk_format.repository import refs_changes, repo_changes
+from icechunk_format.repository.branch_tip import RefBranchTip, RepoBranchTip
+from icechunk_format.repository.objects import load_snapshot
+from icechunk_format.repository.publish import now_in_microseconds, update_repo
+from icechunk_format.repository.session import WriteSession
+from icechunk_format.spec.envelope import SPEC_V1
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.spec.config import RepositoryConfig
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info import RepoInfo
+    from icechunk_format.spec.repo_updates import Availability
+    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.protocol import Storage
+
+
+class RepositoryChanges(ABC):
+    """The changing half of ``Repository``."""
+
+    location: Location
+    spec_version: int
+
+    @property
+    @abstractmethod
+    def storage(self) -> Storage:
+        """The storage of the repository in this process."""
+
+    @property
+    @abstractmethod
+    def config(self) -> RepositoryConfig:
+        """The stored configuration."""
+
+    @abstractmethod
+    def resolve(
+        self, *, branch: str | None = None, snapshot: str | SnapshotId | None = None
+    ) -> SnapshotId:
+        """Return the one snapshot that is meant."""
+
+    def writable_session(self, branch: str = "main") -> WriteSession:
+        """Begin a session that can change a branch.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such branch.
+        ReadOnlyError
+            The repository is set to read-only, or the store cannot be written.
+        FormatError, StorageError
+            The repository cannot be read.
+        """
+        storage = self.storage
+        if storage.is_read_only:
+            raise ReadOnlyError(
+                f"{self.location} can only be read; open the repository at a store that can be "
+                "written",
+                location=str(self.location),
+            )
+        make_tip = RefBranchTip if self.spec_version == SPEC_V1 else RepoBranchTip
+        tip = make_tip(storage, branch)
+        tip.check_writable()
+        return WriteSession(
+            storage,
+            tip,
+            load_snapshot(storage, self.resolve(branch=branch)),
+            config=self.config,
+            spec_version=self.spec_version,
+        )
+
+    # -- branches and tags ------------------------------------------------------------------
+
+    def create_branch(self, name: str, snapshot: SnapshotId | str) -> None:
+        """Create a branch at a snapshot.
+
+        Raises
+        ------
+        AlreadyExistsError
+            There is such a branch.
+        NotFoundError
+            There is no such snapshot.
+        InvalidInputError
+            The name or the id is malformed; names of spec version 1 hold no ``/``.
+        CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
+            The repository could not be changed.
+        """
+        self._refs().create_branch(name, self.resolve(snapshot=snapshot))
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch; its versions stay until they are collected.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such branch.
+        InvalidInputError
+            It is ``main``.
+        CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
+            The repository could not be changed.
+        """
+        self._refs().delete_branch(name)
+
+    def reset_branch(
+        self, name: str, to: SnapshotId | str, from_: SnapshotId | str | None = None
+    ) -> None:
+        """Move a branch to any snapshot.
+
+        Parameters
+        ----------
+        from_
+            Where the branch has to be; None moves it from anywhere.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such branch or snapshot.
+        ConflictError
+            The branch is not at ``from_``; or the repository was changed by others all the time.
+        CommitOutcomeUnknownError, ReadOnlyError, StorageError
+            The repository could not be changed.
+        """
+        expected = None if from_ is None else self.resolve(snapshot=from_)
+        self._refs().reset_branch(name, self.resolve(snapshot=to), expected)
+
+    def fast_forward(self, branch: str, to: str) -> SnapshotId:
+        """Move a branch to the tip of another one that stands on it; returns that snapshot.
+
+        Write, audit, publish: commit to an audit branch, look at it, then move ``main`` there.
+
+        Parameters
+        ----------
+        branch
+            The branch to move.
+        to
+            The branch whose tip it gets.
+
+        Raises
+        ------
+        ConflictError
+            ``to`` does not stand on ``branch``: both have versions that the other has not.
+        NotFoundError
+            There is no such branch.
+        CommitOutcomeUnknownError, ReadOnlyError, StorageError
+            The repository could not be changed.
+        """
+        return self._refs().fast_forward(branch, to)
+
+    def create_tag(self, name: str, snapshot: SnapshotId | str) -> None:
+        """Create a tag at a snapshot, for good.
+
+        Raises
+        ------
+        AlreadyExistsError
+            There is or was such a tag.
+        NotFoundError
+            There is no such snapshot.
+        ReadOnlyError
+            The repository is read-only, or creating tags is switched off.
+        InvalidInputError
+            The name or the id is malformed; names of spec version 1 hold no ``/``.
+        CommitOutcomeUnknownError, ConflictError, StorageError
+            The repository could not be changed.
+        """
+        self._refs().create_tag(name, self.resolve(snapshot=snapshot))
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag; its name is never given out again.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such tag.
+        ReadOnlyError
+            The repository is read-only, or deleting tags is switched off.
+        CommitOutcomeUnknownError, ConflictError, StorageError
+            The repository could not be changed.
+        """
+        self._refs().delete_tag(name)
+
+    # -- settings ---------------------------------------------------------------------------
+
+    def set_status(self, availability: Availability, reason: str | None = None) -> None:
+        """Open or close the repository for changes, with a reason for people.
+
+        Raises
+        ------
+        UnsupportedError
+            The repository has spec version 1.
+        CommitOutcomeUnknownError, ConflictError, StorageError
+            The repository could not be changed.
+        """
+        now = now_in_microseconds()
+        self._change(
+            "a status",
+            lambda info: repo_changes.set_status(info, availability, now=now, reason=reason),
+            even_if_read_only=True,
+        )
+
+    def set_feature_flag(self, flag: int, value: bool | None) -> None:
+        """Switch a feature on or off, or back to its default with None; see ``set_status``."""
+        self._change("feature flags", lambda info: repo_changes.set_flag(info, flag, value))
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata of the repository itself; see ``set_status``."""
+        self._change("metadata", lambda info: repo_changes.set_metadata(info, metadata))
+
+    def _change(
+        self,
+        what: str,
+        change: Callable[[RepoInfo], Transition],
+        *,
+        even_if_read_only: bool = False,
+    ) -> None:
+        if self.spec_version == SPEC_V1:
+            raise UnsupportedError(
+                f"{self.location} has spec version 1, which knows no {what}; upgrade the "
+                "repository to version 2 first",
+                spec_version=SPEC_V1,
+            )
+        update_repo(self.storage, change, even_if_read_only=even_if_read_only)
+
+    def _refs(self) -> refs_changes.RefsChanges:
+        if self.spec_version == SPEC_V1:
+            return refs_changes.RefFilesChanges(self.storage)
+        return refs_changes.RepoInfoChanges(self.storage)
