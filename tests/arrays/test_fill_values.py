@@ -132,7 +132,17 @@ def test_what_is_not_a_value_is_a_format_error(data_type: Any, value: Any) -> No
 
 @pytest.mark.parametrize(
     ("data_type", "value"),
-    [("int8", 300), ("string", b"x"), ("bytes", "x"), (TIME, object()), ("int8", "q")],
+    [
+        ("int8", 300),
+        ("string", b"x"),
+        ("bytes", "x"),
+        (TIME, object()),
+        ("int8", "q"),
+        ("int8", np.int64(300)),
+        ("int8", np.float64(1.5)),
+        ("float16", 1e10),
+        ("float32", np.float64(1e300)),
+    ],
 )
 def test_values_that_cannot_be_stored(data_type: Any, value: Any) -> None:
     with pytest.raises(InvalidInputError, match="fill value"):

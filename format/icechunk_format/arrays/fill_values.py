@@ -98,11 +98,16 @@ def cast_scalar(value: Any, data_type: DataType) -> Any:
         if not isinstance(value, wanted):
             raise TypeError(f"expected {wanted.__name__}")
         return value
-    if data_type.kind in ("int", "uint") and not isinstance(value, np.generic):
-        return _integer(value, data_type)
+    if data_type.kind in ("int", "uint"):
+        # NumPy would wrap and truncate.
+        return _integer(value.item() if isinstance(value, np.generic) else value, data_type)
     if data_type.kind in ("datetime", "timedelta") and is_integer(value):
         return _time(value, data_type)
-    return np.array(value, dtype=data_type.numpy)[()]
+    with np.errstate(over="ignore"):
+        scalar = np.array(value, dtype=data_type.numpy)[()]
+    if data_type.kind == "float" and np.isinf(scalar) and not np.isinf(value):
+        raise ValueError("it is out of range")
+    return scalar
 
 
 def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
