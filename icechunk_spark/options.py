@@ -734,7 +734,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Most that a write without `icechunk_spark.register(spark)` may hold, since it is put"
         " together in one process.",
         uses=_WRITE,
-        layouts=("cells",),
     ),
 )
 

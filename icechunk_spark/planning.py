@@ -11,7 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
@@ -42,6 +42,32 @@ class OpenedTable:
     table: Table
 
 
+def resolve_snapshot(options: ReadOptions) -> str:
+    """Return the id of the snapshot that the options mean now.
+
+    Raises
+    ------
+    NotFoundError
+        The repository, branch, tag or snapshot does not exist.
+    """
+    return str(_open_repository(options).resolve(**_version(options)))
+
+
+def _open_repository(options: ReadOptions) -> Repository:
+    return Repository.open(
+        Location(url=options.path, client=options.storage_client, options=options.storage_options)
+    )
+
+
+def _version(options: ReadOptions) -> dict[str, Any]:
+    return {
+        "branch": options.branch,
+        "tag": options.tag,
+        "snapshot": options.snapshot,
+        "as_of": options.as_of,
+    }
+
+
 def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     """Open the group that the options name, at `snapshot` where one is pinned already.
 
@@ -52,19 +78,9 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     InvalidInputError
         An option cannot be used with this group.
     """
-    location = Location(
-        url=options.path, client=options.storage_client, options=options.storage_options
-    )
-    repository = Repository.open(location)
-    if snapshot is not None:
-        snapshot_id = repository.resolve(snapshot=snapshot)
-    else:
-        snapshot_id = repository.resolve(
-            branch=options.branch,
-            tag=options.tag,
-            snapshot=options.snapshot,
-            as_of=options.as_of,
-        )
+    repository = _open_repository(options)
+    version = _version(options) if snapshot is None else {"snapshot": snapshot}
+    snapshot_id = repository.resolve(**version)
     dataset = open_dataset(
         repository,
         snapshot_id,
@@ -101,9 +117,7 @@ def plan_read(
     )
 
 
-def make_reader(
-    options: ReadOptions, schema: StructType, *, snapshot: str | None
-) -> DataSourceReader:
+def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -> DataSourceReader:
     """Return the reader for one DataFrame.
 
     Parameters
@@ -112,15 +126,14 @@ def make_reader(
         The options of the load.
     schema
         The columns to read, in order: the table's own, or the user's choice of them.
-    snapshot
-        The pinned snapshot, or None where Spark skipped `DataSource.schema`.
+    opened
+        The table.
 
     Raises
     ------
     IcechunkError
         An option or the schema cannot be used, or what they name does not exist.
     """
-    opened = open_table(options, snapshot=snapshot)
     columns = column_names(schema, opened.table.columns)
     target = arrow_target(schema)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.dataset.scan import run_task
+from icechunk_spark.last_line import errors_on_one_line
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
@@ -58,6 +59,6 @@ class IcechunkReader(DataSourceReader):
         task = None if partition is None else partition.value
         batches = cast("Generator[pa.RecordBatch, None, None]", run_task(self._context, task))
         # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
-        with closing(batches):
+        with errors_on_one_line(), closing(batches):
             for batch in batches:
                 yield fit_batch(batch, self._target)

@@ -21,6 +21,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -237,6 +238,37 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
             )
         arrays.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def write_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of a DataFrame to write; its fields carry what our reader gave.
+
+    The metadata of a field is a JSON object under the key ``icechunk``, as in the schemas of the
+    dataset layer; columns that were made by other means have none.
+
+    Raises
+    ------
+    UnsupportedError
+        A column has a type that no array can hold.
+    """
+    fields = []
+    for field in schema.fields:
+        try:
+            (mapped,) = arrow_target(StructType([StructField(field.name, field.dataType)]))
+        except PySparkException:
+            raise UnsupportedError(
+                f"column '{field.name}' is {field.dataType.simpleString()}, which no array holds:"
+                " cast it to a number, a text, a time, BINARY or BOOLEAN, or drop it",
+                column=field.name,
+                found=field.dataType.simpleString(),
+            ) from None
+        metadata = column_metadata(field)
+        held = {METADATA_KEY: json.dumps(metadata)} if metadata else None
+        fields.append(pa.field(field.name, mapped.type, nullable=True, metadata=held))
+    return pa.schema(fields)
 
 
 # --- field metadata ---------------------------------------------------------------------------

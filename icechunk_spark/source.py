@@ -5,21 +5,24 @@ Rules of this file
 1. Importing it is cheap. Spark imports it in a planner process at the first lookup of *any*
    source, so only pyspark's data source module and our options are imported at the top; Arrow and
    the dataset layer are imported by the methods that use them.
-2. The snapshot is resolved once. Spark pickles the instance after `schema()`, so what `schema()`
-   keeps on it is what `reader()` sees. Where the user gave a schema, Spark skips `schema()`, and
-   `reader()` resolves; Spark then keeps that reader for all actions on the DataFrame.
-3. Our errors pass through as they are: Spark prints a traceback, and their last line tells the
-   user what to do.
+2. The snapshot is resolved once, and `load()` is when. Spark pickles the instance after
+   `schema()`, so what `schema()` keeps on it is what `reader()` sees. Where the user gave a
+   schema, Spark skips `schema()`, and 4.0 makes a new reader for every action; so an instance
+   that is not pinned by then is pinned while it is pickled.
+3. Our errors pass through as they are, but on one line: Spark prints them under a traceback,
+   and the last line is what users read.
 4. `self.options` may hold credentials. It never enters a message or a `repr`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_spark.last_line import errors_on_one_line
 from icechunk_spark.options import parse_read_options
 
 if TYPE_CHECKING:
@@ -44,9 +47,20 @@ class IcechunkDataSource(DataSource):
     The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the README.
     """
 
-    # The id of the snapshot that `schema()` resolved; a class attribute, because Spark asks that
-    # `__init__` stays as it is.
+    # The id of the snapshot; a class attribute, because Spark asks that `__init__` stays as it is.
     _pinned_snapshot: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pin the snapshot before the instance leaves for the JVM: see rule 2."""
+        if self._pinned_snapshot is None:
+            # What cannot be resolved may be about to be created; a reader will say what is wrong.
+            with suppress(IcechunkError):
+                options = parse_read_options(self.options)
+                # Heavy (the repository layer): see rule 1.
+                from icechunk_spark.planning import resolve_snapshot
+
+                self._pinned_snapshot = resolve_snapshot(options)
+        return self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -66,9 +80,10 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.planning import open_table
         from icechunk_spark.schema import spark_schema
 
-        opened = open_table(options, snapshot=self._pinned_snapshot)
-        self._pinned_snapshot = opened.snapshot
-        return spark_schema(opened.table.columns)
+        with errors_on_one_line():
+            opened = open_table(options, snapshot=self._pinned_snapshot)
+            self._pinned_snapshot = opened.snapshot
+            return spark_schema(opened.table.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the pinned snapshot for the columns of `schema`.
@@ -80,9 +95,12 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.planning import make_reader
+        from icechunk_spark.planning import make_reader, open_table
 
-        return make_reader(options, schema, snapshot=self._pinned_snapshot)
+        with errors_on_one_line():
+            opened = open_table(options, snapshot=self._pinned_snapshot)
+            self._pinned_snapshot = opened.snapshot
+            return make_reader(options, schema, opened)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse: this version reads only.

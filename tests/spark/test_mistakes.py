@@ -55,11 +55,13 @@ def test_two_paths(spark, weather, last_line):
 
 def test_a_tag_that_is_not_there(fails):
     text = fails(tag="v2")
+    assert "no tag 'v2'" in text
     assert "v1" in text
 
 
 def test_a_branch_that_is_not_there(fails):
     text = fails(branch="master")
+    assert "no branch 'master'" in text
     assert "main" in text
     assert "dev" in text
 

@@ -1,0 +1,89 @@
+"""One small Spark job that answers what coordinates a DataFrame has, and how many rows.
+
+Rules of this file
+------------------
+1. One pass, whatever the number of dimensions: the source may be slow, so each dimension's set is
+   gathered in the same aggregate (partial sets per task, merged once).
+2. NULL and NaN are no coordinates. Sets leave NULL out, and hold NaN once per row, so both are
+   counted beside the sets and come back as one value each, for the planner to refuse.
+3. 0.0 and -0.0 are one coordinate here, as they are in Spark's joins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinates:
+    """What one pass over the dimension columns found."""
+
+    labels: dict[str, pa.Array]
+    """Distinct values by dimension, in any order, of the DataFrame's type; NULL and NaN at most
+    once."""
+    row_count: int
+
+
+def quoted(name: str) -> Column:
+    """Return the column called exactly `name`, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema) -> Coordinates:
+    """Run the job.
+
+    Parameters
+    ----------
+    frame
+        The rows to write.
+    dims
+        Names of the dimension columns; with none, only the rows are counted.
+    schema
+        Arrow types of the columns, by name.
+    """
+    aggregates: list[Column] = [F.count(F.lit(1)).alias("rows")]
+    for number, name in enumerate(dims):
+        column = quoted(name)
+        kind = frame.schema[name].dataType
+        aggregates += [
+            F.collect_set(_without_nan(column, kind)).alias(f"set_{number}"),
+            F.count_if(column.isNull()).alias(f"nulls_{number}"),
+            F.count_if(_is_nan(column, kind)).alias(f"nans_{number}"),
+        ]
+    found = frame.agg(*aggregates).toArrow()
+    labels: dict[str, pa.Array] = {}
+    for number, name in enumerate(dims):
+        kind = schema.field(name).type
+        gathered = found.column(f"set_{number}").combine_chunks()
+        if isinstance(gathered, pa.ChunkedArray):  # as older versions of pyarrow answer
+            gathered = gathered.chunk(0)
+        pieces = [gathered.flatten().cast(kind)]
+        if found.column(f"nulls_{number}")[0].as_py():
+            pieces.append(pa.nulls(1, kind))
+        if found.column(f"nans_{number}")[0].as_py():
+            pieces.append(pa.array([float("nan")], kind))
+        labels[name] = pa.concat_arrays(pieces)
+    return Coordinates(labels=labels, row_count=found.column("rows")[0].as_py())
+
+
+def _without_nan(column: Column, kind: DataType) -> Column:
+    return F.when(~F.isnan(column), column) if _is_float(kind) else column
+
+
+def _is_nan(column: Column, kind: DataType) -> Column:
+    return F.isnan(column) if _is_float(kind) else F.lit(False)
+
+
+def _is_float(kind: DataType) -> bool:
+    return isinstance(kind, FloatType | DoubleType)
