@@ -181,6 +181,12 @@ def test_both_encodings_give_the_same_settings(config: RepositoryConfig) -> None
     )
 
 
+def test_a_store_may_have_no_options() -> None:
+    tree = {"virtual_chunk_containers": {"x/": {"store": {"in_memory": None}}}}
+    (container,) = decode_flexbuffer_config(encode_flexbuffer(tree)).virtual_chunk_containers
+    assert container == VirtualChunkContainer(url_prefix="x/", store_kind="in_memory")
+
+
 @pytest.mark.parametrize("empty", [None, {}])
 def test_no_configuration_is_the_default(empty: Any) -> None:
     config = decode_flexbuffer_config(encode_flexbuffer(empty))
@@ -242,6 +248,13 @@ def test_conditions_combine() -> None:
     assert config.split_cells("/g/y", None, (10,)) == (10,)
 
 
+def test_conditions_nested_without_end_are_refused() -> None:
+    condition = "!or [" * 40 + "any_array" + "]" * 40
+    text = f"manifest: {{splitting: {{split_sizes: [[{condition}, []]]}}}}"
+    with pytest.raises(FormatError, match="nested deeper than 32"):
+        decode_yaml_config(text.encode())
+
+
 def test_a_broken_pattern_matches_nothing() -> None:
     config = with_rules([{"name_matches": {"regex": "("}}, ANY])
     assert config.split_cells("/(", None, (10,)) == (10,)
@@ -287,6 +300,7 @@ def test_rules_of_another_shape_are_refused(rule: Any) -> None:
         ({"virtual_chunk_containers": {"x/": 3}}, "virtual_chunk_containers.x/"),
         ({"virtual_chunk_containers": {"x/": {"store": 3}}}, "virtual_chunk_containers.x/"),
         ({"virtual_chunk_containers": {"x/": {"url_prefix": 3}}}, "virtual_chunk_containers.x/"),
+        ({"virtual_chunk_containers": {"x/": {"store": {"s3": 3}}}}, "virtual_chunk_containers.x/"),
         (["a list"], None),
     ],
 )

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.spec import manifest
+from icechunk_format.spec import location_dictionary, manifest
 from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId
@@ -227,6 +227,19 @@ def test_many_locations_get_a_dictionary_and_few_do_not() -> None:
     assert found.location(777).startswith("s3://bucket/archive/year=27/GOES16_0000777")
 
 
+def test_arrays_without_locations_are_left_alone_by_compression() -> None:
+    rows = np.arange(5)[:, None]
+    arrays = [
+        far_away(1500),
+        native_refs(rows, np.zeros((5, 12), dtype=np.uint8), np.ones(5, dtype=np.int64)),
+        inline_refs(rows, [b"chunk"] * 5),
+    ]
+    found = manifest.decode(encode(manifest_of(*arrays)))
+    assert [see(entry.refs) for entry in found.arrays] == [see(refs) for refs in arrays]
+    assert found.arrays[0].refs.texts is not None
+    assert found.arrays[0].refs.texts.dictionary is not None
+
+
 def test_new_locations_join_an_existing_dictionary() -> None:
     base = round_trip(far_away(2000))
     assert base.texts is not None
@@ -294,6 +307,7 @@ def test_a_file_name_is_kept_once_for_all_its_chunks() -> None:
     refs = virtual_refs(rows[:, None], names, rows, rows + 1, location_of_row=rows // 100)
     found = round_trip(refs, location_compression=None)
     assert found.nbytes / len(rows) < 60
+    assert manifest_of(found, found).nbytes == 2 * found.nbytes
     assert found.location(9999) == names[99]
 
 
@@ -482,6 +496,59 @@ def test_damaged_texts_fail_when_they_are_used() -> None:
             refs.location(row)
     with pytest.raises(FormatError, match="UTF-8"):
         refs.etag(4)
+
+
+def test_lists_shared_by_arrays_to_multiply_memory_are_refused() -> None:
+    made = Assembly("the test manifest")
+    root = made.root(TableLayout({"id": bytes_field(0, 12), "arrays": offset_field(1)}))
+    at, cells = made.offset_vector(50)
+    root.point("arrays", at)
+    arrays = made.records(TableLayout({"node_id": bytes_field(0, 8), "refs": offset_field(1)}), 50)
+    cells.point(slice(None), arrays.positions)
+    at, cells = made.offset_vector(1)
+    arrays.point("refs", np.full(50, at))
+    layout = TableLayout(
+        {"index": offset_field(ChunkRefSlot.INDEX), "chunk_id": bytes_field(4, 12)}, embedded=500
+    )
+    refs = made.records(layout, 1)
+    cells.point(slice(None), refs.positions)
+    refs.point("index", refs.positions + layout.offsets["embedded_length"])
+    refs.rows["embedded_length"] = 500
+    with pytest.raises(FormatError, match="coordinates claim more bytes"):
+        manifest.decode_payload(made.finish())
+
+
+def test_texts_are_cut_from_wherever_they_lie() -> None:
+    names = [f"s3://bucket/år/{i:04}" for i in range(1000)]
+    rows = np.arange(1000)
+    refs = round_trip(virtual_refs(rows[:, None], names, rows, rows + 1))
+    plain = refs.with_plain_locations()
+    assert plain.locations(rows) == names
+    assert plain.locations(np.array([3, 999])) == [names[3], names[999]]
+    buffer, starts, lengths = refs.location_ranges(np.array([7]))
+    assert buffer[starts[0] : starts[0] + lengths[0]].tobytes().decode() == names[7]
+    assert repr(plain) == "ChunkRefs(ndim=1, native=0, inline=0, virtual=1000)"
+
+
+def test_a_sparse_selection_lets_go_of_a_large_buffer() -> None:
+    chunks = [bytes([i % 256]) * 20_000 for i in range(100)]
+    refs = inline_refs(np.arange(100)[:, None], chunks)
+    assert refs.take(np.array([5])).nbytes < 21_000
+    assert refs.take(np.array([5])).inline(0) == chunks[5]
+    assert refs.take(np.arange(60)).inline(59) == chunks[59]
+
+
+def test_nothing_to_compress_is_fine() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    data = np.zeros(0, dtype=np.uint8)
+    assert location_dictionary.train_dictionary([], max_size=10, level=3) is None
+    made = location_dictionary.compress(b"dictionary", data, nothing, nothing, level=3)
+    assert made[0].size == 0
+    found = location_dictionary.decompress(b"dictionary", data, nothing, nothing, object_key="m")
+    assert found[0].size == 0
+    long = np.array([2000], dtype=np.int64)
+    with pytest.raises(InvalidInputError, match="2000 bytes"):
+        location_dictionary.compress(b"d", np.zeros(2000, np.uint8), long - 2000, long, level=3)
 
 
 def test_frames_without_a_size_are_read() -> None:

@@ -15,6 +15,12 @@ from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
+from icechunk_format.spec.vector_assembly import (
+    Assembly,
+    TableLayout,
+    bytes_field,
+    offset_field,
+)
 
 ids = st.binary(min_size=8, max_size=8).map(NodeId)
 id_lists = st.lists(ids, max_size=5, unique=True).map(tuple)
@@ -125,6 +131,53 @@ def test_coordinates_out_of_order_are_sorted_once_each() -> None:
     log = TransactionLog(id=SnapshotId(b"s" * 12), updated_chunks={node: rows})
     found = transaction_log.decode(transaction_log.encode(log))
     assert found.updated_chunks[node].tolist() == [[0, 9], [3, 0], [3, 1]]
+
+
+def shared_log(*, chunk_lists: int, moves: int, same_node: bool) -> bytes:
+    """Assemble a log whose arrays share one list of chunks, and whose moves share one path."""
+    made = Assembly("the test log")
+    fields = {"id": bytes_field(0, 12)}
+    fields |= {name: offset_field(slot) for slot, name in enumerate(LISTS, start=1)}
+    fields |= {"updated_chunks": offset_field(7), "moved_nodes": offset_field(8)}
+    root = made.root(TableLayout(fields))
+    for name in LISTS:
+        root.point(name, made.struct_vector(np.zeros((0, 8), dtype=np.uint8)))
+    at, cells = made.offset_vector(chunk_lists)
+    root.point("updated_chunks", at)
+    arrays = made.records(
+        TableLayout({"node_id": bytes_field(0, 8), "chunks": offset_field(1)}), chunk_lists
+    )
+    cells.point(slice(None), arrays.positions)
+    arrays.rows["node_id"][:, 0] = 0 if same_node else np.arange(chunk_lists)
+    at, cells = made.offset_vector(1)
+    arrays.point("chunks", np.full(chunk_lists, at))
+    layout = TableLayout({"coords": offset_field(0)}, embedded=100)
+    chunks = made.records(layout, 1)
+    cells.point(slice(None), chunks.positions)
+    chunks.point("coords", chunks.positions + layout.offsets["embedded_length"])
+    chunks.rows["embedded_length"] = 100
+    at, cells = made.offset_vector(moves)
+    root.point("moved_nodes", at)
+    tables = made.records(
+        TableLayout({"from": offset_field(0), "to": offset_field(1), "node_id": bytes_field(2, 8)}),
+        moves,
+    )
+    cells.point(slice(None), tables.positions)
+    path = made.string("/" + "p" * 1000)
+    tables.point("from", np.full(moves, path))
+    tables.point("to", np.full(moves, path))
+    return made.finish()
+
+
+def test_lists_shared_to_multiply_memory_are_refused() -> None:
+    fine = shared_log(chunk_lists=1, moves=1, same_node=False)
+    assert transaction_log.decode_payload(fine).num_updated_chunks == 1
+    with pytest.raises(FormatError, match="coordinates claim more bytes"):
+        transaction_log.decode_payload(shared_log(chunk_lists=50, moves=1, same_node=False))
+    with pytest.raises(FormatError, match="listed twice"):
+        transaction_log.decode_payload(shared_log(chunk_lists=2, moves=1, same_node=True))
+    with pytest.raises(FormatError, match="paths claim more bytes"):
+        transaction_log.decode_payload(shared_log(chunk_lists=1, moves=500, same_node=False))
 
 
 def test_coordinates_of_another_type_are_refused() -> None:

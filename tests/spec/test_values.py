@@ -169,6 +169,49 @@ def test_children_shared_to_describe_a_huge_tree_are_refused() -> None:
         decode_flexbuffer(bytes(raw))
 
 
+def test_texts_shared_to_multiply_memory_are_refused() -> None:
+    # One text of 100 kB a thousand times, as values and as keys.
+    text = b"x" * 100_000
+    for kind, head in ((5, struct.pack("<I", len(text))), (4, b"")):
+        raw = bytearray(head + text + b"\0" * (4 - len(text) % 4))
+        raw += struct.pack("<I", 1000)
+        start = len(raw)
+        for i in range(1000):
+            raw += struct.pack("<I", start + 4 * i - len(head))
+        raw += bytes([kind << 2 | 2]) * 1000
+        raw += struct.pack("<I", len(raw) - start) + bytes([10 << 2 | 2, 4])
+        with pytest.raises(FormatError, match="67108864 bytes in all"):
+            decode_flexbuffer(bytes(raw))
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b"", "at least 3 bytes"),
+        (b"\0\0\3", "root width 3"),
+        (b"\0\x0c\1", "number of width 1"),
+        (b"\0\xfc\1", "not a FlexBuffers type"),
+        (b"abc\3\x10\1", "has no end"),
+        (b"\1\xff\0\2\x14\1", "not UTF-8"),
+        (b"\x09\x14\1", "before the start"),
+        (b"\x7f\0\1\x14\1", "more bytes than there are"),
+    ],
+)
+def test_each_kind_of_damage_is_named(raw: bytes, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        decode_flexbuffer(raw)
+
+
+def test_blobs_are_written_and_read() -> None:
+    assert decode_flexbuffer(encode_flexbuffer([b"\0\xff", b""])) == [b"\0\xff", b""]
+
+
+@pytest.mark.parametrize("value", [2**64, "\ud800", b"binary", {1: 2}, object()])
+def test_what_is_not_json_cannot_be_written_as_msgpack(value: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        encode_msgpack(value)
+
+
 def test_a_vector_that_contains_itself_is_refused() -> None:
     with pytest.raises(FormatError, match="deeper than 64"):
         decode_flexbuffer(bytes([1, 0, 10 << 2, 2, 10 << 2, 1]))

@@ -258,6 +258,21 @@ def test_one_vector_shared_by_many_tables_is_refused() -> None:
         tables_over(payload, [8] * 100).matrix(0, "index", "<u4")
 
 
+def test_lists_that_claim_more_than_there_is_are_refused() -> None:
+    reader = VectorReader(bytes(64))
+    with pytest.raises(FormatError, match="9 structs"):
+        reader.struct_rows(0, 9, 8, "ids")
+    with pytest.raises(FormatError, match="17 tables"):
+        reader.tables_between(0, 17, "rows")
+    with pytest.raises(FormatError, match="impossible size"):
+        reader.root()
+    # vtable at 0, table at 8 with its list at 16 of 200 offsets, listed three times.
+    payload = struct.pack("<4H", 6, 8, 4, 0) + struct.pack("<iI", 8, 4)
+    payload += struct.pack("<I", 200) + bytes(800)
+    with pytest.raises(FormatError, match="more tables than there are bytes"):
+        tables_over(payload, [8] * 3).table_vectors(0, "lists")
+
+
 def test_vectors_of_unequal_length_are_named() -> None:
     payload = write_with_the_library([((1, 2), None, None, None)])
     other = write_with_the_library([((1,), None, None, None)])

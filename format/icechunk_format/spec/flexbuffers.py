@@ -329,18 +329,20 @@ class _FlexWriter:
     def _vector(self, kind: int, slots: list[_Slot], prefix: tuple[_Slot, ...]) -> _Slot:
         # The offsets depend on the width and the width on the offsets: take the first that works.
         head = [*prefix, _Slot(_UINT, len(slots), _unsigned_width(len(slots)), is_offset=False)]
-        for width in (1, 2, 4, 8):
-            start = len(self.out) + (-len(self.out)) % width
-            cells = [*head, *slots]
-            if all(cell.fits(start + i * width, width) for i, cell in enumerate(cells)):
-                break
+        cells = [*head, *slots]
+        width = next(w for w in (1, 2, 4, 8) if self._fit(cells, w))
         self.align(width)
+        start = len(self.out)
         for cell in cells:
             self.out += cell.at(len(self.out), width)
         target = start + len(head) * width
         if kind != _VECTOR_KEY:
             self.out += bytes(slot.packed(width) for slot in slots)
         return _Slot(kind, target, width, is_offset=True)
+
+    def _fit(self, cells: list[_Slot], width: int) -> bool:
+        start = len(self.out) + -len(self.out) % width
+        return all(cell.fits(start + i * width, width) for i, cell in enumerate(cells))
 
     def _map(self, value: dict[Any, Any], depth: int) -> _Slot:
         names: list[tuple[bytes, Any]] = []
