@@ -29,7 +29,6 @@ from icechunk_format.repository.repo_changes import (
     add_detached,
     amend_commit,
     check_flag,
-    check_writable,
 )
 from icechunk_format.spec import repo_info
 from icechunk_format.spec.object_keys import REPO
@@ -68,10 +67,6 @@ class BranchTip(Protocol):
     @property
     def branch(self) -> str:
         """Name of the branch."""
-        ...
-
-    def check_writable(self) -> None:
-        """Raise ReadOnlyError when the repository takes no changes."""
         ...
 
     def check_moves(self) -> None:
@@ -121,10 +116,6 @@ class RepoBranchTip:
     def branch(self) -> str:
         """Name of the branch."""
         return self._branch
-
-    def check_writable(self) -> None:
-        """Refuse when the repository is set to read-only."""
-        check_writable(self._info())
 
     def check_moves(self) -> None:
         """Refuse when the repository has switched moves off."""
@@ -203,9 +194,6 @@ class RefBranchTip:
     def branch(self) -> str:
         """Name of the branch."""
         return self._branch
-
-    def check_writable(self) -> None:
-        """Spec version 1 has no status that could forbid changes."""
 
     def check_moves(self) -> None:
         """Refuse: transaction logs of version 1 cannot say that nodes moved."""

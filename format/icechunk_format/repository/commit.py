@@ -78,6 +78,14 @@ class CommitResult:
     bytes_written: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVersion:
+    """A version whose files are stored, while nothing refers to it yet."""
+
+    info: SnapshotInfo
+    snapshot: Snapshot
+
+
 @dataclass(slots=True)
 class Written:
     """Counts files and bytes by kind."""
@@ -103,7 +111,7 @@ def store_version(
     message: str,
     metadata: MetadataItems,
     written: Written,
-) -> SnapshotInfo:
+) -> StoredVersion:
     """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
 
     Parameters
@@ -150,7 +158,7 @@ def store_version(
     written.add("snapshots", 1, len(snapshot_data))
     written.add("transactions", 1, len(log_data))
     _check_clock(storage, snapshot_id, flushed_at)
-    return SnapshotInfo(
+    info = SnapshotInfo(
         id=snapshot_id,
         parent_id=parent_id,
         flushed_at=flushed_at,
@@ -158,6 +166,7 @@ def store_version(
         metadata_items=metadata,
         pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
     )
+    return StoredVersion(info=info, snapshot=new)
 
 
 def _nodes_with_manifests(

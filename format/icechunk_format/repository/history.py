@@ -84,6 +84,10 @@ class History(Protocol):
         """Yield an existing snapshot and its ancestors, newest first, down to the root."""
         ...
 
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot, in no order."""
+        ...
+
     def known_snapshots(self) -> list[SnapshotId]:
         """Return ids to suggest to a user who named a wrong one."""
         ...
@@ -122,6 +126,10 @@ class RepoInfoHistory:
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield an existing snapshot and its ancestors, newest first."""
         return iter(self._repo_info.ancestry(snapshot_id))
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot that ``repo`` lists, on a branch or not."""
+        return list(self._repo_info.snapshots.values())
 
     def known_snapshots(self) -> list[SnapshotId]:
         """Return every snapshot that ``repo`` lists."""
@@ -204,6 +212,16 @@ class RefFilesHistory:
                 )
             yield info
             child, following = following, info.parent_id
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot that a branch or tag reaches; one read for each."""
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for tip in self.known_snapshots():
+            for info in self.ancestry(tip) if tip not in found else ():
+                if info.id in found:
+                    break
+                found[info.id] = info
+        return list(found.values())
 
     def known_snapshots(self) -> list[SnapshotId]:
         """Return the tips of branches and tags."""

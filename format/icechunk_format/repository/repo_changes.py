@@ -325,14 +325,18 @@ def set_config(info: RepoInfo, config: bytes | None) -> Transition:
 
 
 def check_writable(info: RepoInfo) -> None:
-    """Refuse when the repository is read-only.
+    """Refuse when the repository is read-only; see ``check_status``."""
+    check_status(info.status)
+
+
+def check_status(status: RepoStatus) -> None:
+    """Refuse when a repository with this status takes no changes.
 
     Raises
     ------
     ReadOnlyError
         When it is, with the reason that was given.
     """
-    status = info.status
     if status.availability is Availability.READ_ONLY:
         why = f" ({status.reason})" if status.reason else ""
         raise ReadOnlyError(

@@ -210,6 +210,14 @@ class Repository(RepositoryChanges):
             )
         return found
 
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return the entries of all snapshots, in no order.
+
+        Spec version 2 lists them, detached ones included. In version 1 they are those that a
+        branch or tag reaches, at one request for each.
+        """
+        return self._history().snapshots()
+
     def operations(self) -> Iterator[Update]:
         """Yield the operations log, newest first. Spec version 1 has none.
 

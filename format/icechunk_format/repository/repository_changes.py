@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from icechunk_format.spec.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo
-    from icechunk_format.spec.repo_updates import Availability
+    from icechunk_format.spec.repo_updates import Availability, RepoStatus
     from icechunk_format.storage.location import Location
     from icechunk_format.storage.protocol import Storage
 
@@ -46,6 +46,11 @@ class RepositoryChanges(ABC):
     @abstractmethod
     def config(self) -> RepositoryConfig:
         """The stored configuration."""
+
+    @property
+    @abstractmethod
+    def status(self) -> RepoStatus | None:
+        """Whether the repository takes changes; None for spec version 1."""
 
     @abstractmethod
     def resolve(
@@ -72,12 +77,13 @@ class RepositoryChanges(ABC):
                 "written",
                 location=str(self.location),
             )
+        status = self.status
+        if status is not None:
+            repo_changes.check_status(status)
         make_tip = RefBranchTip if self.spec_version == SPEC_V1 else RepoBranchTip
-        tip = make_tip(storage, branch)
-        tip.check_writable()
         return WriteSession(
             storage,
-            tip,
+            make_tip(storage, branch),
             load_snapshot(storage, self.resolve(branch=branch)),
             config=self.config,
             spec_version=self.spec_version,

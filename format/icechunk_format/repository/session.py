@@ -35,8 +35,8 @@ from icechunk_format.repository.working_tree import WorkingTree
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from icechunk_format.repository.commit import StoredVersion
     from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info import SnapshotInfo
     from icechunk_format.spec.transaction_log import TransactionLog
 
 DEFAULT_REBASE_TRIES: Final = 1000
@@ -104,10 +104,10 @@ class WriteSession(SessionEdits):
         self._check_commit(on_conflict, resolve, allow_empty)
         attempt = 0
         while True:
-            info = self._store(message, metadata, parent_id=self.snapshot_id)
-            moved = self._tip.advance(info)
+            version = self._store(message, metadata, parent_id=self.snapshot_id)
+            moved = self._tip.advance(version.info)
             if moved is None:
-                return self._landed(info)
+                return self._landed(version)
             if on_conflict == "fail":
                 raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
             attempt += 1
@@ -152,17 +152,17 @@ class WriteSession(SessionEdits):
                 "a version that moves nodes cannot be amended with changes to them, nor the "
                 "other way round; commit instead"
             )
-        info = self._store(
+        version = self._store(
             message,
             metadata,
             parent_id=replaced.parent_id,
             pruned=replaced.pruned_ancestor_tx_logs,
             amends=True,
         )
-        moved = self._tip.amend(self.snapshot_id, info)
+        moved = self._tip.amend(self.snapshot_id, version.info)
         if moved is not None:
             raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
-        return self._landed(info)
+        return self._landed(version)
 
     def flush(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
@@ -179,9 +179,9 @@ class WriteSession(SessionEdits):
             As for ``commit``.
         """
         self._check_commit("fail", None, allow_empty)
-        info = self._store(message, metadata, parent_id=self.snapshot_id)
-        self._tip.add_detached(info)
-        return self._landed(info).snapshot_id
+        version = self._store(message, metadata, parent_id=self.snapshot_id)
+        self._tip.add_detached(version.info)
+        return self._landed(version).snapshot_id
 
     def rebase(self, *, resolve: Resolve | None = None) -> int:
         """Lay the changes over the newest version of the branch; returns how many were passed.
@@ -241,7 +241,7 @@ class WriteSession(SessionEdits):
         parent_id: SnapshotId | None,
         pruned: tuple[SnapshotId, ...] = (),
         amends: bool = False,
-    ) -> SnapshotInfo:
+    ) -> StoredVersion:
         spec_version = self.format.spec_version
         return store_version(
             self._storage,
@@ -258,10 +258,11 @@ class WriteSession(SessionEdits):
             written=self._written,
         )
 
-    def _landed(self, info: SnapshotInfo) -> CommitResult:
+    def _landed(self, version: StoredVersion) -> CommitResult:
+        info = version.info
         self._ended = f"committed as snapshot {info.id}"
         self._written.add("manifests", self._assembler.files_written, self._assembler.bytes_written)
-        self._tree = WorkingTree(load_snapshot(self._storage, info.id), ChangeSet())
+        self._tree = WorkingTree(version.snapshot, ChangeSet())
         return CommitResult(
             snapshot_id=info.id,
             parent_id=info.parent_id,
