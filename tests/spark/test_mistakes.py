@@ -154,11 +154,6 @@ def test_a_catalog_table(spark, weather, last_line):
     assert "CREATE TEMPORARY VIEW" in last_line(lambda: spark.sql(sql))
 
 
-def test_writing(spark, weather, last_line):
-    writer = spark.range(3).write.format("icechunk").mode("append")
-    assert "reads only" in last_line(lambda: writer.save(weather.path))
-
-
 def test_streaming(spark, weather):
     """Spark's own runner fails after our error and has the last word, so the text is searched."""
     frame = spark.readStream.format("icechunk").load(weather.path)
