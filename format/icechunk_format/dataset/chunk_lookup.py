@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from icechunk_format.spec.ids import ManifestId
     from icechunk_format.spec.snapshot import ArrayNode, ManifestFiles, NodeSnapshot
     from icechunk_format.storage.protocol import Storage
 
@@ -117,11 +118,42 @@ class ChunkLookup:
             # Inside its own extents only: no reader looks up what lies beyond.
             rows = refs.select_box(clipped[number, :, 0].tolist(), clipped[number, :, 1].tolist())
             for earlier in regions.clip(clipped[:number], clipped[number])[0]:
-                coords = refs.coords[rows]
-                taken = (coords >= earlier[:, 0]) & (coords < earlier[:, 1])
-                rows = rows[~taken.all(axis=1)]
+                rows = rows[~_inside(refs.coords[rows], earlier)]
             if len(rows):
                 found.append((refs, rows))
+        return found
+
+    def of_manifests(
+        self, start: int, stop: int
+    ) -> list[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
+        """Return the references in some of the array's manifests, as readers would find them.
+
+        Parameters
+        ----------
+        start, stop
+            Places of the manifests in the array's list of them, ``stop`` excluded.
+
+        Returns
+        -------
+        list
+            For each manifest with references: its id, the references, ascending row numbers.
+        """
+        wanted = self._extents[start:stop]
+        if not len(wanted):
+            return []
+        around = np.stack([wanted[:, :, 0].min(axis=0), wanted[:, :, 1].max(axis=0)], axis=-1)
+        # Overlaps are only possible with manifests that meet the box around the wanted ones.
+        before = regions.clip(self._extents[:start], around)[0]
+        found = []
+        for number, refs in enumerate(self._tables(np.arange(start, stop, dtype=np.int64))):
+            if refs is None:
+                continue
+            extent = wanted[number]
+            rows = refs.select_box(extent[:, 0].tolist(), extent[:, 1].tolist())
+            for earlier in regions.clip(np.concatenate([before, wanted[:number]]), extent)[0]:
+                rows = rows[~_inside(refs.coords[rows], earlier)]
+            if len(rows):
+                found.append((self._manifests.manifest_id(start + number), refs, rows))
         return found
 
     def _owners(self, coords: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -170,6 +202,10 @@ class ChunkLookup:
                 )
             tables.append(None if table is None else table.refs)
         return tables
+
+
+def _inside(coords: NDArray[np.uint32], box: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.asarray(((coords >= box[:, 0]) & (coords < box[:, 1])).all(axis=1))
 
 
 def _joined(

@@ -48,7 +48,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
         for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
             wanted = rows[_selected(refs.coords, rows, chosen)]
             for first in range(0, len(wanted), BATCH_ROWS):
-                columns = _RefColumns(path, refs, wanted[first : first + BATCH_ROWS])
+                columns = RefColumns(path, refs, wanted[first : first + BATCH_ROWS])
                 yield pa.RecordBatch.from_arrays(
                     [columns.column(c.source) for c in context.table.columns], schema=schema
                 )
@@ -69,8 +69,18 @@ def _selected(
     return keep
 
 
-class _RefColumns:
-    """The columns of one batch, each built when it is wanted."""
+class RefColumns:
+    """The columns of one batch of references, each built when it is wanted.
+
+    Parameters
+    ----------
+    path
+        The array, for messages and its column.
+    refs
+        References of the array.
+    rows
+        ``int64 (n,)``: the rows of ``refs`` to show.
+    """
 
     def __init__(self, path: str, refs: ChunkRefs, rows: NDArray[np.int64]) -> None:
         self._path = path
@@ -87,7 +97,7 @@ class _RefColumns:
             "chunk_id": self._chunk_id,
             "location": lambda: self._texts(self._refs.locations),
             "offset": lambda: self._numbers(self._refs.offset, "offset"),
-            "length": self._length,
+            "length": lambda: pa.array(self._signed(self._refs.length, "length")),
             "etag": lambda: self._texts(self._refs.etags),
             "last_modified": self._last_modified,
         }
@@ -101,12 +111,6 @@ class _RefColumns:
     def _texts(self, texts: Callable[[NDArray[np.int64]], Sequence[str | None]]) -> pa.Array:
         where = np.flatnonzero(self._kind == KIND_VIRTUAL)
         return _scattered(texts(self._rows[where]), where, len(self._rows), pa.string())
-
-    def _length(self) -> pa.Array:
-        lengths = self._signed(self._refs.length, "length")
-        for position in np.flatnonzero(self._kind == KIND_INLINE).tolist():
-            lengths[position] = len(self._refs.inline(int(self._rows[position])))
-        return pa.array(lengths)
 
     def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
         # Inline bytes lie in the manifest: they have no offset of their own.

@@ -42,7 +42,7 @@ class ScanArrays:
     def __init__(self, context: ScanContext) -> None:
         self._context = context
         self._storage = open_storage(context.location)
-        self.snapshot = _pinned_snapshot(self._storage, context.snapshot_id)
+        self.snapshot = pinned_snapshot(self._storage, context.snapshot_id)
         # Half of the budget: what neighbours share must not crowd out the blocks themselves.
         self._kept = DecodedChunks(context.read_ahead_bytes // 2)
         self._variables: dict[str, Variable] = {}
@@ -116,7 +116,7 @@ class ScanArrays:
         return metadata_cache().get_many([key], load)[0]
 
 
-def _pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
+def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Load a snapshot once per process.
 
     Snapshot files of spec version 1 are rewritten when history expires, so ``load_snapshot`` reads
