@@ -283,7 +283,6 @@ def table_bytes(*, vtable_size: int = 6, table_size: int = 8, offset: int = 4) -
         table_bytes(table_size=3),
         table_bytes(table_size=17),
         table_bytes(offset=3),
-        table_bytes(offset=8),
     ],
 )
 def test_roots_and_vtables_out_of_bounds_are_refused(data: bytes) -> None:
@@ -292,11 +291,16 @@ def test_roots_and_vtables_out_of_bounds_are_refused(data: bytes) -> None:
     assert field_of(caught) == "Tree"
 
 
-def test_a_field_wider_than_its_room_is_refused() -> None:
+def test_a_field_beyond_the_file_is_refused() -> None:
     schema = TableSchema("Wide", first="u64")
-    assert root_of(table_bytes(), TableSchema("Narrow", first="u32")).number("first") == 5
+    assert root_of(table_bytes(offset=8), schema).number("first") == 0
     with pytest.raises(FormatError, match="8 bytes do not fit"):
-        root_of(table_bytes(), schema).number("first")
+        root_of(table_bytes(offset=12), schema).number("first")
+
+
+def test_tables_of_several_sizes_may_share_a_vtable() -> None:
+    narrow = TableSchema("Narrow", first="u32")
+    assert root_of(table_bytes(table_size=4), narrow).number("first") == 5
 
 
 def test_sharing_is_bounded() -> None:

@@ -101,8 +101,8 @@ class Table:
         if table_size < 4:
             raise self.error("", f"its vtable gives the table {table_size} bytes; 4 is the least")
         offsets = struct.unpack_from(f"<{(vtable_size - 4) // 2}H", data, vtable + 4)
-        if any(0 < offset < 4 or offset >= table_size for offset in offsets):
-            raise self.error("", f"its vtable at byte {vtable} places a field outside the table")
+        if any(0 < offset < 4 for offset in offsets):
+            raise self.error("", f"its vtable at byte {vtable} places a field over its own offset")
         return table_size, offsets
 
     # -- messages -----------------------------------------------------------------------------
@@ -160,8 +160,10 @@ class Table:
         offset = self._offsets[spec.slot]
         if offset == 0:
             return None
-        if offset + spec.size > self._size:
-            raise self.error(field, f"its {spec.size} bytes do not fit into the table")
+        # Against the file, not the size in the vtable: older builders let tables of several sizes
+        # share a vtable, and others read what they wrote.
+        if self._position + offset + spec.size > len(self._payload.data):
+            raise self.error(field, f"its {spec.size} bytes do not fit into the file")
         return self._position + offset
 
     def _follow(self, field: str) -> int | None:
