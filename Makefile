@@ -6,13 +6,16 @@ SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-fast test-spark-4.0 check format clean java
+.PHONY: help demo bench test test-fast test-spark-4.0 check format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
 
 demo: $(VENV)/.ready java  ## real data into a local repository, then read with Spark; draws two pictures
 	$(PY) examples/demo.py
+
+bench: $(VENV)/.ready java  ## speed and memory beside limits and peers, under five minutes; NAMES=scan for one
+	$(PY) benchmarks/run.py $(NAMES)
 
 test: $(VENV)/.ready $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
 	$(PY) -m pytest

@@ -1,0 +1,152 @@
+"""Full scans of an ERA5-like array through Spark.
+
+Limit: a Python data source that sends prebuilt batches of the same columns, as many rows in as
+many partitions. Peer: the reference library and zarr-python inside ``mapInArrow``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from measurement import FreshRun, Row, in_fresh_process, interleaved, row
+from pyspark.sql import functions as F
+from repositories import build_grid
+from rivals import FIELDS, NullSource, null_frame, reference_batches, reference_frame
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from repositories import Grid
+
+BENCHMARK = "scan"
+COLUMNS = [field.name for field in FIELDS]
+FEW = ["latitude", "t2m"]
+FEW_DDL = "latitude double, t2m float"
+
+
+def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
+    grid = build_grid(folder, options.scale)
+    spark.dataSource.register(NullSource)
+    frames = {name: load(spark, grid, name) for name in grid.layouts}
+    tasks = task_count(grid)
+    limit = null_frame(spark, rows=grid.cells, partitions=tasks, columns=COLUMNS)
+    limit_few = null_frame(spark, rows=grid.cells, partitions=tasks, columns=FEW)
+    peers = {
+        name: reference_frame(spark, grid.path, name, boxes(grid, name, tasks))
+        for name in grid.layouts
+    }
+    check_values([*frames.values(), *peers.values()], grid)
+    planes_few = load(spark, grid, "planes", FEW_DDL)
+    scans: dict[str, Any] = {"noop: null source": lambda: drain(limit)}
+    for name in grid.layouts:
+        scans[f"noop: {name}"] = lambda name=name: drain(frames[name])
+        scans[f"noop: {name}, reference in mapInArrow"] = lambda name=name: drain(peers[name])
+    scans["avg: null source"] = lambda: mean(limit)
+    scans["avg: planes"] = lambda: mean(frames["planes"])
+    scans["avg: planes, reference in mapInArrow"] = lambda: mean(peers["planes"])
+    scans["noop of 2 columns: null source"] = lambda: drain(limit_few)
+    scans["noop of 2 columns: planes"] = lambda: drain(planes_few)
+    timings = interleaved(scans, rounds=options.rounds, warm_up=options.scale >= 0.5)
+    alone: dict[str, FreshRun] = {}
+    for name in grid.layouts if options.memory else ():
+        alone[f"noop: {name}"] = in_fresh_process(run_all_tasks, grid.path, name)
+        alone[f"noop: {name}, reference in mapInArrow"] = in_fresh_process(
+            read_with_reference, grid.path, name, boxes(grid, name, tasks)
+        )
+    rows = []
+    for case, timing in timings.items():
+        kind = case.partition(":")[0]
+        is_limit = "null source" in case
+        figures: dict[str, Any] = {"Mrows_per_s": round(grid.cells / timing.wall_s / 1e6, 2)}
+        if case in alone:
+            rate = grid.cells / alone[case].cpu_s / 1e6
+            figures["Mrows_per_cpu_s_without_spark"] = round(rate, 1)
+        rows.append(
+            row(
+                BENCHMARK,
+                case,
+                timings,
+                versus="" if is_limit else f"{kind}: null source",
+                peak_mb=alone[case].peak_mb if case in alone else None,
+                goal="" if is_limit or "reference" in case else "ratio >= 0.9",
+                figures=figures,
+            )
+        )
+    rows += [
+        row(
+            BENCHMARK,
+            f"noop: {name}",
+            timings,
+            versus=f"noop: {name}, reference in mapInArrow",
+            goal="ratio >= 1",
+        )
+        for name in grid.layouts
+    ]
+    return rows
+
+
+def load(spark: SparkSession, grid: Grid, group: str, ddl: str | None = None) -> DataFrame:
+    reader = spark.read.format("icechunk").option("group", group)
+    return (reader if ddl is None else reader.schema(ddl)).load(grid.path)
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def mean(frame: DataFrame) -> float:
+    return frame.agg(F.avg("t2m")).first()[0]
+
+
+def check_values(frames: list[DataFrame], grid: Grid) -> None:
+    """Make sure that all contestants see the same cells; this warms Spark up as well."""
+    want = ["count(1)", "avg(t2m)", "sum(latitude * longitude)", "max(unix_micros(time))"]
+    casts = [w.replace("(time)", "(cast(time as timestamp))") for w in want]
+    seen = [frame.selectExpr(*casts).first() for frame in frames]
+    if seen[0][0] != grid.cells or not all(np.allclose(s, seen[0], rtol=1e-9) for s in seen):
+        raise AssertionError(f"the contestants read different cells: {seen}")
+
+
+def boxes(grid: Grid, group: str, tasks: int) -> list[tuple[slice, ...]]:
+    """Cut the grid along chunks for a reader that plans by hand."""
+    chunks = grid.layouts[group][0]
+    axis = 0 if chunks[0] < grid.shape[0] else 1
+    size, step = grid.shape[axis], chunks[axis]
+    edges = np.linspace(0, size // step, min(tasks, max(1, size // step)) + 1).round().astype(int)
+    edges = [*(edges[:-1] * step).tolist(), size]
+    whole = [slice(0, n) for n in grid.shape]
+    return [
+        (*whole[:axis], slice(first, last), *whole[axis + 1 :])
+        for first, last in itertools.pairwise(edges)
+    ]
+
+
+def plan_of(path: str, group: str, **options: Any) -> Any:
+    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.repository.repository import Repository
+
+    repository = Repository.open(path)
+    dataset = open_dataset(repository, repository.resolve(branch="main"), group)
+    return dataset.plan(dataset.table(), **options)
+
+
+def task_count(grid: Grid) -> int:
+    return len(plan_of(grid.path, "planes").tasks)
+
+
+def run_all_tasks(path: str, group: str) -> int:
+    """Run the tasks of a scan one after another, and count their rows."""
+    from icechunk_format.dataset.scan import run_task
+
+    plan = plan_of(path, group)
+    return sum(b.num_rows for task in plan.tasks for b in run_task(plan.context, task))
+
+
+def read_with_reference(path: str, group: str, parts: list[tuple[slice, ...]]) -> int:
+    """Do the same with the reference library."""
+    bounds = [[(part.start, part.stop) for part in box] for box in parts]
+    return sum(b.num_rows for box in bounds for b in reference_batches(path, group, box))

@@ -1,0 +1,254 @@
+"""How the benchmarks measure: rivals in turn, processor time beside wall time, peaks of memory.
+
+Rules of this file
+------------------
+1. What is compared runs in one process tree within one interleaved series, in an order that turns
+   from round to round, so that a busy machine or a warming JVM slows all cases alike.
+2. Processor time is that of the whole process tree: this process, the JVM and Spark's Python
+   workers. It says more than wall time where others use the machine.
+3. Peak memory comes from a process that did nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds of each round of a case, and what its last round returned."""
+
+    wall: list[float]
+    cpu: list[float]
+    value: Any
+
+    @property
+    def wall_s(self) -> float:
+        return statistics.median(self.wall)
+
+    @property
+    def cpu_s(self) -> float:
+        return statistics.median(self.cpu)
+
+
+@dataclass(kw_only=True)
+class Row:
+    """A line of the report.
+
+    Parameters
+    ----------
+    benchmark, case
+        What was measured.
+    wall_s, cpu_s
+        Medians, seconds.
+    peak_mb
+        Largest resident memory of a process that did only this, in MB (10^6 bytes).
+    versus
+        The case that this one is compared with, or the bound that it should keep.
+    ratio
+        Median over rounds of the other's seconds by this one's: above 1, this one is faster.
+    cpu_ratio
+        The same of processor time.
+    goal
+        What the ratio or the measure ought to be, in words.
+    figures
+        Everything else, with units in the names.
+    """
+
+    benchmark: str
+    case: str
+    wall_s: float
+    cpu_s: float | None = None
+    peak_mb: float | None = None
+    versus: str = ""
+    ratio: float | None = None
+    cpu_ratio: float | None = None
+    goal: str = ""
+    figures: dict[str, float | int | str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def row(
+    benchmark: str,
+    case: str,
+    timings: Mapping[str, Timing],
+    versus: str = "",
+    **fields: Any,
+) -> Row:
+    """Make the line of a case that `interleaved` timed, compared with another of its cases."""
+    own = timings[case]
+    made = Row(benchmark=benchmark, case=case, wall_s=own.wall_s, cpu_s=own.cpu_s, **fields)
+    if versus:
+        other = timings[versus]
+        made.versus = versus
+        made.ratio = _ratio(other.wall, own.wall)
+        made.cpu_ratio = _ratio(other.cpu, own.cpu)
+    return made
+
+
+def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
+    # Within a round: neighbours in time met the same machine.
+    ratios = [a / b for a, b in zip(others, own, strict=True) if b > 0]
+    return statistics.median(ratios) if ratios else None
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], Any]], *, rounds: int, warm_up: bool = True
+) -> dict[str, Timing]:
+    """Run all cases in turn, `rounds` times, after a round that does not count."""
+    names = list(cases)
+    wall: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
+    values: dict[str, Any] = {}
+    if warm_up:
+        for name in names:
+            cases[name]()
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            before, started = tree_cpu_seconds(), time.perf_counter()
+            values[name] = cases[name]()
+            wall[name].append(time.perf_counter() - started)
+            cpu[name].append(tree_cpu_seconds() - before)
+    return {name: Timing(wall=wall[name], cpu=cpu[name], value=values[name]) for name in names}
+
+
+def tree_cpu_seconds() -> float:
+    """Return the processor seconds of this process and all below it.
+
+    Where there is no /proc, only of this process.
+    """
+    processes = _processes()
+    if not processes:
+        return time.process_time()
+    wanted = {os.getpid()}
+    # Children have larger ids than their parents but for wrap-around, so this repeats until stable.
+    while True:
+        more = {pid for pid, (parent, _) in processes.items() if parent in wanted} - wanted
+        if not more:
+            break
+        wanted |= more
+    return sum(processes[pid][1] for pid in wanted if pid in processes) / _TICKS
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Return parent and used ticks, those of reaped children included, of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue  # It has ended meanwhile.
+        fields = text[text.rindex(")") + 2 :].split()
+        found[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshRun:
+    """What a function did in a process of its own."""
+
+    value: Any
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> FreshRun:
+    """Call an importable function in a new process, and watch its memory.
+
+    Imports count towards the memory, and not towards the time.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_watched, function, arguments).result()
+
+
+def memory_of(is_wanted: bool, function: Callable[..., Any], *arguments: Any) -> float | None:
+    """Return the peak of memory of a function in a process of its own, or None."""
+    return in_fresh_process(function, *arguments).peak_mb if is_wanted else None
+
+
+def _watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> FreshRun:
+    started, cpu = time.perf_counter(), time.process_time()
+    value = function(*arguments)
+    return FreshRun(
+        value=value,
+        wall_s=time.perf_counter() - started,
+        cpu_s=time.process_time() - cpu,
+        peak_mb=peak_memory_mb(),
+    )
+
+
+def peak_memory_mb() -> float:
+    """Return the largest resident memory that this process ever had."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) * 1024 / 1e6
+    # Where /proc is missing; elsewhere this also remembers what forked the process.
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+class RequestLog:
+    """Objects that this process reads from local repositories while the log is entered."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[str, int]] = []
+        self._lock = threading.Lock()
+
+    def keys_below(self, prefix: str) -> int:
+        """Return how many requests went to keys with a prefix."""
+        return sum(key.startswith(prefix) for key, _ in self.reads)
+
+    def bytes_below(self, prefix: str) -> int:
+        """Return how many bytes were read from keys with a prefix."""
+        return sum(size for key, size in self.reads if key.startswith(prefix))
+
+    def _note(self, reads: list[tuple[str, int]]) -> None:
+        with self._lock:
+            self.reads.extend(reads)
+
+    def __enter__(self) -> RequestLog:
+        from icechunk_format.storage.local import LocalStorage
+
+        get, get_many = LocalStorage.get, LocalStorage.get_many
+
+        def logged_get(storage: Any, key: str, **bounds: Any) -> Any:
+            fetched = get(storage, key, **bounds)
+            self._note([(key, len(fetched.data))])
+            return fetched
+
+        def logged_get_many(storage: Any, requests: Any) -> Any:
+            answers = get_many(storage, requests)
+            self._note([(r.key, len(a)) for r, a in zip(requests, answers, strict=True)])
+            return answers
+
+        self._originals = get, get_many
+        LocalStorage.get, LocalStorage.get_many = logged_get, logged_get_many
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from icechunk_format.storage.local import LocalStorage
+
+        LocalStorage.get, LocalStorage.get_many = self._originals

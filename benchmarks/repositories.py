@@ -1,0 +1,129 @@
+"""The repositories that the benchmarks read, written with the reference library."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+# Rival commits are unsafe on local disks, says the reference; here is one writer.
+os.environ.setdefault("ICECHUNK_LOG", "error")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DIMS = ["time", "latitude", "longitude"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """An ERA5-like array in one repository, in a group for each way to chunk it."""
+
+    path: str
+    shape: tuple[int, int, int]
+    layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]]
+
+    @property
+    def cells(self) -> int:
+        return int(np.prod(self.shape))
+
+
+def build_grid(folder: Path, scale: float) -> Grid:
+    """Write hourly temperatures: 24 steps of 721 x 1440 at scale 1, fewer and coarser below."""
+    import zarr
+
+    steps = max(2, round(24 * scale))
+    fine = scale >= 1 / 12
+    shape = (steps, 721, 1440) if fine else (steps, 145, 288)
+    tile = (min(24, steps), 90, 90) if fine else (min(24, steps), 18, 18)
+    shard = (tile[0], 4 * tile[1], 8 * tile[2])
+    layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+        "planes": ((1, *shape[1:]), None),
+        "tiles": (tile, None),
+        "shards": (tile, shard),
+    }
+    values = temperatures(shape)
+    session = _new_repository(folder / "grid").writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    for name, (chunks, shards) in layouts.items():
+        group = root.create_group(name)
+        coordinates = {
+            "time": np.arange(steps, dtype="int64"),
+            "latitude": np.linspace(90, -90, shape[1]),
+            "longitude": np.linspace(0, 360, shape[2], endpoint=False),
+        }
+        for dim, labels in coordinates.items():
+            units = {"units": "hours since 2024-07-01"} if dim == "time" else {}
+            group.create_array(dim, data=labels, dimension_names=[dim], attributes=units)
+        group.create_array(
+            "t2m", data=values, chunks=chunks, shards=shards, dimension_names=DIMS, fill_value=0.0
+        )
+    session.commit("an ERA5-like grid")
+    return Grid(path=str(folder / "grid"), shape=shape, layouts=layouts)
+
+
+def temperatures(shape: tuple[int, int, int]) -> np.ndarray:
+    """Return smooth fields with noise, quantised as packed weather data are."""
+    steps, rows, columns = shape
+    latitude = np.cos(np.linspace(-np.pi / 2, np.pi / 2, rows, dtype="f4"))[:, None]
+    longitude = np.linspace(0, 2 * np.pi, columns, dtype="f4")[None, :]
+    random = np.random.default_rng(721)
+    values = np.empty(shape, dtype="f4")
+    for step in range(steps):
+        wave = 5 * np.sin(longitude + step / 12)
+        values[step] = 250 + 40 * latitude + wave + random.normal(0, 0.3, (rows, columns))
+    return np.round(values * 64) / 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyChunks:
+    """Two arrays of many chunks: `inline` (in manifests) and `native` (an object each)."""
+
+    path: str
+    chunks: int
+    widths: dict[str, int]
+
+
+def build_tiny_chunks(folder: Path, scale: float) -> TinyChunks:
+    """Write 10,000 chunks of 64 bytes and as many of 1 KiB at scale 1."""
+    import zarr
+
+    count = max(50, round(10_000 * scale))
+    widths = {"inline": 16, "native": 256}
+    random = np.random.default_rng(10_000)
+    session = _new_repository(folder / "tiny").writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    # zarr-python writes chunk by chunk, and waits less the more of them are under way.
+    with zarr.config.set({"async.concurrency": 128}):
+        for name, width in widths.items():
+            root.create_group(name).create_array(
+                "v",
+                data=random.normal(size=(count, width)).astype("f4"),
+                chunks=(1, width),
+                dimension_names=["row", "column"],
+            )
+    session.commit("tiny chunks")
+    return TinyChunks(path=str(folder / "tiny"), chunks=count, widths=widths)
+
+
+def open_reference_group(path: str, group: str) -> Any:
+    """Open a group of `main` with the reference library and zarr-python."""
+    import zarr
+
+    return zarr.open_group(reference_store(path), path=group, mode="r")
+
+
+def reference_store(path: str) -> Any:
+    """Open the Zarr store of `main` with the reference library."""
+    import icechunk
+
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(path))
+    return repository.readonly_session("main").store
+
+
+def _new_repository(path: Path) -> Any:
+    import icechunk
+
+    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))

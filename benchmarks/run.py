@@ -1,0 +1,174 @@
+"""Measures this library beside its limits and its peers, in one run: ``python benchmarks/run.py``.
+
+Prints a table and the same as JSON. Names choose benchmarks; ``--scale`` shrinks or enlarges all
+of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned chunks, manifests
+of a million references; under five minutes on an idle machine of two cores).
+
+Read ratios, not seconds: contestants take turns within one run, so what else the machine does
+meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+HERE = Path(__file__).resolve().parent
+# Spark starts Python workers by name, and they import the rivals of this folder.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from measurement import Row
+    from pyspark.sql import SparkSession
+
+BENCHMARKS = {
+    "scan": ("full_scan", True),
+    "tiny-chunks": ("tiny_chunks", True),
+    "plan": ("planning", False),
+    "manifest": ("manifests", False),
+    "selective": ("selective", True),
+}
+"""Modules by name, and whether they need Spark."""
+
+
+@contextlib.contextmanager
+def running_spark(folder: Path) -> Iterator[SparkSession]:
+    """Start Spark on two cores, as large as the smallest machine that CI offers."""
+    from pyspark.sql import SparkSession
+
+    import icechunk_spark
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("icechunk-benchmarks")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    icechunk_spark.register(session)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    started = time.perf_counter()
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icechunk-bench-")))
+        needs_spark = any(BENCHMARKS[name][1] for name in options.names)
+        spark = stack.enter_context(running_spark(folder)) if needs_spark else None
+        for name in options.names:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            own = folder / name
+            own.mkdir()
+            module = importlib.import_module(BENCHMARKS[name][0])
+            rows += module.run(spark, own, options)
+    print(as_table(rows))
+    report = {
+        "scale": options.scale,
+        "rounds": options.rounds,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "rows": [row.to_json() for row in rows],
+    }
+    text = json.dumps(report, indent=1)
+    if options.json is None:
+        print(text)
+    else:
+        options.json.write_text(text + "\n")
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
+    parser.add_argument("--scale", type=float, default=1.0, help="size of everything (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
+    parser.add_argument("--json", type=Path, help="write the JSON to this file, not to the output")
+    parser.add_argument(
+        "--no-memory",
+        dest="memory",
+        action="store_false",
+        help="leave out what only tells the peak of memory",
+    )
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
+    if options.scale <= 0 or options.rounds < 1:
+        parser.error("--scale must be above 0 and --rounds at least 1")
+    options.names = options.names or list(BENCHMARKS)
+    return options
+
+
+def as_table(rows: list[Row]) -> str:
+    """Lay the rows out in columns, a heading for each benchmark, figures below each case."""
+    head = ("case", "wall s", "CPU s", "peak MB", "x faster", "x CPU", "than", "goal")
+    cells = [
+        (
+            row.case,
+            f"{row.wall_s:.3f}",
+            _number(row.cpu_s, 3),
+            _number(row.peak_mb, 0),
+            _number(row.ratio, 2),
+            _number(row.cpu_ratio, 2),
+            row.versus,
+            row.goal,
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+
+    def line(values: tuple[str, ...]) -> str:
+        first, *rest = values
+        text = first.ljust(widths[0])
+        for place, value in enumerate(rest, start=1):
+            is_text = head[place] in ("than", "goal")
+            text += "  " + (value.ljust(widths[place]) if is_text else value.rjust(widths[place]))
+        return text.rstrip()
+
+    lines: list[str] = []
+    shown = ""
+    for row, values in zip(rows, cells, strict=True):
+        if row.benchmark != shown:
+            shown = row.benchmark
+            lines += ["", f"== {shown}", line(head)]
+        lines.append(line(values))
+        if row.figures:
+            pairs = (
+                f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
+                for name, value in row.figures.items()
+            )
+            lines.append("    " + ", ".join(pairs))
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Every benchmark runs, sees the same values as its peers, and reports what it promises.
+
+Sizes here say nothing about speed. Nothing is asserted about seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUN = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def run(*arguments: str) -> dict[str, Any]:
+        file = tmp_path / "report.json"
+        done = subprocess.run(
+            [sys.executable, str(RUN), "--rounds", "1", "--json", str(file), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found: dict[str, Any] = json.loads(file.read_text())
+        for row in found["rows"]:
+            assert row["case"] in done.stdout
+        return found
+
+    return run
+
+
+def test_plans_open_no_manifest_and_manifests_come_back(report):
+    rows = report("plan", "manifest", "--scale", "0.001")["rows"]
+    plan = rows[0]
+    assert plan["figures"]["chunks"] == 10 * 100_000
+    assert plan["figures"]["manifest_requests"] == 0
+    assert 0 < plan["figures"]["requests"] <= 4
+    manifests = {row["case"]: row for row in rows[1:]}
+    for case in ("decode native", "encode native", "decode virtual", "encode virtual"):
+        assert manifests[case]["figures"]["stored_bytes_per_ref"] < 40
+        assert manifests[case]["versus"] == f"{case}: zstd alone"
+    assert all(row["peak_mb"] > 10 for row in [plan, manifests["decode native"]])
+
+
+@pytest.mark.needs_reference
+def test_scans_are_compared_in_one_run(report):
+    pytest.importorskip("icechunk")
+    rows = report("scan", "tiny-chunks", "selective", "--scale", "0.005", "--no-memory")["rows"]
+    by_benchmark: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_benchmark.setdefault(row["benchmark"], []).append(row)
+        assert row["wall_s"] > 0
+        assert not row["versus"] or row["ratio"] > 0
+    compared = {(row["case"], row["versus"]) for row in by_benchmark["scan"]}
+    for layout in ("planes", "tiles", "shards"):
+        assert (f"noop: {layout}", "noop: null source") in compared
+        assert (f"noop: {layout}", f"noop: {layout}, reference in mapInArrow") in compared
+    assert ("noop of 2 columns: planes", "noop of 2 columns: null source") in compared
+    peers = {row["case"]: row["versus"] for row in by_benchmark["tiny-chunks"]}
+    assert peers["inline, tasks in this process"] == "inline, zarr-python"
+    assert peers["native, tasks in this process"] == "native, zarr-python"
+    for row in by_benchmark["selective"]:
+        if row["figures"]:
+            # What is read beyond the ideal is the index of a shard, at most.
+            assert 1 <= row["figures"]["bytes_by_ideal"] < 1.5
+            assert row["figures"]["chunks_ideal"] <= row["figures"]["chunks_of_array"]
