@@ -2,12 +2,14 @@
 
 >>> import icechunk_spark
 >>> icechunk_spark.register(spark)  # doctest: +SKIP
->>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
+>>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
+>>> df.write.format("icechunk").save("s3://bucket/copy")  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
-from icechunk_spark.registration import register
+from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.writing import write
 
-__all__ = ["IcechunkDataSource", "register"]
+__all__ = ["IcechunkDataSource", "register", "unregister", "write"]

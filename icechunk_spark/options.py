@@ -11,8 +11,8 @@ Rules of this file
    from tools that spell them in each of the three ways.
 3. An unknown option is an error that names the nearest known one. Only what Spark itself adds for
    tables and views is let through (:data:`SPARK_OPTIONS`).
-4. Options that exclude one another, and options that mean nothing for the chosen ``layout``, are
-   errors as well.
+4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
+   metadata table, are errors as well.
 5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
 6. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.errors import InvalidInputError
 
 Use = Literal["read", "write"]
 Parser = Callable[[str, str], Any]
@@ -46,6 +46,10 @@ METADATA_TABLES: Final = (
     "operations",
     "changes",
 )
+
+# The tables about one version, and those of them about its nodes.
+_OF_NODES: Final = ("groups", "variables", "manifests", "chunks")
+_OF_VERSION: Final = ("history", *_OF_NODES)
 
 #: What Spark itself puts among the options of tables, views and streams (compared after folding).
 SPARK_OPTIONS: Final = frozenset(
@@ -338,6 +342,8 @@ class Option:
     uses: tuple[Use, ...] = ("read",)
     layouts: tuple[str, ...] = LAYOUTS
     """The layouts for which the option means something."""
+    tables: tuple[str, ...] = ()
+    """The metadata tables for which the option means something."""
 
     @property
     def is_prefix(self) -> bool:
@@ -364,6 +370,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
         " Usually given as `load(path)`.",
         uses=_BOTH,
+        tables=METADATA_TABLES,
     ),
     Option(
         name="branch",
@@ -373,14 +380,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Branch whose newest snapshot is read.",
         write_help="Branch to commit to.",
         uses=_BOTH,
+        tables=_OF_VERSION,
     ),
-    Option(name="tag", attribute="tag", type_text="name", help="Tag to read."),
+    Option(name="tag", attribute="tag", type_text="name", help="Tag to read.", tables=_OF_VERSION),
     Option(
         name="snapshot",
         attribute="snapshot",
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
         help="Snapshot to read, by its id.",
+        tables=_OF_VERSION,
     ),
     Option(
         name="asOf",
@@ -390,6 +399,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=_instant,
         help="Reads the newest snapshot of the branch at or before this instant."
         " Without a zone it is taken as UTC.",
+        tables=_OF_VERSION,
     ),
     Option(
         name="storage.client",
@@ -401,6 +411,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
         " and fsspec for every other URL.",
         uses=_BOTH,
+        tables=METADATA_TABLES,
     ),
     Option(
         name="storage.*",
@@ -410,6 +421,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
         uses=_BOTH,
+        tables=METADATA_TABLES,
     ),
     Option(
         name="virtual.authorize",
@@ -450,9 +462,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         attribute="group",
         type_text="node path",
         default_text="the root, or the only group with arrays",
-        help="Group to read.",
+        help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
         write_help="Group to write; it is created where it does not exist.",
         uses=_BOTH,
+        tables=_OF_NODES,
     ),
     Option(
         name="variables",
@@ -512,6 +525,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         default_text="`true`",
         help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
         " endian) or the stored bytes.",
+        uses=_BOTH,
         layouts=("chunks",),
     ),
     Option(
@@ -568,7 +582,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type_text="integer",
         parse=_positive_int,
         default_text="`4000000`, and more for very many rows",
-        help="Rows that a partition should hold, about; it is cut along chunks.",
+        help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
+        " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
+        tables=("variables", "chunks"),
     ),
     Option(
         name="readAheadBytes",
@@ -586,6 +602,25 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type_text="name",
         parse=_choice(*METADATA_TABLES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
+        tables=METADATA_TABLES,
+    ),
+    Option(
+        name="from",
+        attribute="from_version",
+        type_text="branch, tag or snapshot id",
+        default_text="the snapshot before `to`",
+        help="With the metadata table `changes`: the older version.",
+        layouts=(),
+        tables=("changes",),
+    ),
+    Option(
+        name="to",
+        attribute="to_version",
+        type_text="branch, tag or snapshot id",
+        default_text="`main`",
+        help="With the metadata table `changes`: the newer version.",
+        layouts=(),
+        tables=("changes",),
     ),
     Option(
         name="dims",
@@ -770,6 +805,8 @@ class ReadOptions:
     rows_per_partition: int | None
     read_ahead_bytes: int
     table: str | None
+    from_version: str | None
+    to_version: str | None
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -784,9 +821,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     ------
     InvalidInputError
         An option is unknown, is not an option of reading, has a bad value, is given twice,
-        excludes another one, or means nothing for the layout.
-    UnsupportedError
-        A metadata table is asked for.
+        excludes another one, or means nothing for the layout or the metadata table.
     """
     refuse_catalog_table(options)
     given = collect_options(options, use="read")
@@ -806,14 +841,10 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     values["path"] = path
     values["table"] = table or values["table"]
     parsed = ReadOptions(**values)
-    check_layout(given, parsed.layout)
-    if parsed.table is not None:
-        raise UnsupportedError(
-            f"metadata table '{parsed.table}' of {path!r}: this version reads no metadata tables;"
-            " option layout=refs lists the chunk references of a group, and"
-            " icechunk_format.Repository.open(path) lists branches(), tags() and ancestry()",
-            table=parsed.table,
-        )
+    if parsed.table is None:
+        check_layout(given, parsed.layout)
+    else:
+        _check_table(given, parsed.table)
     return parsed
 
 
@@ -908,11 +939,35 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
     """Refuse options that mean nothing for `layout`."""
     for option in OPTIONS:
         if option.name in given and layout not in option.layouts:
+            meant = (
+                f"layout {_listed(option.layouts, 'or')}"
+                if option.layouts
+                else f"the metadata table {_listed(option.tables, 'or')}"
+            )
             raise InvalidInputError(
-                f"option '{option.name}' means nothing for layout={layout}: it is for layout"
-                f" {_listed(option.layouts, 'or')}",
+                f"option '{option.name}' means nothing for layout={layout}: it is for {meant}",
                 option=option.name,
                 layout=layout,
+            )
+
+
+def _check_table(given: Mapping[str, Any], table: str) -> None:
+    """Refuse options that mean nothing for a metadata table."""
+    allowed = [option.name for option in OPTIONS if table in option.tables]
+    for option in OPTIONS:
+        if option.name in given and option.name not in allowed:
+            hint = (
+                f"it is for {_listed(option.tables, 'or')}"
+                if option.tables
+                else "filter and select columns of the DataFrame instead"
+                if option.name in ("where", "sel", "isel", "variables")
+                else "it is about the values of arrays"
+            )
+            raise InvalidInputError(
+                f"option '{option.name}' means nothing for the metadata table '{table}': {hint};"
+                f" this table takes {', '.join(allowed)}",
+                option=option.name,
+                table=table,
             )
 
 

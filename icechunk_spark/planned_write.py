@@ -27,26 +27,26 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from icechunk_format.dataset.write_layouts import plan_layout_write
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.dataset.write_commit import finish_write
-from icechunk_format.dataset.write_layouts import plan_layout_write
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.coordinate_job import collect_coordinates, quoted
 from icechunk_spark.schema import write_schema
 from icechunk_spark.task_errors import raised_in_tasks
-from icechunk_spark.write_options import option_texts, parse_mode, parse_write_options
 from icechunk_spark.write_target import dataset_options, location_of
 from icechunk_spark.write_tasks import cell_task, layout_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
@@ -58,41 +58,23 @@ if TYPE_CHECKING:
 #: A unit is a task as long as there are not more of them than this; then tasks own several.
 MAX_TASKS: Final = 10_000
 
+# Smaller units than this are not worth a task and a manifest of their own.
+_LEAST_ROWS_PER_UNIT: Final = 250_000
+_UNITS_PER_CORE: Final = 2
+
 # A table from labels to indices is sent to every executor up to this many labels.
 _BROADCAST_LABELS: Final = 4_000_000
 
-# Names of our own columns, which no column of the DataFrame may have.
+# Names that tasks give to a row's place, which no column of the DataFrame may have.
 UNIT: Final = "_unit"
 BLOCK: Final = "_block"
 _INDEX: Final = "_index_"
-_OURS: Final = (UNIT, BLOCK, _INDEX, "_label_", "_unit_", "_block_")
 
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 
 
-def write(
-    df: DataFrame, path: str, *, mode: str = "errorifexists", **options: Any
-) -> WriteResult:
-    """Write a DataFrame into an Icechunk repository, in one commit.
-
-    Parameters
-    ----------
-    df
-        One row per cell (or per chunk, or per chunk reference; see option ``layout``).
-    path
-        Root of the repository; it is created where there is none.
-    mode
-        ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
-        exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
-    **options
-        Options of writing, as in ``df.write.option``. Values may be Python's: ``chunks={"time":
-        24}``, ``dims=["time", "latitude"]``. Names with a dot go in as
-        ``**{"storage.region": "us-west-2"}``.
-
-    Returns
-    -------
-    WriteResult
-        The snapshot, and what was written; ``is_skipped`` where there was nothing to do.
+def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> WriteResult:
+    """Write a DataFrame, in one commit.
 
     Raises
     ------
@@ -101,14 +83,6 @@ def write(
     CommitOutcomeUnknownError
         The store did not say whether the commit landed.
     """
-    if "path" in {name.lower() for name in options}:
-        raise InvalidInputError("option 'path' is given twice: leave it out of the options")
-    request = parse_write_options({"path": str(path), **option_texts(options)})
-    return run_planned_write(df, request, parse_mode(mode))
-
-
-def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> WriteResult:
-    """Write as `write` does, with options that are parsed already."""
     schema = write_schema(frame.schema)
     _refuse_our_names(schema.names)
     prepared = prepare_write(
@@ -124,7 +98,7 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
         if request.layout == "cells":
             plan, receipts = _write_cells(frame, schema, prepared, request)
         else:
-            plan, receipts = _write_layout(frame, prepared, request)
+            plan, receipts = _write_layout(frame, schema, prepared, request)
     return finish_write(plan, receipts)
 
 
@@ -132,7 +106,7 @@ def _write_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[Any]]:
     found = collect_coordinates(frame, prepared.dims, schema)
-    plan = plan_write(prepared, found.labels, found.row_count)
+    plan = plan_write(_for_rows(prepared, frame, found.row_count), found.labels, found.row_count)
     receipts: list[Any] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)
@@ -141,58 +115,93 @@ def _write_cells(
     return plan, receipts
 
 
+def _for_rows(prepared: PreparedWrite, frame: DataFrame, rows: int) -> PreparedWrite:
+    """Return the write cut finely enough to keep all of Spark's cores busy, where it is large."""
+    options = prepared.options
+    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * _cores(frame)))
+    units = replace(options, rows_per_unit=min(options.rows_per_unit, share))
+    return replace(prepared, options=units)
+
+
+def _cores(frame: DataFrame) -> int:
+    spark = frame.sparkSession
+    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
+    return spark.sparkContext.defaultParallelism
+
+
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
-    """Return the rows of a part with their unit, block and indices instead of their labels."""
-    rows = frame.select(*[quoted(name) for name in (*part.dims, *part.variables)])
+    """Return the rows of a part: unit, block and indices instead of labels, then the variables.
+
+    Columns get names of our own on the way, since not every name that a DataFrame may have
+    survives `mapInArrow`; the task knows them by position.
+    """
+    labels = [quoted(name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
+    values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
+    rows = frame.select(*labels, *values)
     if part.is_distinct:
         rows = rows.distinct()
     units: Column = F.lit(0).cast("bigint")
     blocks: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
-        table = plan.dimension_tables[name]
-        label, unit, block = f"_label_{axis}", f"_unit_{axis}", f"_block_{axis}"
-        columns = {
-            label: table.column("value"),
-            f"{_INDEX}{axis}": table.column("index"),
-            unit: table.column(f"unit_{part.number}"),
-            block: table.column(f"block_{part.number}"),
-        }
-        kinds = StructType(
-            [StructField(label, frame.schema[name].dataType)]
-            + [StructField(other, LongType()) for other in columns if other != label]
-        )
-        places = frame.sparkSession.createDataFrame(pa.table(columns), schema=kinds)
-        if table.num_rows <= _BROADCAST_LABELS:
-            places = F.broadcast(places)
+        places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
         # Left, so that a label that the first pass did not see is noticed by the task.
-        rows = rows.join(places, quoted(name) == F.col(label), "left")
-        units, blocks = units + F.col(unit), blocks + F.col(block)
-    values = part.input_schema.names[2:]
+        rows = rows.join(places, F.col(f"_at_{axis}") == F.col(f"_label_{axis}"), "left")
+        units, blocks = units + F.col(f"_unit_{axis}"), blocks + F.col(f"_block_{axis}")
     return rows.select(
-        units.alias(UNIT), blocks.alias(BLOCK), *[quoted(name) for name in values]
+        units.alias(UNIT),
+        blocks.alias(BLOCK),
+        *[F.col(f"_index_{axis}") for axis in range(len(part.dims))],
+        *[F.col(f"_v_{number}") for number in range(len(part.variables))],
     )
 
 
+def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
+    """Return the table from a dimension's labels to their places, as Spark joins it."""
+    columns = {
+        f"_label_{axis}": table.column("value"),
+        f"_index_{axis}": table.column("index"),
+        f"_unit_{axis}": table.column(f"unit_{part}"),
+        f"_block_{axis}": table.column(f"block_{part}"),
+    }
+    # Given the types, Spark takes a time without a zone for what it is.
+    kinds = [frame.schema[name].dataType, LongType(), LongType(), LongType()]
+    schema = StructType(
+        [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    )
+    places = frame.sparkSession.createDataFrame(pa.table(columns), schema=schema)
+    return F.broadcast(places) if table.num_rows <= _BROADCAST_LABELS else places
+
+
 def _write_layout(
-    frame: DataFrame, prepared: PreparedWrite, request: WriteRequest
+    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[Any]]:
     """Write rows that are chunks or chunk references."""
     plan = plan_layout_write(prepared)
     (part,) = plan.parts
-    table = plan.array_table.rename_columns(
-        ["_label_array" if name == "array" else f"_{name}" for name in plan.array_table.column_names]
+    held = plan.array_table
+    assert held is not None, "a plan of chunks or references comes with its table of arrays"
+    places = frame.sparkSession.createDataFrame(
+        held.rename_columns([f"_{name}" for name in held.column_names])
     )
-    places = frame.sparkSession.createDataFrame(table)
-    rows = frame.join(F.broadcast(places), F.col("array") == F.col("_label_array"), "left")
-    blocks = F.zip_with("chunk", "_per_block", lambda chunk, size: F.floor(chunk / size))
-    units = F.zip_with(blocks, "_blocks_per_unit", lambda block, size: F.floor(block / size))
-    rows = rows.select(
-        F.coalesce(F.col("_base") + _dot(units, "_unit_strides"), F.lit(0)).alias(UNIT),
-        F.coalesce(_dot(blocks, "_block_strides"), F.lit(0)).alias(BLOCK),
-        *[quoted(name) for name in frame.columns],
+    columns = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(frame.columns)]
+    array, chunk = (F.col(f"_v_{frame.columns.index(name)}") for name in ("array", "chunk"))
+    blocks = F.zip_with(chunk, "_per_block", lambda index, size: F.floor(index / size))
+    units = F.zip_with(blocks, "_blocks_per_unit", lambda index, size: F.floor(index / size))
+    # What names no array, or has too few or too many indices, gets a place, and the task refuses.
+    zero = F.lit(0).cast("bigint")
+    rows = (
+        frame.select(*columns)
+        .join(F.broadcast(places), array == F.col("_array"), "left")
+        .select(
+            F.coalesce(F.col("_base") + _dot(units, "_unit_strides"), zero).alias(UNIT),
+            F.coalesce(_dot(blocks, "_block_strides"), zero).alias(BLOCK),
+            *[F.col(f"_v_{number}") for number in range(len(columns))],
+        )
     )
-    rows = _distributed(rows, part.units, [UNIT, "array", BLOCK], request.distribution)
-    return plan, _receipts(rows, layout_task(part.context))
+    order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
+    rows = _distributed(rows, part.units, order, request.distribution)
+    return plan, _receipts(rows, layout_task(part.context, schema))
 
 
 def _dot(values: Column, strides: str) -> Column:
@@ -200,15 +209,13 @@ def _dot(values: Column, strides: str) -> Column:
     return F.aggregate(products, F.lit(0).cast("bigint"), lambda total, item: total + item)
 
 
-def _distributed(
-    rows: DataFrame, units: int, order: list[str], distribution: str
-) -> DataFrame:
+def _distributed(rows: DataFrame, units: int, order: list[str], distribution: str) -> DataFrame:
     """Return the rows with those of a unit in one partition, in the order of their blocks."""
     if distribution == "hash":
         tasks = max(1, min(units, MAX_TASKS))
         by_id = getattr(rows, "repartitionById", None)
         if by_id is not None:  # Spark 4.1: no two units share a partition while another is empty
-            rows = by_id(tasks, (F.col(UNIT) % tasks).cast("int"))
+            rows = by_id(tasks, (F.coalesce(F.col(UNIT), F.lit(0)) % tasks).cast("int"))
         else:
             rows = rows.repartition(tasks, UNIT)
     return rows.sortWithinPartitions(*order)
@@ -229,12 +236,9 @@ def _refuse_our_names(names: list[str]) -> None:
             column=twice[0],
         )
     for name in names:
-        if name in (UNIT, BLOCK) or name.startswith((_INDEX, "_label_", "_unit_", "_block_")):
+        if name in (UNIT, BLOCK) or name.startswith(_INDEX):
             raise InvalidInputError(
                 f"column '{name}' has a name that the write uses itself: rename it, as in"
                 f" df.withColumnRenamed('{name}', '{name.strip('_')}')",
                 column=name,
             )
-
-
-__all__ = ["MAX_TASKS", "run_planned_write", "write"]

@@ -5,10 +5,11 @@ Rules of this file
 1. Importing it is cheap. Spark imports it in a planner process at the first lookup of *any*
    source, so only pyspark's data source module and our options are imported at the top; Arrow and
    the dataset layer are imported by the methods that use them.
-2. The snapshot is resolved once, and `load()` is when. Spark pickles the instance after
-   `schema()`, so what `schema()` keeps on it is what `reader()` sees. Where the user gave a
-   schema, Spark skips `schema()`, and 4.0 makes a new reader for every action; so an instance
-   that is not pinned by then is pinned while it is pickled.
+2. The snapshot is resolved once, at the first call that Spark makes. It pickles the instance
+   after `schema()`, so what `schema()` keeps on it is what `reader()` sees. Where the user gave a
+   schema, Spark calls nothing before the first action, then skips `schema()`, and 4.0 makes a new
+   reader for every action; so an instance that is not pinned by then is pinned while it is
+   pickled.
 3. Our errors pass through as they are, but on one line: Spark prints them under a traceback,
    and the last line is what users read.
 4. `self.options` may hold credentials. It never enters a message or a `repr`.
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import DataSource
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_spark.last_line import errors_on_one_line
 from icechunk_spark.options import parse_read_options
+from icechunk_spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -47,7 +49,8 @@ class IcechunkDataSource(DataSource):
     The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the README.
     """
 
-    # The id of the snapshot; a class attribute, because Spark asks that `__init__` stays as it is.
+    # The id of the snapshot, or what a metadata table is pinned to; a class attribute, because
+    # Spark asks that `__init__` stays as it is.
     _pinned_snapshot: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,8 +61,10 @@ class IcechunkDataSource(DataSource):
                 options = parse_read_options(self.options)
                 # Heavy (the repository layer): see rule 1.
                 from icechunk_spark.planning import resolve_snapshot
+                from icechunk_spark.tables import resolve_versions
 
-                self._pinned_snapshot = resolve_snapshot(options)
+                resolve = resolve_snapshot if options.table is None else resolve_versions
+                self._pinned_snapshot = resolve(options)
         return self.__dict__
 
     @classmethod
@@ -79,8 +84,13 @@ class IcechunkDataSource(DataSource):
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.planning import open_table
         from icechunk_spark.schema import spark_schema
+        from icechunk_spark.tables import resolve_versions, table_schema
 
         with errors_on_one_line():
+            if options.table is not None:
+                if self._pinned_snapshot is None:
+                    self._pinned_snapshot = resolve_versions(options)
+                return table_schema(options)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             return spark_schema(opened.table.columns)
@@ -96,21 +106,31 @@ class IcechunkDataSource(DataSource):
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.planning import make_reader, open_table
+        from icechunk_spark.tables import make_table_reader, resolve_versions
 
         with errors_on_one_line():
+            if options.table is not None:
+                if self._pinned_snapshot is None:
+                    self._pinned_snapshot = resolve_versions(options)
+                return make_table_reader(options, schema, pinned=self._pinned_snapshot)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             return make_reader(options, schema, opened)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse: this version reads only.
+        """Return the writer of an unplanned write: see `icechunk_spark.register` for planned ones.
 
         Raises
         ------
-        UnsupportedError
-            Always.
+        IcechunkError
+            An option or a column cannot be written.
         """
-        _refuse("writing with df.write is not part of this version; it reads only")
+        request = parse_write_options(self.options)
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        from icechunk_spark.writer import make_writer
+
+        with errors_on_one_line():
+            return make_writer(request, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Refuse: there is no streaming read.
@@ -130,7 +150,10 @@ class IcechunkDataSource(DataSource):
         UnsupportedError
             Always.
         """
-        _refuse("df.writeStream is not part of this version; it reads only")
+        _refuse(
+            "df.writeStream is not supported; use foreachBatch, which gives DataFrames to"
+            " df.write, with txnAppId and the batch id as txnVersion"
+        )
 
 
 def _refuse(what: str) -> NoReturn:

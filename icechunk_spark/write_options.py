@@ -61,6 +61,7 @@ class WriteRequest:
     metadata: Mapping[str, Any] | None
     on_conflict: Literal["rebase", "fail"]
     resolve: Literal["ours", "theirs"] | None
+    decoded: bool
     distribution: Literal["hash", "none"]
     min_density: float
     txn_app_id: str | None

@@ -36,6 +36,7 @@ def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:
         shards=request.shards,
         encoding=request.encoding or {},
         layout=request.layout,
+        decoded=request.decoded,
         on_conflict=request.on_conflict,
         resolve=request.resolve,
         min_density=request.min_density,

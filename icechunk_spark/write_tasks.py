@@ -4,8 +4,7 @@ Rules of this file
 ------------------
 1. The functions close over small contexts only; every task unpickles them.
 2. Each partition answers with exactly one row, also an empty one.
-3. A row without a place belongs to coordinates that the plan has not seen, and is an error.
-4. Executors import this module, so it imports nothing that only a driver needs.
+3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-
 from icechunk_format.dataset.write_layouts import write_layout_batches
+
 from icechunk_format.dataset.write_task import write_batches
-from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from icechunk_format.dataset.write_plan import WriteContext
+    from icechunk_format.dataset.write_context import WriteContext
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -39,35 +37,34 @@ def cell_task(context: WriteContext, schema: pa.Schema) -> Task:
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt = write_batches(context, (placed_batch(batch, schema) for batch in batches))
+        receipt = write_batches(context, (fitted(batch, schema) for batch in batches))
         yield receipt_batch(receipt)
 
     return run
 
 
-def layout_task(context: WriteContext) -> Task:
-    """Return the function that writes one partition of chunks or of chunk references."""
+def layout_task(context: WriteContext, schema: pa.Schema) -> Task:
+    """Return the function that writes one partition of chunks or of chunk references.
+
+    Parameters
+    ----------
+    context
+        What the plan says to the tasks.
+    schema
+        The columns of the DataFrame.
+    """
+    place = [pa.field("_unit", pa.int64()), pa.field("_block", pa.int64())]
+    placed = pa.schema([*place, *schema])
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield receipt_batch(write_layout_batches(context, batches))
+        receipt = write_layout_batches(context, (fitted(batch, placed) for batch in batches))
+        yield receipt_batch(receipt)
 
     return run
 
 
-def placed_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `batch` with the columns of `schema`, after a look at the places of its rows.
-
-    Raises
-    ------
-    InvalidInputError
-        A row has no place.
-    """
-    if batch.column(0).null_count:
-        raise InvalidInputError(
-            "a row has coordinates that were not there when the write was planned: the DataFrame"
-            " gives other rows each time it is computed; write a cached or stored copy of it, as"
-            " in df.localCheckpoint()"
-        )
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return Spark's batch under the names and in the types of `schema`, by position."""
     columns = [
         column if column.type.equals(field.type) else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -77,6 +74,4 @@ def placed_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def receipt_batch(receipt: object) -> pa.RecordBatch:
     """Return the one row that carries a receipt to the driver."""
-    return pa.RecordBatch.from_pydict(
-        {"receipt": pa.array([pickle.dumps(receipt)], pa.binary())}
-    )
+    return pa.RecordBatch.from_pydict({"receipt": pa.array([pickle.dumps(receipt)], pa.binary())})

@@ -26,7 +26,7 @@ HEAVY = (
 
 
 def test_public_names():
-    assert sorted(icechunk_spark.__all__) == ["IcechunkDataSource", "register"]
+    assert sorted(icechunk_spark.__all__) == ["IcechunkDataSource", "register", "unregister", "write"]
     assert all(hasattr(icechunk_spark, name) for name in icechunk_spark.__all__)
 
 

@@ -1,0 +1,116 @@
+"""What happens when something breaks in the middle: the branch stays, and repetition is harmless."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from written import (
+    LATITUDES,
+    grid_frame,
+    hours,
+    messages,
+    reference_dataset,
+    temperatures,
+)
+
+import icechunk_spark
+from icechunk_format.errors import StorageError
+from icechunk_spark import planned_write
+
+pytestmark = pytest.mark.needs_reference
+
+DIMS = ["time", "latitude", "longitude"]
+
+
+@pytest.fixture
+def path(spark, tmp_path):
+    path = str(tmp_path / "weather")
+    icechunk_spark.write(
+        grid_frame(spark, hours(0, 2)), path, dims=DIMS, chunks={"time": 1}, message="Create"
+    )
+    return path
+
+
+def unchanged(path):
+    assert messages(path)[0] == "Create"
+    np.testing.assert_array_equal(
+        reference_dataset(path)["t2m"].sel(latitude=LATITUDES).values, temperatures(hours(0, 2))
+    )
+
+
+def test_a_failing_row_leaves_the_branch_as_it_was(spark, path):
+    broken = grid_frame(spark, hours(0, 40)).withColumn(
+        "t2m",
+        F.expr("if(time = '2024-07-02 10:00', raise_error('sensor lost'), t2m)").cast("float"),
+    )
+    with pytest.raises(PySparkException, match="sensor lost"):
+        icechunk_spark.write(broken, path, mode="append")
+    unchanged(path)
+
+
+def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path):
+    """The Python process of a task dies after some chunks were stored."""
+
+    def dies(batches):
+        for batch in batches:
+            if batch.num_rows and batch.column(0)[0].as_py() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    frame = grid_frame(spark, hours(2, 2))
+    with pytest.raises(PySparkException):
+        icechunk_spark.write(frame.mapInArrow(dies, frame.schema), path, mode="append")
+    unchanged(path)
+
+
+def test_a_failed_commit_deletes_nothing(spark, path, monkeypatch):
+    stored = set()
+
+    def fails(plan, receipts):
+        stored.update(os.listdir(os.path.join(path, "chunks")))
+        raise StorageError("the answer of the store was lost", outcome_unknown=True)
+
+    monkeypatch.setattr(planned_write, "finish_write", fails)
+    big = grid_frame(spark, hours(2, 2))
+    with pytest.raises(StorageError, match="was lost"):
+        icechunk_spark.write(big, path, mode="append")
+    monkeypatch.undo()
+    assert stored <= set(os.listdir(os.path.join(path, "chunks")))
+    unchanged(path)
+    icechunk_spark.write(big, path, mode="append")
+    assert reference_dataset(path).sizes["time"] == 4
+
+
+def test_a_repeated_task_changes_nothing(spark, path, monkeypatch):
+    """A second attempt stores chunks of its own, which no commit mentions."""
+    once = planned_write._receipts
+
+    def twice(rows, task):
+        once(rows, task)  # an attempt whose receipts are lost
+        return once(rows, task)
+
+    monkeypatch.setattr(planned_write, "_receipts", twice)
+    icechunk_spark.write(grid_frame(spark, hours(2, 3)), path, mode="append")
+    np.testing.assert_array_equal(
+        reference_dataset(path)["t2m"].sel(latitude=LATITUDES).values, temperatures(hours(0, 5))
+    )
+
+
+def test_rows_that_are_not_aligned_after_all(spark, path):
+    scattered = grid_frame(spark, hours(2, 2)).repartition(4)
+    with pytest.raises(ValueError, match="distribution|two tasks|chunk"):
+        icechunk_spark.write(scattered, path, mode="append", distribution="none")
+    unchanged(path)
+
+
+def test_rows_that_are_aligned_need_no_shuffle(spark, path):
+    aligned = grid_frame(spark, hours(2, 4)).repartition(2, "time")
+    icechunk_spark.write(aligned, path, mode="append", distribution="none")
+    np.testing.assert_array_equal(
+        reference_dataset(path)["t2m"].sel(latitude=LATITUDES).values, temperatures(hours(0, 6))
+    )
