@@ -17,6 +17,7 @@ from icechunk_format.errors import (
     AlreadyExistsError,
     CommitOutcomeUnknownError,
     InvalidInputError,
+    NotFoundError,
     StorageError,
 )
 from icechunk_format.repository.discovery import MAIN_REF, has_repository
@@ -31,7 +32,7 @@ from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_updates import RepoInitializedUpdate, RepoStatus, Update
 from icechunk_format.spec.snapshot import ManifestFiles, Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.storage.protocol import CreateOnly, Lost
+from icechunk_format.storage.protocol import CreateOnly, Written
 
 if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 FIRST_MESSAGE: Final = "Repository initialized"
 RESERVED_METADATA: Final = "__icechunk"
 """Name of the snapshot metadata that libraries keep for themselves."""
+
+_ATTEMPTS: Final = 5
 
 
 def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
@@ -112,33 +115,48 @@ def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
         )
         key, data = REPO, repo_info.encode(info)
     storage.put_many(files)
-    try:
-        answer = storage.put(key, data, condition=CreateOnly())
-    except StorageError as error:
-        if not error.outcome_unknown:
-            raise
-        if _is_ours(storage, key, data):
+    for _ in range(_ATTEMPTS):
+        try:
+            answer = storage.put(key, data, condition=CreateOnly())
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            found = _look(storage, key, error)
+            if found is None:
+                # Not there, so doing it again is harmless: of both requests one can create it.
+                continue
+        else:
+            if isinstance(answer, Written):
+                return
+            found = _look(storage, key)
+        # A client that repeats a request whose answer went missing loses against itself.
+        if found == data:
             return
-        raise CommitOutcomeUnknownError(
-            f"the store did not answer when {key!r} of {storage.root_url} was created; the "
-            "repository may exist or not. Open it to find out; delete nothing",
-            key=key,
-        ) from error
-    # A client that repeats a request whose answer went missing loses against itself.
-    if isinstance(answer, Lost) and not _is_ours(storage, key, data):
-        raise _already_exists(storage)
+        if found is not None:
+            raise _already_exists(storage)
+    raise StorageError(
+        f"{key!r} of {storage.root_url} could not be created in {_ATTEMPTS} attempts; what was "
+        "written beside it can be deleted",
+        key=key,
+    )
 
 
 def _random_snapshot_id() -> SnapshotId:
     return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
 
 
-def _is_ours(storage: Storage, key: str, data: bytes) -> bool:
-    """Tell whether the object is the one that was written; its time in microseconds marks it."""
+def _look(storage: Storage, key: str, lost_answer: StorageError | None = None) -> bytes | None:
+    """Return an object, None where there is none; its time in microseconds marks it as ours."""
     try:
-        return storage.head(key) is not None and storage.get(key).data == data
-    except StorageError:
-        return False
+        return storage.get(key).data
+    except NotFoundError:
+        return None
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(
+            f"the store did not answer when {key!r} of {storage.root_url} was created, and cannot "
+            "be asked now; the repository may exist or not. Open it to find out; delete nothing",
+            key=key,
+        ) from (lost_answer or error)
 
 
 def _check_empty(storage: Storage) -> None:

@@ -58,8 +58,18 @@ class RepositoryChanges(ABC):
     ) -> SnapshotId:
         """Return the one snapshot that is meant."""
 
-    def writable_session(self, branch: str = "main") -> WriteSession:
+    def writable_session(
+        self, branch: str = "main", *, base: SnapshotId | None = None
+    ) -> WriteSession:
         """Begin a session that can change a branch.
+
+        Parameters
+        ----------
+        branch
+            The branch.
+        base
+            A version of it to begin with, where the work was planned on that; None is the newest.
+            A commit passes what others have committed since, or finds a conflict.
 
         Raises
         ------
@@ -84,7 +94,7 @@ class RepositoryChanges(ABC):
         return WriteSession(
             storage,
             make_tip(storage, branch),
-            load_snapshot(storage, self.resolve(branch=branch)),
+            load_snapshot(storage, self.resolve(branch=branch) if base is None else base),
             config=self.config,
             spec_version=self.spec_version,
         )

@@ -169,6 +169,7 @@ class SessionEdits:
         shape: Sequence[int],
         num_chunks: Sequence[int],
         dimension_names: Sequence[str | None] | None = None,
+        node_id: NodeId | None = None,
     ) -> NodeId:
         """Create an array without chunks; returns its id.
 
@@ -184,6 +185,9 @@ class SessionEdits:
             Chunks per dimension of the (outer) chunk grid.
         dimension_names
             One name or None per dimension; None when the document names none.
+        node_id
+            Its id, where executors have written manifests for it before it existed; None draws
+            a new one.
 
         Raises
         ------
@@ -196,7 +200,8 @@ class SessionEdits:
         """
         self._check_open()
         array = checked_shape(path, shape, num_chunks, dimension_names)
-        node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+        if node_id is None:
+            node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
         self._tree.create(path, user_data, node_id, array)
         return node_id
 
