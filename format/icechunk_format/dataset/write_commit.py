@@ -1,0 +1,144 @@
+"""The end of a write: receipts of all tasks become one commit.
+
+Rules of this file
+------------------
+1. One session, one commit: nobody sees half a write.
+2. The driver takes manifests over as they are; its work grows with their number, and not with that
+   of the chunks.
+3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
+   outcome is unknown, it may be data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.dataset.write_prepare import branch_missing
+from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from icechunk_format.dataset.write_context import TaskReceipt
+    from icechunk_format.dataset.write_plan import LabelChunks, WritePlan
+    from icechunk_format.repository.manifest_files import ManifestReceipt
+    from icechunk_format.repository.session import WriteSession
+
+__all__ = ["WriteResult", "finish_write"]
+
+
+def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
+    """Commit what the tasks of a plan have written.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    receipts
+        Of every task, each once.
+
+    Raises
+    ------
+    InvalidInputError
+        Two tasks wrote one chunk.
+    ConflictError
+        Others changed the same, and the options do not say who wins; nothing was committed.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+    NotFoundError, ReadOnlyError, StorageError, FormatError
+        The repository cannot be written; nothing was committed.
+    """
+    options = plan.prepared.options
+    repository = Repository.open(plan.prepared.location)
+    done = find_committed(repository, options)
+    if done is not None:
+        return done
+    rows = 0
+    manifests: dict[str, list[ManifestReceipt]] = {}
+    paths = {array.path for part in plan.parts for array in part.context.arrays}
+    for receipt in receipts:
+        if plan.parts and receipt.part == 0:
+            rows += receipt.rows
+        for path, stored in receipt.manifests.items():
+            if path not in paths:
+                raise InvalidInputError(
+                    f"a receipt is about array {path}, which is not part of this write"
+                )
+            manifests.setdefault(path, []).extend(stored)
+    if branch_missing(repository, options):
+        repository.create_branch(options.branch, plan.base)
+    session = repository.writable_session(options.branch, base=plan.base)
+    _change_nodes(session, plan)
+    for labels in plan.labels:
+        _write_labels(session, labels)
+    for path, found in manifests.items():
+        session.add_manifests(path, found)
+    if not session.has_changes:
+        return WriteResult(
+            branch=options.branch,
+            snapshot_id=plan.base,
+            is_skipped=True,
+            reason="there are no rows to write",
+        )
+    commit = session.commit(
+        options.message or _message(plan, rows),
+        metadata=txn_metadata(options),
+        on_conflict=options.on_conflict,
+        resolve=options.resolve,
+    )
+    return WriteResult(
+        branch=options.branch,
+        snapshot_id=commit.snapshot_id,
+        rows=rows,
+        chunks=sum(r.num_chunk_refs for found in manifests.values() for r in found),
+        manifests=sum(len(found) for found in manifests.values()),
+        commit=commit,
+    )
+
+
+def _message(plan: WritePlan, rows: int) -> str:
+    prepared = plan.prepared
+    return f"{prepared.options.mode} {rows} rows to {prepared.group}"
+
+
+def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
+    prepared = plan.prepared
+    for path in prepared.missing_groups:
+        session.create_group(path, build_group_metadata(node_path=path).to_bytes())
+    for variable in prepared.replaced.values():
+        session.delete(variable.path)
+    for array in plan.created:
+        session.create_array(
+            array.path,
+            array.metadata.to_bytes(),
+            shape=array.metadata.shape,
+            num_chunks=array.metadata.grid.num_chunks,
+            dimension_names=array.metadata.dimension_names,
+            node_id=array.node_id,
+        )
+    for path, metadata in plan.resized:
+        session.update_metadata(
+            path,
+            metadata.to_bytes(),
+            shape=metadata.shape,
+            num_chunks=metadata.grid.num_chunks,
+        )
+
+
+def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
+    grid, codecs = labels.metadata.grid, labels.metadata.chunk_codecs()
+    stop = labels.start + len(labels.values)
+    [first], [last] = grid.chunks_of_box([labels.start], [stop])
+    payloads: list[bytes] = []
+    for chunk in range(first, last):
+        low, high = grid.chunk_bounds(0, chunk)
+        values: Any = labels.metadata.fill_array(grid.full_chunk_shape([chunk]))
+        values[: high - low] = labels.values[low - labels.start : high - labels.start]
+        payloads.append(codecs.encode(values))
+    coords = np.arange(first, last, dtype=np.int64).reshape(-1, 1)
+    session.set_chunks(labels.path, coords, payloads)

@@ -1,0 +1,148 @@
+"""What the tasks of a write share, and what they send back.
+
+Both travel between driver and executors, so they are numbers, names and recipes: no connection, no
+session, nothing that grows with the number of chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.dataset.cf_encode import VariableEncoder
+    from icechunk_format.dataset.chunk_axis import ChunkAxis
+    from icechunk_format.repository.chunks import ChunkSource
+    from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.protocol import Storage
+
+UNIT = "_unit"
+BLOCK = "_block"
+
+
+def index_name(position: int) -> str:
+    """Return the name of the column that holds indices along a dimension of the part."""
+    return f"_index_{position}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayTarget:
+    """An array that tasks write to.
+
+    Parameters
+    ----------
+    name
+        Of the column.
+    path, node_id
+        Of the array.
+    dims
+        Its dimensions, in its own order.
+    metadata
+        As it will be after the write.
+    encoder
+        Turns the column into stored values; None in the layouts of chunks.
+    old_shape
+        Its shape before the write; None for a new array.
+    """
+
+    name: str
+    path: str
+    node_id: NodeId
+    dims: tuple[str, ...]
+    metadata: ArrayMetadata
+    encoder: VariableEncoder | None = None
+    old_shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteContext:
+    """What all tasks of one part of a write share.
+
+    Parameters
+    ----------
+    location
+        The repository.
+    part
+        Number of the part.
+    dims
+        Its dimensions.
+    axes
+        How blocks lie along them.
+    arrays
+        The arrays that it writes.
+    base
+        The version that partial chunks are patched from.
+    chunk_source
+        How to fetch chunks of that version.
+    manifest_format
+        How manifests are written.
+    labels
+        Labels by dimension, for messages; those of very long dimensions are left out.
+    decoded
+        In the layout ``chunks``: whether data are values.
+    """
+
+    location: Location
+    part: int
+    dims: tuple[str, ...]
+    axes: tuple[ChunkAxis, ...]
+    arrays: tuple[ArrayTarget, ...]
+    base: SnapshotId | None
+    chunk_source: ChunkSource
+    manifest_format: ManifestFormat
+    labels: Mapping[str, pa.Array] = field(default_factory=dict)
+    decoded: bool = True
+
+    def open_storage(self) -> Storage:
+        """Return the repository's objects, opened in this process."""
+        return open_storage(self.location)
+
+    @property
+    def inline_threshold(self) -> int:
+        """Encoded chunks of up to so many bytes become part of their reference."""
+        return self.manifest_format.config.inline_chunk_threshold_bytes
+
+    def cell(self, indices: Mapping[str, int]) -> str:
+        """Return the coordinates of a cell as a user knows them."""
+        parts = []
+        for dim, index in indices.items():
+            labels = self.labels.get(dim)
+            if labels is None or index >= len(labels):
+                parts.append(f"{dim}[{index}]")
+            else:
+                value: Any = labels[index].as_py()
+                parts.append(f"{dim}={value}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReceipt:
+    """What a task has written; it counts once it is handed to ``finish_write``.
+
+    Parameters
+    ----------
+    part
+        Number of the part that it belongs to.
+    rows
+        Rows that the task has taken in.
+    manifests
+        By path of the array: the manifests that the task has stored.
+    """
+
+    part: int
+    rows: int
+    manifests: Mapping[str, tuple[ManifestReceipt, ...]]
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the task has written."""
+        return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)

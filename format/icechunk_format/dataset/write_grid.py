@@ -1,0 +1,167 @@
+"""Cutting a write into blocks of chunks, and blocks into units of work.
+
+A *block* is the smallest box of cells that is made of whole chunks of every variable: a task holds
+one at a time. A *unit* is a box of blocks: it goes to one task, which writes one manifest per array
+for it, so that the manifests of a write are boxes that do not overlap.
+
+Rules of this file
+------------------
+1. Only what rows touch counts: a write of one day into a century is one day large.
+2. Variables share blocks while the common block stays near the size of their chunks; others become
+   parts of the write of their own, with their own shuffle.
+3. Everything is a function of numbers. The cost follows the number of distinct coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.dataset.chunk_axis import ChunkAxis, grid_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+
+# A common block may have this many times the cells of a chunk before variables go apart.
+_MOST_GROWTH: Final = 4
+_MOST_BLOCKS_PER_UNIT: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitNumbers:
+    """The units and blocks of one part, by dimension.
+
+    Parameters
+    ----------
+    units
+        How many units there are.
+    unit_terms, block_terms
+        By dimension: ``int64 (n,)``, for each distinct value. Summed over the dimensions, they
+        number the unit and the block of a row.
+    """
+
+    units: int
+    unit_terms: dict[str, NDArray[np.int64]]
+    block_terms: dict[str, NDArray[np.int64]]
+
+
+def common_axes(
+    dims: Sequence[str], arrays: Sequence[tuple[tuple[str, ...], ArrayMetadata]]
+) -> tuple[ChunkAxis, ...]:
+    """Return the axes of the blocks that hold whole chunks of all arrays.
+
+    Parameters
+    ----------
+    dims
+        The dimensions of the part.
+    arrays
+        Dimensions and metadata of each array; all have the same dimensions in some order.
+    """
+    found = []
+    for dim in dims:
+        axes = [grid_axes(metadata.grid)[own.index(dim)] for own, metadata in arrays]
+        found.append(reduce(_joined, axes))
+    return tuple(found)
+
+
+def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
+    if one.edges is None and other.edges is None:
+        # A block that reaches beyond the array has no other chunk to share.
+        step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
+        return ChunkAxis(size=one.size, step=max(1, step))
+    edges = np.intersect1d(_edges(one), _edges(other))
+    return ChunkAxis(size=one.size, step=1, edges=edges)
+
+
+def _edges(axis: ChunkAxis) -> NDArray[np.int64]:
+    if axis.edges is not None:
+        return axis.edges
+    return axis.start_of(np.arange(axis.count + 1, dtype=np.int64))
+
+
+def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
+    """Return how many cells the largest block has, at most."""
+    cells = 1
+    for axis in axes:
+        if axis.edges is None:
+            cells *= max(1, min(axis.step, axis.size))
+        else:
+            cells *= int(np.diff(axis.edges).max(initial=1))
+    return cells
+
+
+def group_arrays(
+    arrays: Mapping[str, tuple[tuple[str, ...], ArrayMetadata]],
+) -> list[tuple[str, ...]]:
+    """Group the names of arrays on one set of dimensions so that each group shares blocks."""
+    groups: list[list[str]] = []
+    for name, (dims, metadata) in arrays.items():
+        own = cells_of_block(grid_axes(metadata.grid))
+        for group in groups:
+            members = [arrays[other] for other in group]
+            largest = max(own, *(cells_of_block(grid_axes(grid.grid)) for _, grid in members))
+            axes = common_axes(dims, [(dims, metadata), *members])
+            if cells_of_block(axes) <= _MOST_GROWTH * largest:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return [tuple(group) for group in groups]
+
+
+def number_units(
+    dims: Sequence[str],
+    axes: Sequence[ChunkAxis],
+    places: Mapping[str, NDArray[np.int64]],
+    *,
+    row_count: int | None,
+    rows_per_unit: int,
+) -> UnitNumbers:
+    """Give numbers to the blocks that rows touch, and to the units that they make.
+
+    Parameters
+    ----------
+    dims, axes
+        The dimensions of the part, and how blocks lie along them.
+    places
+        By dimension: the index of each distinct value.
+    row_count
+        Rows of the part, where known; otherwise the grid is taken for full.
+    rows_per_unit
+        Wanted rows of a unit.
+    """
+    ranks: list[NDArray[np.int64]] = []
+    counts: list[int] = []
+    cells = 1
+    for dim, axis in zip(dims, axes, strict=True):
+        blocks, rank = np.unique(axis.chunk_of(places[dim]), return_inverse=True)
+        ranks.append(rank.reshape(-1).astype(np.int64))
+        counts.append(max(1, len(blocks)))
+        cells *= max(1, len(places[dim]))
+    total = math.prod(counts)
+    rows = cells if row_count is None else min(row_count, cells)
+    wanted = max(1, min(_MOST_BLOCKS_PER_UNIT, rows_per_unit * total // max(1, rows)))
+    # Blocks of a unit lie behind one another along the last dimensions first.
+    per_unit: list[int] = []
+    for count in reversed(counts):
+        taken = max(1, min(count, wanted))
+        per_unit.append(taken)
+        wanted //= taken
+    per_unit.reverse()
+    unit_counts = [-(-count // taken) for count, taken in zip(counts, per_unit, strict=True)]
+    unit_terms: dict[str, NDArray[np.int64]] = {}
+    block_terms: dict[str, NDArray[np.int64]] = {}
+    for position, dim in enumerate(dims):
+        unit_stride = math.prod(unit_counts[position + 1 :])
+        block_stride = math.prod(counts[position + 1 :])
+        unit_terms[dim] = ranks[position] // per_unit[position] * unit_stride
+        block_terms[dim] = ranks[position] * block_stride
+    return UnitNumbers(units=math.prod(unit_counts), unit_terms=unit_terms, block_terms=block_terms)
