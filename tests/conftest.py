@@ -1,0 +1,45 @@
+"""What folders of tests share: a mark, and one Spark session for the whole run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from spark_session import running_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs_reference: builds its repositories with the icechunk and zarr wheels"
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with running_spark(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
+
+
+@pytest.fixture
+def last_line() -> Callable[[Callable[[], object]], str]:
+    """Run something that fails in Spark; return the line of the error that a user reads last."""
+    from pyspark.errors import PySparkException
+
+    def of(action: Callable[[], object]) -> str:
+        with pytest.raises(PySparkException) as caught:
+            action()
+        lines = [line.strip() for line in str(caught.value).splitlines() if line.strip()]
+        # Spark adds "SQLSTATE: 38000" and, for tasks, the JVM's own stack.
+        ours = [line for line in lines if line.startswith("icechunk_format.errors.")]
+        if ours:
+            after = lines[lines.index(ours[-1]) :]
+            text = [line for line in after if not line.startswith(("SQLSTATE", "at ", "JVM"))]
+            return text[-1]
+        return [line for line in lines if not line.startswith("SQLSTATE")][-1]
+
+    return of

@@ -1,0 +1,55 @@
+"""The Spark session of the tests: one JVM for a whole run, whichever folders take part in it.
+
+``tests/conftest.py`` offers it as the fixture ``spark``. The session's time zone is far from UTC
+on purpose: a value that depends on it fails here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SESSION_TIME_ZONE = "Asia/Kolkata"
+
+
+@contextlib.contextmanager
+def running_spark(warehouse: Path) -> Iterator[SparkSession]:
+    """Start a local session with the source registered, and stop it at the end.
+
+    Parameters
+    ----------
+    warehouse
+        An empty folder for Spark's own tables.
+    """
+    # Spark looks sources up in a Python worker: without these it takes python3 from the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Not needed, nor wanted, by the many suites that run without Java.
+    from pyspark.sql import SparkSession
+
+    import icechunk_spark
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("icechunk-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", SESSION_TIME_ZONE)
+        .config("spark.sql.warehouse.dir", str(warehouse))
+        .config("spark.sql.ansi.enabled", "true")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    icechunk_spark.register(session)
+    yield session
+    session.stop()
