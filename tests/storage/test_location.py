@@ -26,6 +26,7 @@ CANARY = "canary-3f7e-secret"
         ("/data/era5/", "local", "", "/data/era5"),
         ("file:///data/era5", "local", "", "/data/era5"),
         ("file:///data/with%20space", "local", "", "/data/with space"),
+        ("file:/data/era5", "local", "", "/data/era5"),
         ("file://localhost/data", "local", "", "/data"),
         ("file:///data/a#b?c", "local", "", "/data/a#b?c"),
         ("/data/per%20cent", "local", "", "/data/per%20cent"),
@@ -272,3 +273,13 @@ def test_a_missing_package_is_named():
 
 def test_paths_are_text():
     assert Location(str(Path("/data"))).url == "/data"
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [("dbfs:/mnt/era5", "'/dbfs/mnt/era5'"), ("s3:/bucket/era5", "'s3://bucket/era5'")],
+)
+def test_a_url_with_one_slash_is_no_local_folder(url: str, advice: str):
+    with pytest.raises(InvalidInputError, match="one slash") as caught:
+        parse_url(url)
+    assert advice in str(caught.value)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.selection import DimSelection
     from icechunk_format.spec.chunk_refs import ChunkRefs
 
-_KIND_NAMES = pa.array(["native", "inline", "virtual"])
+_KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
 def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -93,7 +93,7 @@ class RefColumns:
         builders: dict[str, Callable[[], pa.Array]] = {
             "array": lambda: pa.repeat(pa.scalar(self._path, pa.string()), len(self._rows)),
             "chunk": lambda: coordinate_lists(self._refs.coords[self._rows]),
-            "kind": lambda: _KIND_NAMES.take(pa.array(self._kind)),
+            "kind": lambda: pa.array(_KIND_NAMES[self._kind], pa.string()),
             "chunk_id": self._chunk_id,
             "location": lambda: self._texts(self._refs.locations),
             "offset": lambda: self._numbers(self._refs.offset, "offset"),

@@ -2,7 +2,7 @@ r"""What a URL says: which kind of store, which bucket, which path. Pure text wo
 
 | URL | kind | bucket | path |
 |---|---|---|---|
-| ``data/era5``, ``~/x``, ``C:\x``, ``file:///x`` | local | - | absolute path |
+| ``data/era5``, ``~/x``, ``C:\x``, ``file:///x``, ``file:/x`` | local | - | absolute path |
 | ``memory://a/b`` | memory | - | ``a/b`` |
 | ``s3://bucket/a`` (``s3a``, ``s3n``) | s3 | bucket | ``a`` |
 | ``gs://bucket/a`` (``gcs``) | gs | bucket | ``a`` |
@@ -26,6 +26,7 @@ from icechunk_format.errors import InvalidInputError
 Kind: TypeAlias = Literal["local", "memory", "s3", "gs", "az", "http", "other"]
 
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+)://")
+_ONE_SLASH: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(/.*)$")
 _CHAINED: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+::")
 _KINDS: Final[dict[str, Kind]] = {
     "file": "local",
@@ -93,7 +94,7 @@ def parse_url(url: str) -> Address:
     if match is None:
         if _CHAINED.match(url):
             return Address(kind="other", url=url, shown_url=_shown(url))
-        return _local(os.path.expanduser(url))
+        return _local(os.path.expanduser(_without_hadoop_scheme(url)))
     scheme = match.group(1).lower()
     rest = url[match.end() :]
     kind = _KINDS.get(scheme, "other")
@@ -110,6 +111,22 @@ def parse_url(url: str) -> Address:
             kind="memory", url=f"memory://{path}", shown_url=f"memory://{path}", path=path
         )
     return _bucket(kind, scheme, rest, url)
+
+
+def _without_hadoop_scheme(path: str) -> str:
+    """Return the path of ``file:/x``, as Hadoop writes it; refuse other URLs that lack a slash."""
+    match = _ONE_SLASH.match(path)
+    if match is None:
+        return path
+    scheme, rest = match.groups()
+    if scheme.lower() == "file":
+        return unquote(rest)
+    advice = f"/dbfs{rest}" if scheme.lower() == "dbfs" else f"{scheme}:/{rest}"
+    raise InvalidInputError(
+        f"the path {_shown(path)!r} begins like a URL, but with one slash; write {advice!r}, or "
+        f"'./{scheme}:...' for a local folder of that name",
+        path=_shown(path),
+    )
 
 
 def _local(path: str) -> Address:
