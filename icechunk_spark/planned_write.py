@@ -31,11 +31,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from icechunk_format.dataset.write_layouts import plan_layout_write
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.dataset.write_commit import finish_write
+from icechunk_format.dataset.write_layouts import plan_layout_write
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.errors import InvalidInputError

@@ -13,8 +13,8 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from icechunk_format.dataset.write_layouts import write_layout_batches
 
+from icechunk_format.dataset.write_layouts import write_layout_batches
 from icechunk_format.dataset.write_task import write_batches
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ HEAVY = (
 
 
 def test_public_names():
-    assert sorted(icechunk_spark.__all__) == ["IcechunkDataSource", "register", "unregister", "write"]
+    names = ["IcechunkDataSource", "register", "unregister", "write"]
+    assert sorted(icechunk_spark.__all__) == names
     assert all(hasattr(icechunk_spark, name) for name in icechunk_spark.__all__)
 
 

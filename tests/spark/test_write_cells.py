@@ -34,7 +34,7 @@ DIMS = ["time", "latitude", "longitude"]
 
 @pytest.fixture
 def path(spark, tmp_path):
-    """A repository with four hours of temperatures, two to a chunk."""
+    """Write a repository with four hours of temperatures, two to a chunk."""
     path = str(tmp_path / "weather")
     icechunk_spark.write(
         grid_frame(spark, hours(0, 4)),

@@ -1,4 +1,4 @@
-"""What happens when something breaks in the middle: the branch stays, and repetition is harmless."""
+"""When something breaks in the middle, the branch stays, and repetition is harmless."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_repeated_task_changes_nothing(spark, path, monkeypatch):
 
 def test_rows_that_are_not_aligned_after_all(spark, path):
     scattered = grid_frame(spark, hours(2, 2)).repartition(4)
-    with pytest.raises(ValueError, match="distribution|two tasks|chunk"):
+    with pytest.raises(ValueError, match=r"distribution|two tasks|chunk"):
         icechunk_spark.write(scattered, path, mode="append", distribution="none")
     unchanged(path)
 

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.needs_reference
 
 
 def described(group):
-    """What a user of zarr sees of a group's arrays."""
+    """Return what a user of zarr sees of a group's arrays."""
     return {
         name: (
             array.shape,
             array.chunks,
             str(array.dtype),
             array.metadata.dimension_names,
-            {key: value for key, value in array.attrs.items()},
+            dict(array.attrs),
             repr(array.fill_value),
             [codec.to_dict() for codec in array.metadata.codecs],
         )

@@ -26,7 +26,7 @@ DIMS = "time,latitude,longitude"
 
 @pytest.fixture
 def unregistered(spark):
-    """The session as it is where nobody called `register`: Spark found the source by itself."""
+    """Give the session as it is where nobody called `register`: Spark found the source."""
     icechunk_spark.unregister(spark)
     yield spark
     icechunk_spark.register(spark)

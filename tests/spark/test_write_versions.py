@@ -45,7 +45,7 @@ def test_write_audit_publish(spark, path):
 
 
 def test_a_branch_that_is_not_there(spark, path):
-    with pytest.raises(NotFoundError, match="createBranch|main"):
+    with pytest.raises(NotFoundError, match=r"createBranch|main"):
         icechunk_spark.write(grid_frame(spark, hours(2, 1)), path, mode="append", branch="audti")
 
 
