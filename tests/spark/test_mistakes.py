@@ -145,8 +145,10 @@ def test_a_schema_with_another_column(spark, weather, last_line):
 
 
 def test_a_metadata_table(fails, weather):
-    assert "layout=refs" in fails(weather.path + "#chunks")
-    assert "ancestry" in fails(table="snapshots")
+    assert "did you mean '#chunks'" in fails(weather.path + "#chunk")
+    assert "did you mean 'snapshots'" in fails(table="snapshot")
+    assert "this table takes path" in fails(weather.path + "#snapshots", tag="v1")
+    assert "no branch or tag 'v9'" in fails(weather.path + "#changes", to="v9")
 
 
 def test_a_catalog_table(spark, weather, last_line):

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.dataset.metadata_tables import tables_markdown
+from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options import (
     METADATA_TABLES,
     OPTIONS,
@@ -182,10 +183,41 @@ def test_several_paths():
 
 
 @pytest.mark.parametrize("name", METADATA_TABLES)
-def test_metadata_tables_are_refused_with_a_way_out(name):
-    for options in ({"path": f"/data/repo#{name}"}, {"path": "/data/repo", "table": name}):
-        with pytest.raises(UnsupportedError, match=rf"'{name}'.*layout=refs"):
-            parse_read_options(options)
+def test_a_metadata_table_is_named_in_the_path_or_by_option(name):
+    for options in ({"path": f"/data/repo#{name}"}, {"path": "/data/repo", "table": name.upper()}):
+        parsed = parse_read_options(options)
+        assert (parsed.path, parsed.table) == ("/data/repo", name)
+    other = "refs" if name != "refs" else "groups"
+    with pytest.raises(InvalidInputError, match="give one of the two"):
+        parse_read_options({"path": f"/data/repo#{name}", "table": other})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "chunk"}, "did you mean 'chunks'"),
+        ({"table": "snapshots", "where": "x > 1"}, "filter and select columns of the DataFrame"),
+        ({"table": "chunks", "variables": "a"}, "filter and select columns of the DataFrame"),
+        ({"table": "chunks", "decodeCf": "false"}, "about the values of arrays"),
+        ({"table": "chunks", "virtual.authorize": "s3://b/"}, "means nothing for the metadata"),
+        ({"table": "chunks", "layout": "refs"}, "means nothing for the metadata table 'chunks'"),
+        ({"table": "refs", "tag": "v1"}, "this table takes path, storage.client"),
+        ({"table": "operations", "group": "/a"}, "it is for 'groups', 'variables', 'manifests'"),
+        ({"table": "changes", "branch": "dev"}, "this table takes path, .*, from, to"),
+        ({"table": "history", "from": "v1"}, "it is for 'changes'"),
+        ({"from": "v1"}, "it is for the metadata table 'changes'"),
+    ],
+)
+def test_options_that_make_no_sense_with_a_table(options, says):
+    with pytest.raises(InvalidInputError, match=says):
+        parse_read_options({"path": "/data/repo", **options})
+
+
+def test_options_of_the_tables():
+    parsed = parse(table="changes", **{"from": "v1", "TO": "dev"})
+    assert (parsed.from_version, parsed.to_version) == ("v1", "dev")
+    parsed = parse(table="chunks", tag="v1", group="/a", rowsPerPartition="5")
+    assert (parsed.tag, parsed.group, parsed.rows_per_partition) == ("v1", "/a", 5)
 
 
 def test_a_number_sign_may_be_part_of_a_folder():
@@ -289,6 +321,16 @@ def test_table_has_one_line_per_option():
     lines = option_table_markdown("read").splitlines()
     assert len(lines) == 2 + sum("read" in option.uses for option in OPTIONS)
     assert all(line.count("|") == 5 for line in lines)
+
+
+def test_readme_holds_the_metadata_tables():
+    text = README.read_text(encoding="utf-8")
+    found = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", text, re.DOTALL)
+    assert found is not None, "README.md: <!-- tables --> is not there or has no end"
+    assert found[1].strip() == tables_markdown().strip(), (
+        "README.md: the list of metadata tables differs from their declarations; paste the output"
+        " of icechunk_format.dataset.metadata_tables.tables_markdown()"
+    )
 
 
 def test_readme_holds_the_table():

@@ -297,3 +297,12 @@ METADATA_TABLES: Final[dict[str, MetadataTable]] = {
     )
 }
 """Every metadata table, by name."""
+
+
+def tables_markdown() -> str:
+    """Return the README's list of the tables, one line for each."""
+    lines = ["| table | one row for each | columns |", "|---|---|---|"]
+    for table in METADATA_TABLES.values():
+        columns = ", ".join(f"`{name}`" for name in table.names)
+        lines.append(f"| `{table.name}` | {table.row.partition(' ')[2]} | {columns} |")
+    return "\n".join(lines) + "\n"
