@@ -111,6 +111,7 @@ def store_version(
     message: str,
     metadata: MetadataItems,
     written: Written,
+    joins_small: bool = True,
 ) -> StoredVersion:
     """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
 
@@ -122,6 +123,8 @@ def store_version(
         The parent of the new version: the base, or the parent of the base for an amendment.
     pruned_ancestor_tx_logs, log_before
         For an amendment: what it takes over from the version that it replaces.
+    joins_small
+        Whether small manifests may be joined on the way; see ``manifest_plan``.
 
     Raises
     ------
@@ -134,7 +137,7 @@ def store_version(
     """
     base, changes = tree.base, tree.changes
     snapshot_id = SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
-    nodes, files = _nodes_with_manifests(assembler, tree)
+    nodes, files = _nodes_with_manifests(assembler, tree, joins_small)
     flushed_at = max(now_in_microseconds(), base.flushed_at + 1)
     new = Snapshot(
         id=snapshot_id,
@@ -170,7 +173,7 @@ def store_version(
 
 
 def _nodes_with_manifests(
-    assembler: ManifestAssembler, tree: WorkingTree
+    assembler: ManifestAssembler, tree: WorkingTree, joins_small: bool
 ) -> tuple[list[NodeSnapshot], ManifestFiles]:
     """Return the nodes of the new version and the list of its manifest files."""
     base, changes = tree.base, tree.changes
@@ -179,6 +182,7 @@ def _nodes_with_manifests(
     assembled = assembler.assemble(
         [(node, changes.chunks[node.id]) for node in nodes if node.id in changed],
         base.manifest_files,
+        joins_small=joins_small,
     )
     written: list[ManifestReceipt] = []
     for position, node in enumerate(nodes):

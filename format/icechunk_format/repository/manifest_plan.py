@@ -14,9 +14,9 @@ Algorithm
    side of the box around all sources, so that what is appended overlaps nothing.
 4. Fresh groups and dirty sources are joined with whatever their boxes overlap, until nothing
    overlaps. Everything else is kept, or taken over from executors, by id.
-5. Appending leaves small manifests behind. Where many of them lie in one cell, they are joined to
-   one group as well, if that overlaps nothing large: readers should not pay for the number of
-   commits.
+5. Appending leaves small manifests behind. Where many of them lie in one cell, the newest are
+   joined as well, if that overlaps nothing else: readers should not pay for the number of commits.
+   It is a bounded number of small files, so that a commit still costs by what it changes.
 
 Specification: "Chunk Manifest Files", ``ManifestRef``.
 """
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from icechunk_format.repository.chunk_changes import ChunkChanges
     from icechunk_format.spec.manifest_lists import ManifestRefs
 
-SMALL_MANIFEST: Final = 10_000
+SMALL_MANIFEST: Final = 1_000
 """Manifests of fewer references are small: rebuilding one costs little more than naming it."""
 
 MAX_SMALL_MANIFESTS: Final = 16
-"""So many small manifests may lie in one cell before they are joined."""
+"""Where so many small manifests lie in one cell, that many of them are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,7 @@ def plan_array(
     *,
     cells: tuple[int, ...],
     counts: NDArray[np.int64],
+    joins_small: bool = True,
 ) -> ArrayPlan:
     """Plan the manifests of one array.
 
@@ -107,8 +108,10 @@ def plan_array(
         Chunks per manifest along each axis, by the splitting rules of the repository.
     counts
         int64, shape (len(base),): references in each manifest of the base.
+    joins_small
+        Whether small manifests may be joined, step 5.
     """
-    return _Planner(base, changes, cells, counts).plan()
+    return _Planner(base, changes, cells, counts, joins_small).plan()
 
 
 class _Planner:
@@ -120,12 +123,14 @@ class _Planner:
         changes: ChunkChanges,
         cells: tuple[int, ...],
         counts: NDArray[np.int64],
+        joins_small: bool,
     ) -> None:
         self.changes = changes
         self.refs, self.deleted = changes.pending()
         self.cells = np.array(cells, dtype=np.int64)
         self.num_base = len(base)
         self.counts = counts
+        self.joins_small = joins_small
         ndim = base.ndim
         receipts = np.array(
             [receipt.extents for receipt in changes.receipts], dtype=np.uint32
@@ -231,7 +236,8 @@ class _Planner:
         fixed = np.concatenate([~self.is_dirty[numbers], np.zeros(len(fresh), dtype=np.bool_)])
         groups = joined_groups(boxes, fixed)
         taken = [union_of(boxes[group]) for group in groups]
-        for pool in self._small_pools(groups, numbers):
+        # Joining is for what appends leave behind, so it comes with appends.
+        for pool in self._small_pools(groups, numbers) if fresh and self.joins_small else ():
             groups += self._joinable(pool, boxes, taken)
         return [self._group(group, numbers, fresh) for group in groups]
 
@@ -255,7 +261,7 @@ class _Planner:
     def _small_pools(
         self, groups: list[NDArray[np.int64]], numbers: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        """Return lists of untouched small base manifests that lie in one cell, where many do."""
+        """Return the newest small base manifests of each cell that has many untouched ones."""
         is_free = np.ones(len(numbers), dtype=np.bool_)
         for group in groups:
             is_free[group[group < len(numbers)]] = False
@@ -268,7 +274,12 @@ class _Planner:
         first = extents[:, :, 0] // self.cells
         in_one = (first == (extents[:, :, 1] - 1) // self.cells).all(axis=1)
         parts = grouped_rows(first[in_one])
-        return [free[in_one][part] for part in parts if len(part) >= MAX_SMALL_MANIFESTS]
+        # New manifests are put behind the old ones, so the last of a list is the newest.
+        return [
+            free[in_one][part[-MAX_SMALL_MANIFESTS:]]
+            for part in parts
+            if len(part) >= MAX_SMALL_MANIFESTS
+        ]
 
     def _joinable(
         self, pool: NDArray[np.int64], boxes: NDArray[np.uint32], taken: list[NDArray[np.uint32]]

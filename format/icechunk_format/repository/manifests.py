@@ -104,6 +104,8 @@ class ManifestAssembler:
         self,
         arrays: Sequence[tuple[NodeSnapshot, ChunkChanges]],
         listed: ManifestFiles,
+        *,
+        joins_small: bool = True,
     ) -> dict[NodeId, ArrayManifests]:
         """Write the manifests of arrays whose chunks changed.
 
@@ -113,6 +115,9 @@ class ManifestAssembler:
             Arrays as they will be, with the manifests of the base, and what was done to them.
         listed
             The manifest files of the base.
+        joins_small
+            Whether small manifests of the base may be joined. Not after a lost race, which should
+            cost nothing here.
 
         Raises
         ------
@@ -132,7 +137,7 @@ class ManifestAssembler:
                 node.path, array.dimension_names, array.num_chunks
             )
             counts = listed_counts(listed, base.ids)
-            plan = plan_array(base, changes, cells=cells, counts=counts)
+            plan = plan_array(base, changes, cells=cells, counts=counts, joins_small=joins_small)
             plans.append((node, base, changes, plan))
             works.append([self._work(node, base, changes, cells, group) for group in plan.groups])
         self._write([work for group in works for work in group], listed)

@@ -256,6 +256,7 @@ class WriteSession(SessionEdits):
                 metadata, spec_version=spec_version, rebased=self._times_rebased
             ),
             written=self._written,
+            joins_small=not self._times_rebased,
         )
 
     def _landed(self, version: StoredVersion) -> CommitResult:
