@@ -121,7 +121,8 @@ def _microseconds_of_texts(column: pa.Array, time: TimeScale, name: str) -> NDAr
     place = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
     if not known:
         return np.zeros(len(column), np.int64)
-    return np.array(known, np.int64)[place]
+    found: NDArray[np.int64] = np.array(known, np.int64)[place]
+    return found
 
 
 def stored_times(
@@ -170,8 +171,8 @@ def stored_times(
     whole, part = np.divmod(since * np.int64(unit.denominator), np.int64(unit.numerator))
     _check(part != 0, microseconds, valid, time, name)
     if dtype.kind in "Mm":
-        times: NDArray[Any] = whole.view(dtype)
-        return times
+        viewed: NDArray[Any] = whole.view(dtype)
+        return viewed
     _check(whole == NOT_A_TIME, microseconds, valid, time, name)
     return whole
 

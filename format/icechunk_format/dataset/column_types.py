@@ -53,7 +53,8 @@ def check_column_type(
     if decoder._scaled is not None and decoder._time is None and _is_number(found):
         return
     if not _fits(found, wanted):
-        packed = " with CF attributes" if decoder.encoding.keys() - {"dtype"} else ""
+        consumed = decoder.encoding.keys() - {"dtype", "_FillValue", "missing_value"}
+        packed = f" with {', '.join(sorted(consumed))}" if consumed else ""
         raise InvalidInputError(
             f"column {name!r} is {sql_name(found)}, and array {name!r} of {data_type.name}{packed} "
             f"takes {sql_name(wanted)}; cast the column: CAST({name} AS {sql_name(wanted)})",

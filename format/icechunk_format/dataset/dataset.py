@@ -17,15 +17,16 @@ from icechunk_format.dataset.dimension_sets import (
     named_variables,
 )
 from icechunk_format.dataset.group_choice import find_group
+from icechunk_format.dataset.label_order import described_order
 from icechunk_format.dataset.planning import PlanRequest, plan_tasks
 from icechunk_format.dataset.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
-from icechunk_format.dataset.scan_arrays import ScanArrays
+from icechunk_format.dataset.scan_arrays import WHOLE_LABELS, ScanArrays
 from icechunk_format.dataset.selection import DimSelection
 from icechunk_format.dataset.table import Layout, Table
 from icechunk_format.dataset.table_builder import TableBuilder
 from icechunk_format.dataset.table_columns import ColumnFactory
 from icechunk_format.dataset.variable import Variable, coordinate_names
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import IcechunkError, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,7 +209,7 @@ class Dataset:
         UnsupportedError
             A selected array uses a data type, codec or grid that is not known here.
         """
-        return TableBuilder(
+        table = TableBuilder(
             self.variables,
             self.data_variables,
             group_path=self._place,
@@ -226,6 +227,26 @@ class Dataset:
             decoded=decoded,
             case_sensitive=case_sensitive,
         )
+        return table if layout != "cells" else self._with_order(table)
+
+    def _with_order(self, table: Table) -> Table:
+        """Describe in which order labels stand, so that a table can be written back in it."""
+        sizes = dict(zip(table.dims, table.sizes, strict=True))
+        arrays = self._arrays(table)
+        columns = []
+        for column in table.columns:
+            size = sizes.get(column.source, 0)
+            if column.role == "dimension" and column.path is not None and size <= WHOLE_LABELS:
+                try:
+                    labels = arrays.stored_labels(column.path, size, 0, size)
+                except IcechunkError:
+                    # Who reads rows will be told; a schema can do without.
+                    columns.append(column)
+                    continue
+                order = described_order(labels)
+                column = replace(column, metadata={**column.metadata, "order": order})
+            columns.append(column)
+        return replace(table, columns=tuple(columns))
 
     def plan(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Labels of a shorter dimension are read whole, once per process; of a longer one, only the part
 # that a task covers.
-_WHOLE_LABELS = 1_000_000
+WHOLE_LABELS = 1_000_000
 
 
 class ScanArrays:
@@ -100,12 +100,14 @@ class ScanArrays:
         """
         if column.path is None or column.decoder is None:
             return pa.array(selection.positions(), type=column.arrow_type)
-        start, stop = (0, size) if size <= _WHOLE_LABELS else (selection.start, selection.stop)
-        stored = self._stored_labels(column.path, size, start, stop)
+        start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)
+        stored = self.stored_labels(column.path, size, start, stop)
         positions = selection.positions() - start
         return column.decoder.decode(stored[positions])
 
-    def _stored_labels(self, path: str, size: int, start: int, stop: int) -> NDArray[np.generic]:
+    def stored_labels(self, path: str, size: int, start: int, stop: int) -> NDArray[np.generic]:
+        """Return labels ``[start, stop)`` of a dimension as they are stored."""
+
         def load(_: list[int]) -> list[Loaded[NDArray[Any]]]:
             values = self.reader(path).read([DimSelection.span(size, start, stop)])
             item = 64 if values.dtype.hasobject else values.dtype.itemsize

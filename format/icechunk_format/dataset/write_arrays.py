@@ -159,7 +159,7 @@ class NewArray:
             shard_shape=shard_shape,
             fill_value=self._fill_value(is_complete),
             codecs=self._codecs(),
-            dimension_names=self.dims,
+            dimension_names=self.dims or None,
             attributes=self.attributes,
             node_path=self.path,
         )

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.dataset.label_order import direction
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def place_labels(
     check_labels(values, dim=dim)
     wanted, inverse = np.unique(encoder.encode(values), return_inverse=True)
     old = np.empty(0, wanted.dtype) if existing is None else existing
-    if len(old) > 1 and is_ordered(old) < 0:
+    if len(old) > 1 and direction(old) < 0:
         is_descending = True
     elif len(old) > 1:
         is_descending = False
@@ -161,15 +162,6 @@ def place_labels(
         old_size=len(old),
         new_labels=fresh,
     )
-
-
-def is_ordered(labels: NDArray[Any]) -> int:
-    """Return 1 if labels go up, -1 if they go down, 0 if neither."""
-    if len(labels) < 2:
-        return 1
-    if bool(np.all(labels[1:] > labels[:-1])):
-        return 1
-    return -1 if bool(np.all(labels[1:] < labels[:-1])) else 0
 
 
 def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:

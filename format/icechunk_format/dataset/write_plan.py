@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.array_reader import ArrayReader
 from icechunk_format.dataset.chunk_axis import grid_axes
+from icechunk_format.dataset.label_order import direction
 from icechunk_format.dataset.write_arrays import NewArray
 from icechunk_format.dataset.write_context import (
     BLOCK,
@@ -37,7 +38,6 @@ from icechunk_format.dataset.write_context import (
 from icechunk_format.dataset.write_grid import common_axes, group_arrays, number_units
 from icechunk_format.dataset.write_labels import (
     PlacedValues,
-    is_ordered,
     place_indices,
     place_labels,
 )
@@ -235,6 +235,8 @@ class _Planner:
             )
         if isinstance(wish, list):
             dtype = target.data_type.numpy
+            if dtype.kind in "Mm":
+                return np.array(wish, np.int64).view(dtype), False
             return np.array(wish, dtype=object).astype(dtype), False
         if wish is not None:
             return None, wish == "descending"
@@ -244,8 +246,8 @@ class _Planner:
         if before.metadata.data_type.numpy != target.data_type.numpy:
             return None, False
         labels = self._read(before)
-        direction = is_ordered(labels)
-        return (labels if direction == 0 else None), direction < 0
+        order = direction(labels)
+        return (labels if order == 0 else None), order < 0
 
     def _read(self, variable: Variable) -> NDArray[Any]:
         prepared = self._prepared
