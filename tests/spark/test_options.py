@@ -333,12 +333,12 @@ def test_readme_holds_the_metadata_tables():
     )
 
 
-def test_readme_holds_the_table():
+@pytest.mark.parametrize(("use", "mark"), [("read", "options"), ("write", "write options")])
+def test_readme_holds_the_tables(use, mark):
     text = README.read_text(encoding="utf-8")
-    found = re.search(r"<!-- options -->\n(.*?)<!-- /options -->", text, re.DOTALL)
-    if "<!-- options -->" in text:
-        assert found is not None, "README.md: <!-- options --> has no closing <!-- /options -->"
-        assert found[1].strip() == option_table_markdown("read").strip(), (
-            "README.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
-            " the output of icechunk_spark.options.option_table_markdown('read')"
-        )
+    found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", text, re.DOTALL)
+    assert found is not None, f"README.md has no <!-- {mark} --> with its <!-- /{mark} -->"
+    assert found[1].strip() == option_table_markdown(use).strip(), (
+        "README.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
+        f" the output of icechunk_spark.options.option_table_markdown({use!r})"
+    )
