@@ -50,7 +50,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     scans["avg: planes, reference in mapInArrow"] = lambda: mean(peers["planes"])
     scans["noop of 2 columns: null source"] = lambda: drain(limit_few)
     scans["noop of 2 columns: planes"] = lambda: drain(planes_few)
-    timings = interleaved(scans, rounds=options.rounds, warm_up=options.scale >= 0.5)
+    timings = interleaved(scans, rounds=options.rounds, warm_up=options.scale >= 0.1)
     alone: dict[str, FreshRun] = {}
     for name in grid.layouts if options.memory else ():
         alone[f"noop: {name}"] = in_fresh_process(run_all_tasks, grid.path, name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import statistics
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -126,6 +127,8 @@ def interleaved(
             values[name] = cases[name]()
             wall[name].append(time.perf_counter() - started)
             cpu[name].append(tree_cpu_seconds() - before)
+            seconds = f"{wall[name][-1]:.2f} s, {cpu[name][-1]:.2f} s of processors"
+            print(f"  {name}: {seconds}", file=sys.stderr, flush=True)
     return {name: Timing(wall=wall[name], cpu=cpu[name], value=values[name]) for name in names}
 
 
@@ -204,7 +207,6 @@ def peak_memory_mb() -> float:
             return int(found[1]) * 1024 / 1e6
     # Where /proc is missing; elsewhere this also remembers what forked the process.
     import resource
-    import sys
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

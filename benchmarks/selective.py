@@ -36,7 +36,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         cases[f"{group}, xarray"] = partial(select_with_xarray, grid.path, group, box)
         cases[f"{group}, Spark"] = partial(select_in_spark, spark, grid.path, group, sel)
         check(cases, group, cells)
-    timings = interleaved(cases, rounds=options.rounds)
+    timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
     rows = []
     for group, (chunks, _) in grid.layouts.items():
         ideal_chunks = chunks_that_meet(box, chunks)

@@ -42,7 +42,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             raise AssertionError(f"the contestants read different rows of {kind} chunks")
         cases[f"{kind}, Spark"] = partial(drain, ours)
         cases[f"{kind}, Spark, reference in mapInArrow"] = partial(drain, theirs)
-    timings = interleaved(cases, rounds=options.rounds)
+    timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
     memory = {
         f"{kind}, {name}": memory_of(options.memory, function, tiny.path, kind)
         for kind in tiny.widths

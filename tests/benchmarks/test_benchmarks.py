@@ -72,6 +72,7 @@ def test_scans_are_compared_in_one_run(report):
     assert peers["native, tasks in this process"] == "native, zarr-python"
     for row in by_benchmark["selective"]:
         if row["figures"]:
-            # What is read beyond the ideal is the index of a shard, at most.
-            assert 1 <= row["figures"]["bytes_by_ideal"] < 1.5
+            # Shards this small are read whole: fewer requests are worth more than the bytes.
+            least, most = (1, 100) if "shards" in row["case"] else (1, 1)
+            assert least <= row["figures"]["bytes_by_ideal"] <= most
             assert row["figures"]["chunks_ideal"] <= row["figures"]["chunks_of_array"]
