@@ -35,6 +35,7 @@ from icechunk_format.spec.ref_columns import inline_refs, native_refs, virtual_r
 from icechunk_format.spec.snapshot import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.storage.location import Location, open_storage
 
+GROUP = build_group_metadata(attributes=None).to_bytes()
 _numbers = itertools.count(1)
 
 
@@ -89,7 +90,7 @@ def weather(request):
     repository = Repository.create(new_location(), spec_version=request.param)
     session = repository.writable_session()
     session.create_group("/", build_group_metadata(attributes={"title": "é"}).to_bytes())
-    session.create_group("/sea", build_group_metadata(attributes=None).to_bytes())
+    session.create_group("/sea", GROUP)
     add_array(session, "/lat", (4,), (4,), dims=("lat",), dtype="float64")
     attributes = {"units": "K", "standard_name": "air_temperature", "coordinates": "height"}
     add_array(session, "/t", (4, 6), (2, 3), dims=("lat", "lon"), attributes=attributes)
@@ -205,8 +206,8 @@ def test_changes_by_node(weather):
 def test_a_move_is_a_change():
     repository = Repository.create(new_location())
     session = repository.writable_session()
-    session.create_group("/", build_group_metadata(attributes=None).to_bytes())
-    session.create_group("/a", build_group_metadata(attributes=None).to_bytes())
+    session.create_group("/", GROUP)
+    session.create_group("/a", GROUP)
     add_array(session, "/a/x", (2,), (1,))
     session.commit("before")
     session = repository.writable_session()
@@ -335,6 +336,20 @@ def test_nodes_that_cannot_be_read_are_rows_that_say_so():
     assert "made-up" in rows["dtype"]["problem"]
     assert rows["old"]["problem"]
     assert all("\n" not in (row["problem"] or "") for row in rows.values())
+
+
+def test_attributes_that_utf8_cannot_hold():
+    repository = Repository.create(new_location())
+    session = repository.writable_session()
+    half = {"units": "\ud800m", "é": "\ud800"}
+    session.create_group("/", json.dumps(json.loads(GROUP) | {"attributes": half}).encode())
+    document = json.loads(array_document((1,), (1,))) | {"attributes": half}
+    session.create_array("/x", json.dumps(document).encode(), shape=(1,), num_chunks=(1,))
+    tip = session.commit("half a pair").snapshot_id
+    (group,) = rows_of(repository, "groups", snapshot_id=tip)
+    (variable,) = rows_of(repository, "variables", snapshot_id=tip)
+    assert json.loads(group["attributes"]) == json.loads(variable["attributes"]) == half
+    assert variable["units"] == "?m"
 
 
 # --- manifests and chunks ---------------------------------------------------------------------
@@ -539,7 +554,7 @@ def test_many_references_are_cut_and_opened_a_few_at_a_time(monkeypatch):
     """No task, and no moment of one, opens more references than it was told to."""
     repository = Repository.create(new_location())
     session = repository.writable_session()
-    session.create_group("/", build_group_metadata(attributes=None).to_bytes())
+    session.create_group("/", GROUP)
     add_array(session, "/x", (4000,), (1,))
     coords = np.arange(4000).reshape(-1, 1)
     ids = np.zeros((4000, 12), dtype=np.uint8)

@@ -39,7 +39,13 @@ _LAST_INSTANT: Final = 2**63 - 1
 
 def json_text(value: Any) -> str:
     """Return JSON as text, in the order in which it was stored."""
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text == valid_text(text) else json.dumps(value)
+
+
+def valid_text(text: str) -> str:
+    """Return a text that UTF-8 can hold: half a surrogate pair, which JSON allows, is a ``?``."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def instant(microseconds: int) -> int | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.history_rows import json_text
+from icechunk_format.dataset.history_rows import json_text, valid_text
 from icechunk_format.dataset.manifest_rows import array_of, found_refs
 from icechunk_format.dataset.metadata_tables import STORED_COLUMNS
 from icechunk_format.dataset.variable import Variable, coordinate_names
@@ -116,7 +116,7 @@ def _described(variable: Variable) -> Row:
     return {
         **row,
         **_grid(variable),
-        "dtype": dtype if isinstance(dtype, str) else json_text(dtype),
+        "dtype": valid_text(dtype) if isinstance(dtype, str) else json_text(dtype),
         "codecs": json_text(raw.get("codecs")),
         "fill_value": json_text(raw.get("fill_value")),
         **{name: _text(metadata.attributes, name) for name in _NAMED_ATTRIBUTES},
@@ -130,7 +130,9 @@ _NAMED_ATTRIBUTES: Final = ("units", "standard_name", "long_name")
 
 def _text(attributes: Any, name: str) -> str | None:
     value = attributes.get(name)
-    return value if isinstance(value, str) or value is None else json_text(value)
+    if value is None:
+        return None
+    return valid_text(value) if isinstance(value, str) else json_text(value)
 
 
 def _problem(variable: Variable) -> str | None:
@@ -238,4 +240,5 @@ def _name(node: NodeSnapshot) -> str:
 
 
 def _one_line(error: IcechunkError) -> str:
-    return "; ".join(line.strip() for line in error.message.splitlines() if line.strip())
+    lines = (line.strip() for line in valid_text(error.message).splitlines())
+    return "; ".join(line for line in lines if line)
