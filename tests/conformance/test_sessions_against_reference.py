@@ -386,6 +386,23 @@ def test_we_rebase_over_history_that_the_reference_pruned(tmp_path):
         late.commit("empty", allow_empty=True)
 
 
+def test_both_continue_one_log(tmp_path):
+    config = icechunk.RepositoryConfig.default()
+    config.num_updates_per_repo_info_file = 4
+    icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)), config)
+    for number in range(6):
+        ours = Repository.open(str(tmp_path))
+        ours.create_tag(f"ours-{number}", ours.resolve())
+        theirs = open_reference(tmp_path)
+        theirs.create_tag(f"theirs-{number}", theirs.lookup_branch("main"))
+    their_log = list(open_reference(tmp_path).ops_log())
+    our_log = list(Repository.open(str(tmp_path)).operations())
+    assert len(their_log) == len(our_log) == 13
+    names = [f"{who}-{n}" for n in reversed(range(6)) for who in ("theirs", "ours")]
+    assert [entry.kind.name for entry in their_log[:-1]] == names
+    assert [entry.details.name for entry in our_log[:-1]] == names
+
+
 def test_our_refs_are_theirs(tmp_path):
     repository = start(tmp_path)
     base = repository.resolve()

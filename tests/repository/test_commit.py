@@ -5,6 +5,7 @@ Every single request of a commit fails once in every way; many processes commit 
 
 import itertools
 import multiprocessing
+from dataclasses import replace
 
 import pytest
 from faulty_storage import Fault, FaultyStorage
@@ -24,8 +25,11 @@ from icechunk_format.repository import commit as commit_module
 from icechunk_format.repository import publish
 from icechunk_format.repository.create import create_repository
 from icechunk_format.repository.objects import metadata_cache
+from icechunk_format.repository.repo_changes import set_config, set_metadata
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec import repo_info
 from icechunk_format.spec.repo_updates import Availability, NewCommitUpdate, RepoStatusChangedUpdate
+from icechunk_format.spec.values import encode_flexbuffer
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.memory import MemoryStorage
 
@@ -255,6 +259,77 @@ def test_processes_that_commit_to_one_folder_lose_nothing(tmp_path, spec_version
         assert [u.updated_at for u in updates] == sorted(
             {u.updated_at for u in updates}, reverse=True
         )
+
+
+# -- the log and the race for it ---------------------------------------------------------------
+
+
+def test_a_long_log_continues_in_backups():
+    sound, _ = faulty_repository(2)
+    config = encode_flexbuffer({"num_updates_per_repo_info_file": 3})
+    publish.update_repo(sound.storage, lambda info: set_config(info, config))
+    for number in range(10):
+        sound.create_tag(f"tag-{number}", sound.resolve())
+    state = repo_info.decode(sound.storage.get("repo").data)
+    assert len(state.latest_updates) == 3
+    assert state.repo_before_updates is not None
+    updates = list(sound.operations())
+    assert len(updates) == 13
+    assert updates[0].backup_path is None
+    assert all(update.backup_path is not None for update in updates[1:])
+    for update in updates[1:]:
+        assert sound.storage.head(f"overwritten/{update.backup_path}") is not None
+
+
+def test_a_log_from_the_future_is_not_continued():
+    sound, _ = faulty_repository(2)
+    fetched = sound.storage.get("repo")
+    state = repo_info.decode(fetched.data)
+    newest = replace(state.latest_updates[0], updated_at=publish.now_in_microseconds() + 10**10)
+    updates = (newest, *state.latest_updates[1:])
+    sound.storage.put("repo", repo_info.encode(replace(state, latest_updates=updates)))
+    with pytest.raises(InvalidInputError, match="in the future of this machine's clock"):
+        sound.create_tag("late", sound.resolve())
+    # Small differences between clocks are none.
+    soon = publish.now_in_microseconds() + 10**8
+    updates = (replace(newest, updated_at=soon), *state.latest_updates[1:])
+    sound.storage.put("repo", repo_info.encode(replace(state, latest_updates=updates)))
+    sound.create_tag("in time", sound.resolve())
+    assert next(sound.operations()).updated_at == soon + 1
+
+
+def test_a_race_that_is_always_lost_ends():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    numbers = itertools.count()
+
+    def change(info):
+        # Another writer comes in between, every time.
+        publish.update_repo(storage, lambda i: set_metadata(i, {"other": next(numbers)}))
+        return set_metadata(info, {"mine": True})
+
+    with pytest.raises(ConflictError, match="changed by others 3 times"):
+        publish.update_repo(storage, change, max_attempts=3)
+    assert sound.metadata == {"other": 2}
+
+
+def test_a_branch_file_race_that_is_always_lost_ends():
+    sound, _ = faulty_repository(1)
+    storage = sound.storage
+    tip = sound.resolve()
+
+    class Rival:
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            storage.put(key, storage.get(key).data + b" ")
+            return storage.put(key, data, **kwargs)
+
+    root = list(sound.ancestry())[-1].id
+    with pytest.raises(ConflictError, match="changed by others"):
+        publish.update_branch_ref(Rival(), "main", root, expected=tip)
+    assert sound.resolve() == tip
 
 
 # -- clocks ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ tests of their own.
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from session_model import (
 
 from icechunk_format.errors import (
     AlreadyExistsError,
+    FormatError,
     InvalidInputError,
     NotFoundError,
     ReadOnlyError,
@@ -30,10 +32,15 @@ from icechunk_format.repository import manifest_plan
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.coord_set import CoordSet
 from icechunk_format.repository.manifest_files import ManifestReceipt, store_manifests
+from icechunk_format.repository.manifests import manifest_files_of
+from icechunk_format.repository.objects import metadata_cache
 from icechunk_format.repository.publish import update_repo
 from icechunk_format.repository.repo_changes import set_config
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.ref_columns import native_refs, virtual_refs
 from icechunk_format.spec.repo_updates import Availability, CommitAmendedUpdate, NewCommitUpdate
 from icechunk_format.spec.values import encode_flexbuffer
@@ -265,6 +272,59 @@ def test_deleting_all_chunks_leaves_no_manifest(repository):
     assert len(snapshot.manifest_files) == 0
     log = repository.transaction_log(result.snapshot_id)
     assert len(log.updated_chunks[snapshot.node("/a").id]) == 16
+
+
+def test_overlapping_manifests_of_others_are_put_in_order(repository):
+    """Of two manifests that hold one place the first counts, before a rebuild and after it."""
+    session = grid_session(repository, (6,))
+    set_block(session, range(6), payload=b"first")
+    result = session.commit("first")
+    snapshot = repository.snapshot(result.snapshot_id)
+    node = snapshot.node("/a")
+    refs = store_chunks(repository.storage, [[2], [3]], [b"hidden"] * 2, inline_threshold=512)
+    [[receipt]] = store_manifests(repository.storage, session.format, [(node.id, refs)])
+    manifests = ManifestRefs(
+        ids=np.concatenate([node.array.manifests.ids, [list(receipt.manifest_id.raw)]]).astype(
+            "u1"
+        ),
+        extents=np.concatenate([node.array.manifests.extents, [[[2, 4]]]]).astype("u4"),
+    )
+    files = manifest_files_of([node], snapshot.manifest_files, [receipt], object_key="x")
+    files = ManifestFiles.of(
+        np.concatenate([files.ids, new_id]).astype("u1"),
+        np.append(files.size_bytes, receipt.size_bytes),
+        np.append(files.num_chunk_refs, 2),
+    )
+    damaged = replace(
+        snapshot,
+        nodes=tuple(
+            replace(n, array=replace(n.array, manifests=manifests)) if n.id == node.id else n
+            for n in snapshot.nodes
+        ),
+        manifest_files=files,
+    )
+    repository.storage.put(snapshot_key(snapshot.id), snapshot_file.encode(damaged))
+    metadata_cache().clear()
+    session = repository.writable_session()
+    session.set_chunk("/a", [3], b"new")
+    result = session.commit("in order")
+    contents = stored_contents(repository, result.snapshot_id)
+    found = [contents[f"a/c/{i}"] for i in range(6)]
+    assert found == [b"first"] * 3 + [b"new"] + [b"first"] * 2
+
+
+def test_a_manifest_that_the_base_does_not_list_is_damage(repository):
+    session = grid_session(repository, (6,))
+    set_block(session, range(6))
+    result = session.commit("first")
+    snapshot = repository.snapshot(result.snapshot_id)
+    damaged = replace(snapshot, manifest_files=ManifestFiles.empty())
+    repository.storage.put(snapshot_key(snapshot.id), snapshot_file.encode(damaged))
+    metadata_cache().clear()
+    session = repository.writable_session()
+    session.create_group("/g", group_document())
+    with pytest.raises(FormatError, match="the list of manifest files lacks"):
+        session.commit("second")
 
 
 # -- manifests of executors --------------------------------------------------------------------
@@ -620,6 +680,17 @@ def test_an_amendment_takes_the_place_of_the_tip(repository_v2):
     assert [contents[f"a/c/{i}"] for i in range(3)] == [b"x", b"y", b"y"]
     kinds = [type(update.details) for update in repository_v2.operations()]
     assert kinds[:2] == [CommitAmendedUpdate, NewCommitUpdate]
+
+
+def test_an_amendment_that_deletes_what_the_amended_version_made(repository_v2):
+    session = grid_session(repository_v2, (4,))
+    set_block(session, range(2))
+    session.commit("first")
+    session = repository_v2.writable_session()
+    session.delete("/a")
+    amended = session.amend("without it")
+    log = repository_v2.transaction_log(amended.snapshot_id)
+    assert (log.new_arrays, log.deleted_arrays, dict(log.updated_chunks)) == ((), (), {})
 
 
 def test_what_cannot_be_amended(repository):

@@ -17,7 +17,7 @@ from icechunk_format.errors import AlreadyExistsError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 
-WRITERS, COMMITS = 4, 3
+WRITERS, COMMITS = 3, 3
 
 
 @pytest.fixture(params=["obstore", "fsspec"])

@@ -76,12 +76,12 @@ def store_chunks(
     raw = secrets.token_bytes(CHUNK_ID_SIZE * len(own_rows))
     ids = np.frombuffer(raw, dtype=np.uint8).reshape(-1, CHUNK_ID_SIZE)
     # Checked before anything is stored: repeated coordinates are refused here.
-    refs = ChunkRefs.concat(
-        [
-            native_refs(at[own_rows], ids, sizes[own_rows]),
-            inline_refs(at[inline_rows], [payloads[row] for row in inline_rows.tolist()]),
-        ]
-    )
+    kinds = [ChunkRefs.empty(at.shape[1])]
+    if len(own_rows):
+        kinds.append(native_refs(at[own_rows], ids, sizes[own_rows]))
+    if len(inline_rows):
+        kinds.append(inline_refs(at[inline_rows], [payloads[row] for row in inline_rows.tolist()]))
+    refs = ChunkRefs.concat(kinds)
     batch: list[tuple[str, bytes]] = []
     waiting = 0
     for name, row in zip(encode_many(ids), own_rows.tolist(), strict=True):
