@@ -130,28 +130,35 @@ def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
 
 
 def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of each unit; those of chunks come in pieces of bounded size."""
+    """Yield the rows of each unit, in pieces of bounded size; the rows of a block stay together."""
     waiting: list[pa.RecordBatch] = []
-    current: tuple[int, int] | None = None
-    size = 0
+    unit, size = 0, 0
     for batch in batches:
         units = _numbers(batch, UNIT)
-        blocks = _numbers(batch, BLOCK)
-        changes = np.flatnonzero((np.diff(units) != 0) | (np.diff(blocks) != 0)) + 1
-        edges = [0, *changes.tolist(), batch.num_rows] if batch.num_rows else []
-        # Only rows of one block have to stay together.
+        edges = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist(), len(units)]
         for start, stop in pairwise(edges):
-            key = (int(units[start]), int(blocks[start]))
-            is_full = size >= _BATCH_BYTES and key != current
-            if waiting and current is not None and (key[0] != current[0] or is_full):
-                yield current[0], pa.Table.from_batches(waiting)
+            if start == stop:
+                continue
+            if waiting and int(units[start]) != unit:
+                yield unit, pa.Table.from_batches(waiting)
                 waiting, size = [], 0
-            current = key
+            unit = int(units[start])
             piece = batch.slice(start, stop - start)
+            if size + piece.nbytes >= _BATCH_BYTES:
+                # The last block may go on in the next batch; what lies before it is complete.
+                last = _start_of_last_block(_numbers(piece, BLOCK))
+                if last:
+                    yield unit, pa.Table.from_batches([*waiting, piece.slice(0, last)])
+                    waiting, size, piece = [], 0, piece.slice(last)
             waiting.append(piece)
             size += piece.nbytes
-    if waiting and current is not None:
-        yield current[0], pa.Table.from_batches(waiting)
+    if waiting:
+        yield unit, pa.Table.from_batches(waiting)
+
+
+def _start_of_last_block(blocks: NDArray[np.int64]) -> int:
+    changes = np.flatnonzero(np.diff(blocks))
+    return int(changes[-1]) + 1 if len(changes) else 0
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

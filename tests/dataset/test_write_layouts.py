@@ -1,0 +1,261 @@
+"""Rows that are chunks, or references to chunks, become arrays; what they say is checked."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset.scan import run_task
+from icechunk_format.dataset.write_commit import finish_write
+from icechunk_format.dataset.write_layout_rows import number_rows
+from icechunk_format.dataset.write_layouts import plan_layout_write, write_layout_batches
+from icechunk_format.dataset.write_options import WriteOptions
+from icechunk_format.dataset.write_prepare import prepare_write
+from icechunk_format.dataset.write_table import write_table
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def place():
+    return f"memory://layouts-{next(_numbers)}"
+
+
+def dataset_at(place):
+    repository = Repository.open(place)
+    return open_dataset(
+        repository, repository.resolve(branch="main"), authorize=["memory://layouts-data/"]
+    )
+
+
+def rows_of(place, layout, **options):
+    dataset = dataset_at(place)
+    table = dataset.table(layout, **options)
+    plan = dataset.plan(table, missing_chunks="skip" if layout == "chunks" else "fill")
+    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    return pa.Table.from_batches(batches, schema=plan.arrow_schema)
+
+
+def write_cells(place, shape, *, dtype=np.float32, **options):
+    dims = ("time", "x")
+    time, x = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    cells = np.arange(time.size, dtype=dtype)
+    table = pa.table({"time": time.ravel(), "x": x.ravel(), "t": cells})
+    write_table(place, table, WriteOptions(dims=dims, **options))
+    return cells.reshape(shape)
+
+
+T = {"t": {"shape": [7, 5], "chunks": [2, 3], "dtype": "float32", "dims": ["time", "x"]}}
+SHARDED = {"t": {**T["t"], "shards": [4, 6]}}
+
+
+@pytest.mark.parametrize("decoded", [True, False])
+@pytest.mark.parametrize("encoding", [T, SHARDED])
+def test_chunks_go_back_as_they_were_read(place, decoded, encoding):
+    shards = {"time": 4, "x": 6} if encoding is SHARDED else None
+    expected = write_cells(place, (7, 5), chunks={"time": 2, "x": 3}, shards=shards)
+    rows = rows_of(place, "chunks", variables=["t"], decoded=decoded)
+    assert rows.num_rows == 8
+    rows = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
+    copy = f"{place}-copy"
+    options = WriteOptions(layout="chunks", encoding=encoding, decoded=decoded)
+    result = write_table(copy, rows, options)
+    np.testing.assert_array_equal(dataset_at(copy).read("t"), expected)
+    assert result.rows == 8
+    assert result.chunks == (8 if encoding is T else 2)
+
+
+def test_some_inner_chunks_are_laid_over_their_shard(place):
+    expected = write_cells(
+        place, (7, 5), chunks={"time": 2, "x": 3}, shards={"time": 4, "x": 6}
+    ).copy()
+    rows = rows_of(place, "chunks", variables=["t"])
+    one = rows.slice(3, 1)
+    [start], [shape] = one.column("start").to_pylist(), one.column("shape").to_pylist()
+    data = np.full(shape, -1, "<f4").tobytes()
+    changed = one.set_column(5, "data", pa.array([data], pa.binary()))
+    write_table(place, changed, WriteOptions(mode="append", layout="chunks"))
+    expected[tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))] = -1
+    np.testing.assert_array_equal(dataset_at(place).read("t"), expected)
+
+
+def test_an_array_grows_when_its_new_shape_is_given(place):
+    expected = write_cells(place, (4, 3), chunks={"time": 2, "x": 3})
+    rows = rows_of(place, "chunks", variables=["t"]).slice(0, 1)
+    moved = rows.set_column(1, "chunk", pa.array([[2, 0]])).select(["array", "chunk", "data"])
+    with pytest.raises(InvalidInputError, match="there is no chunk \\[2, 0\\]"):
+        write_table(place, moved, WriteOptions(mode="append", layout="chunks"))
+    grown = WriteOptions(mode="append", layout="chunks", encoding={"t": {"shape": [6, 3]}})
+    write_table(place, moved, grown)
+    found = dataset_at(place).read("t")
+    np.testing.assert_array_equal(found, np.concatenate([expected, expected[:2]]))
+
+
+def virtual_rows(count, *, prefix="memory://layouts-data/"):
+    at = np.arange(count)
+    return pa.table(
+        {
+            "array": ["/t"] * count,
+            "chunk": pa.array([[int(i), 0] for i in at]),
+            "kind": ["virtual"] * count,
+            "location": [f"{prefix}{i % 3}.nc" for i in at],
+            "offset": at * 8,
+            "length": np.full(count, 8),
+            "etag": [f'"{i}"' if i % 2 else None for i in at],
+            "last_modified": pa.array([1_700_000_000_000_000] * count, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+COLUMN = {
+    "t": {
+        "shape": [10, 1],
+        "chunks": [1, 1],
+        "dtype": "f8",
+        "dims": ["n", "x"],
+        "compressors": None,
+    }
+}
+
+
+def test_virtual_references_come_back_as_rows(place):
+    rows = virtual_rows(10)
+    write_table(place, rows, WriteOptions(layout="refs", encoding=COLUMN))
+    found = rows_of(place, "refs")
+    for name in ("array", "chunk", "kind", "location", "offset", "length", "etag"):
+        assert found.column(name).to_pylist() == rows.column(name).to_pylist()
+    assert found.column("last_modified").to_pylist() == rows.column("last_modified").to_pylist()
+
+
+def test_inline_references_hold_their_data(place):
+    data = [np.array([float(i)]).tobytes() for i in range(3)]
+    rows = pa.table(
+        {
+            "array": ["t"] * 3,
+            "chunk": pa.array([[5, 0], [0, 0], [9, 0]]),
+            "kind": ["inline"] * 3,
+            "data": pa.array(data, pa.binary()),
+        }
+    )
+    write_table(place, rows, WriteOptions(layout="refs", encoding=COLUMN))
+    values = dataset_at(place).read("t")[:, 0]
+    assert values[[5, 0, 9]].tolist() == [0.0, 1.0, 2.0]
+    assert rows_of(place, "refs").column("kind").to_pylist() == ["inline"] * 3
+
+
+def test_more_references_join_those_that_are_there(place):
+    rows = virtual_rows(10)
+    write_table(place, rows.slice(0, 4), WriteOptions(layout="refs", encoding=COLUMN))
+    moved = rows.slice(3, 7).set_column(3, "location", [["memory://layouts-data/new.nc"] * 7])
+    write_table(place, moved, WriteOptions(mode="append", layout="refs"))
+    found = rows_of(place, "refs").column("location").to_pylist()
+    assert found == rows.column("location").to_pylist()[:3] + ["memory://layouts-data/new.nc"] * 7
+
+
+def test_tasks_write_units_that_do_not_overlap(place):
+    shape = {"t": {"shape": [400, 3000], "chunks": [1, 1], "dtype": "i2"}}
+    at = np.stack(np.meshgrid(np.arange(400), np.arange(3000), indexing="ij"), -1).reshape(-1, 2)
+    offsets = pa.array(np.arange(len(at) + 1, dtype=np.int32) * 2)
+    rows = pa.table(
+        {
+            "array": pa.array(["t"]).take(pa.array(np.zeros(len(at), int))),
+            "chunk": pa.ListArray.from_arrays(offsets, pa.array(at.ravel())),
+            "kind": pa.array(["virtual"]).take(pa.array(np.zeros(len(at), int))),
+            "location": pa.array(["s3://b/a.nc"]).take(pa.array(np.zeros(len(at), int))),
+            "offset": np.arange(len(at)) * 2,
+            "length": np.full(len(at), 2),
+        }
+    )
+    prepared = prepare_write(place, rows.schema, WriteOptions(layout="refs", encoding=shape))
+    plan = plan_layout_write(prepared)
+    numbered = number_rows(plan.array_table, rows)
+    [part] = plan.parts
+    units = numbered.column("_unit").to_numpy()
+    assert set(units) == set(range(part.units))
+    context = pickle.loads(pickle.dumps(part.context))
+    receipts = []
+    for unit in range(part.units):
+        task = numbered.filter(pa.array(units == unit)).to_batches(50_000)
+        receipts.append(pickle.loads(pickle.dumps(write_layout_batches(context, task))))
+    assert all(len(pickle.dumps(receipt)) < 2_000 for receipt in receipts)
+    result = finish_write(plan, receipts)
+    assert (result.chunks, result.manifests) == (1_200_000, part.units)
+    assert len(dataset_at(place).variables["t"].array.manifests) == part.units
+
+
+# -- refusals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("array", "u", "names the array 'u'"),
+        ("array", None, "names no array"),
+        ("chunk", [0], "not a list of 2 numbers"),
+        ("chunk", [0, -1], "there is no chunk \\[0, -1\\]"),
+        ("kind", "native", "copied with layout=chunks"),
+        ("location", "data/file.nc", "an absolute URL is needed"),
+        ("location", None, "has no 'location'"),
+        ("length", None, "has no 'length'"),
+        ("chunk", [1, 0], "given more than once"),
+    ],
+)
+def test_bad_references_are_refused(place, column, value, match):
+    rows = virtual_rows(2)
+    position = rows.column_names.index(column)
+    bad = pa.array([value, rows.column(column)[1].as_py()], rows.schema.field(column).type)
+    rows = rows.set_column(position, column, bad)
+    with pytest.raises(InvalidInputError, match=match):
+        write_table(place, rows, WriteOptions(layout="refs", encoding=COLUMN))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"data": b"short"}, "has 5 bytes of data"),
+        ({"data": None}, "are NULL"),
+        ({"dtype": "<f8"}, "stores '<f4'"),
+        ({"chunk": [0, 1]}, "comes in more than one row"),
+    ],
+)
+def test_bad_chunks_are_refused(place, change, match):
+    write_cells(place, (2, 6), chunks={"time": 2, "x": 3})
+    rows = rows_of(place, "chunks", variables=["t"])
+    listed = rows.to_pylist()
+    listed[0].update(change)
+    bad = pa.Table.from_pylist(listed, schema=rows.schema)
+    with pytest.raises(InvalidInputError, match=match):
+        write_table(place, bad, WriteOptions(mode="append", layout="chunks"))
+
+
+def test_stored_bytes_that_no_reader_could_decode_are_refused(place):
+    write_cells(place, (2, 6), chunks={"time": 2, "x": 3})
+    rows = rows_of(place, "chunks", variables=["t"])
+    options = WriteOptions(mode="append", layout="chunks", decoded=False)
+    with pytest.raises(InvalidInputError, match="are not stored bytes of the array"):
+        write_table(place, rows, options)
+
+
+def test_arrays_that_nobody_describes_cannot_be_written(place):
+    with pytest.raises(InvalidInputError, match="describe each with"):
+        write_table(place, virtual_rows(2), WriteOptions(layout="refs"))
+    assert not Repository.exists(place)
+    for missing in ("shape", "dtype"):
+        said = {k: v for k, v in COLUMN["t"].items() if k != missing}
+        with pytest.raises(InvalidInputError, match=f"lacks '{missing}'"):
+            write_table(place, virtual_rows(2), WriteOptions(layout="refs", encoding={"t": said}))
+
+
+def test_columns_of_another_layout_are_refused(place):
+    table = pa.table({"array": ["t"], "chunk": [[0, 0]], "kind": ["virtual"], "t2m": [1.0]})
+    with pytest.raises(InvalidInputError, match="no column 't2m'"):
+        write_table(place, table, WriteOptions(layout="refs", encoding=COLUMN))
+    with pytest.raises(InvalidInputError, match="'data' is missing"):
+        write_table(
+            place, table.select(["array", "chunk"]), WriteOptions(layout="chunks", encoding=COLUMN)
+        )
