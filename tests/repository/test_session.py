@@ -283,10 +283,9 @@ def test_overlapping_manifests_of_others_are_put_in_order(repository):
     node = snapshot.node("/a")
     refs = store_chunks(repository.storage, [[2], [3]], [b"hidden"] * 2, inline_threshold=512)
     [[receipt]] = store_manifests(repository.storage, session.format, [(node.id, refs)])
+    new_id = [list(receipt.manifest_id.raw)]
     manifests = ManifestRefs(
-        ids=np.concatenate([node.array.manifests.ids, [list(receipt.manifest_id.raw)]]).astype(
-            "u1"
-        ),
+        ids=np.concatenate([node.array.manifests.ids, new_id]).astype("u1"),
         extents=np.concatenate([node.array.manifests.extents, [[[2, 4]]]]).astype("u4"),
     )
     files = manifest_files_of([node], snapshot.manifest_files, [receipt], object_key="x")

@@ -22,6 +22,7 @@ from icechunk_format.repository.change_set import ArrayShape, ChangeSet
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.commit import Written
 from icechunk_format.repository.coord_set import checked_coords, inside_box
+from icechunk_format.repository.grid_checks import check_receipts, grid_of, outside
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.manifests import ManifestAssembler
 from icechunk_format.repository.session_reads import current_refs
@@ -349,24 +350,7 @@ class SessionEdits:
         """
         self._check_open()
         node = self._tree.existing_array(path)
-        grid = _grid_of(node)
-        for receipt in receipts:
-            extents = np.array(receipt.extents, dtype=np.int64).reshape(len(receipt.extents), 2)
-            if extents.shape != grid.shape or (extents != receipt.coords.bounds()).any():
-                raise InvalidInputError(
-                    f"manifest {receipt.manifest_id} has extents {receipt.extents}, which are not "
-                    f"those of its chunks or have not the dimensions of array {path!r}",
-                    name=path,
-                )
-            if (extents[:, 1] > grid[:, 1]).any():
-                raise _outside(path, tuple((extents[:, 1] - 1).tolist()), grid)
-            if receipt.num_chunk_refs != receipt.coords.count or not receipt.num_chunk_refs:
-                raise InvalidInputError(
-                    f"manifest {receipt.manifest_id} of array {path!r} is said to hold "
-                    f"{receipt.num_chunk_refs} references of {receipt.coords.count} chunks; one "
-                    "for each and at least one is needed",
-                    name=path,
-                )
+        check_receipts(path, receipts, grid_of(node))
         self._tree.chunks_of(node).add_receipts(receipts)
 
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
@@ -399,7 +383,7 @@ class SessionEdits:
         """
         self._check_open()
         node = self._tree.existing_array(path)
-        grid = _grid_of(node)
+        grid = grid_of(node)
         if len(offset) != len(grid):
             raise InvalidInputError(
                 f"an offset of {len(offset)} axes was given for array {path!r} of {len(grid)}",
@@ -440,7 +424,7 @@ class SessionEdits:
         """Return the noted changes of an array, and coordinates that were checked."""
         self._check_open()
         node = self._tree.existing_array(path)
-        grid = _grid_of(node)
+        grid = grid_of(node)
         at = checked_coords(coords)
         if at.shape[1] != len(grid):
             raise InvalidInputError(
@@ -450,20 +434,5 @@ class SessionEdits:
             )
         is_inside = inside_box(at, grid)
         if not is_inside.all():
-            raise _outside(path, tuple(at[int(np.argmin(is_inside))].tolist()), grid)
+            raise outside(path, tuple(at[int(np.argmin(is_inside))].tolist()), grid)
         return self._tree.chunks_of(node), at
-
-
-def _grid_of(node: NodeSnapshot) -> NDArray[np.int64]:
-    """Return the box of valid chunk coordinates, shape (ndim, 2)."""
-    counts = () if node.array is None else node.array.num_chunks
-    return np.array([(0, max(count, 1)) for count in counts], dtype=np.int64).reshape(-1, 2)
-
-
-def _outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> InvalidInputError:
-    return InvalidInputError(
-        f"the chunk {coords} is outside of array {path!r}, which has "
-        f"{tuple(grid[:, 1].tolist())} chunks; resize the array first",
-        name=path,
-        coords=coords,
-    )
