@@ -8,8 +8,9 @@ Rules of this file
 1. Nothing is lost silently. A value that the array cannot hold - too large, between two steps of
    a time unit, a text too long - is an error that names the variable and the value. The one
    exception is what packing and ``float32`` are for: rounding.
-2. NULL becomes the missing value that the array declares; NaN for floats and "not a time" for
-   64-bit times need no declaration. Where there is none, NULL is an error.
+2. NULL, and NaN where integers are stored, becomes the missing value that the array declares; NaN
+   for floats and "not a time" for 64-bit times need no declaration. Where there is none, NULL is
+   an error.
 3. Whole columns at once. Only text of calendars that no timestamp can hold is read one by one, and
    then each distinct text once.
 
@@ -71,23 +72,31 @@ class VariableEncoder:
         InvalidInputError
             A value does not fit into the array, or is NULL where there is no missing value.
         """
-        nulls = column.null_count
-        if nulls and self.absent is None:
+        valid = self._valid(column)
+        if valid is not None and self.absent is None:
             raise InvalidInputError(
                 f"column {self.name!r} has NULL, and its array of {self.data_type.name} has no "
                 f'missing value; give it one with encoding={{"{self.name}": {{"_FillValue": ...}}}}'
                 " when it is created, or leave out the rows with NULL",
                 variable=self.name,
             )
-        valid = None
-        if nulls:
-            valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = self._stored(column, valid)
         if valid is not None:
             if not values.flags.writeable:
                 values = values.copy()
             values[~valid] = self.absent
         return values
+
+    def _valid(self, column: pa.Array) -> NDArray[np.bool_] | None:
+        """Return where a column has a value, or None where it has one everywhere."""
+        is_present = column.is_valid()
+        if self.data_type.numpy.kind in "iu" and pa.types.is_floating(column.type):
+            # Integers have no NaN: packed, it is the missing value, as it is to xarray.
+            is_present = pc.and_(is_present, pc.invert(pc.fill_null(pc.is_nan(column), False)))
+        elif not column.null_count:
+            return None
+        valid: NDArray[np.bool_] = is_present.to_numpy(zero_copy_only=False)
+        return None if bool(valid.all()) else valid
 
     def blank(self, shape: Sequence[int], otherwise: Any) -> NDArray[Any]:
         """Return an array of the missing value, or of ``otherwise`` where there is none."""
@@ -166,7 +175,8 @@ class VariableEncoder:
         scale, offset = decoder._scale_factor or 1, decoder._add_offset or 0
         ends = sorted((limits.min * scale + offset, limits.max * scale + offset))
         return (
-            f"when packed; {target} with scale_factor={scale} and add_offset={offset} holds "
+            f"does not fit when packed: {target} with scale_factor={scale} and "
+            f"add_offset={offset} holds "
             f"{ends[0]:g} to {ends[1]:g}"
         )
 
