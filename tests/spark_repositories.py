@@ -113,7 +113,11 @@ def _add_grid(root: Any) -> None:
 
 def build_weather(path: Path) -> Weather:
     """Build a grid with CF times, packed values and a sub-group, in two commits."""
-    repository = new_repository(path)
+    return fill_weather(new_repository(path), str(path))
+
+
+def fill_weather(repository: Any, url: str) -> Weather:
+    """Do the same in an empty repository of the reference library that lies at ``url``."""
     v1 = commit(repository, "the grid", _add_grid)
     repository.create_tag("v1", snapshot_id=v1)
     repository.create_branch("dev", snapshot_id=v1)
@@ -125,7 +129,7 @@ def build_weather(path: Path) -> Weather:
         root["t2m"][0] = 1.0
 
     v2 = commit(repository, "correct the first step", correct)
-    return Weather(path=str(path), v1=v1, v2=v2, between=between)
+    return Weather(path=url, v1=v1, v2=v2, between=between)
 
 
 def build_two_groups(path: Path) -> str:

@@ -1,0 +1,487 @@
+"""Real files of weather and ocean models read through Spark as xarray reads them.
+
+The files are those of ``iris-sample-data``: calendars of 360 days, rotated and curvilinear grids,
+dimensions without coordinates, masked oceans. xarray writes them into repositories through the
+reference library, in chunks, in shards and as virtual references into the files themselves; what
+Spark returns, by default and under options, is compared with what xarray reads and selects.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import icechunk
+import iris_sample_data
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from cell_grids import assert_cells
+from icechunk.xarray import to_icechunk
+from zarr.codecs import numcodecs as zn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr:UserWarning"),
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore:.*decode_timedelta.*:FutureWarning"),
+]
+
+FOLDER = Path(iris_sample_data.__file__).parent / "sample_data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A file, how it is stored, and the table that a reader expects of it unasked."""
+
+    file: str
+    dims: tuple[str, ...]
+    variables: tuple[str, ...]
+    coords: tuple[str, ...] = ()
+    """Coordinates that can be asked for beside the variables."""
+    encoding: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).stem
+
+
+SAMPLES = {
+    sample.name: sample
+    for sample in (
+        Sample(
+            file="A1B_north_america.nc",
+            dims=("time", "latitude", "longitude"),
+            variables=("air_temperature",),
+            coords=("forecast_period", "forecast_reference_time", "height"),
+            encoding={"air_temperature": {"chunks": (24, 37, 49)}},
+        ),
+        Sample(
+            file="E1_north_america.nc",
+            dims=("time", "latitude", "longitude"),
+            variables=("air_temperature",),
+            encoding={"air_temperature": {"chunks": (12, 10, 10), "shards": (48, 20, 30)}},
+        ),
+        Sample(
+            file="ostia_monthly.nc",
+            dims=("time", "latitude", "longitude"),
+            variables=("surface_temperature",),
+            coords=("forecast_period", "forecast_reference_time"),
+            encoding={"surface_temperature": {"chunks": (6, 9, 54), "shards": (18, 18, 108)}},
+        ),
+        Sample(
+            file="rotated_pole.nc",
+            dims=("grid_latitude", "grid_longitude"),
+            variables=("air_pressure_at_sea_level",),
+            coords=("time", "forecast_period", "forecast_reference_time"),
+            encoding={"air_pressure_at_sea_level": {"chunks": (5, 7)}},
+        ),
+        Sample(
+            file="orca2_votemper.nc",
+            dims=("dim0", "dim1"),
+            variables=("votemper",),
+            coords=("nav_lat", "nav_lon", "deptht", "time_counter"),
+            encoding={"votemper": {"chunks": (50, 180)}, "nav_lat": {"chunks": (148, 17)}},
+        ),
+        Sample(
+            file="toa_brightness_stereographic.nc",
+            dims=("y", "x"),
+            variables=("data",),
+            coords=("lat", "lon", "time"),
+            encoding={"data": {"chunks": (32, 32), "shards": (64, 128)}},
+        ),
+        Sample(
+            file="hybrid_height.nc",
+            dims=("model_level_number", "grid_latitude", "grid_longitude"),
+            variables=("air_potential_temperature",),
+            coords=("level_height", "sigma", "surface_altitude", "time"),
+            encoding={"air_potential_temperature": {"chunks": (4, 30, 100)}},
+        ),
+        Sample(file="SOI_Darwin.nc", dims=("time",), variables=("SOI_Darwin",)),
+        Sample(
+            file="atlantic_profiles.nc",
+            dims=("depth", "lat", "lon"),
+            variables=("salinity", "theta"),
+        ),
+        Sample(file="space_weather.nc", dims=("height", "rLat", "rLon"), variables=("Ne",)),
+        Sample(
+            file="NEMO/nemo_1m_20150101-20150201_grid-T.nc",
+            dims=("time_counter", "y", "x"),
+            variables=("tos",),
+            coords=("nav_lat", "nav_lon"),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A sample in a repository."""
+
+    sample: Sample
+    url: str
+    repository: icechunk.Repository
+
+    def xarray(self) -> xr.Dataset:
+        """Read ``main`` with xarray, through the reference library."""
+        store = self.repository.readonly_session("main").store
+        return xr.open_zarr(store, consolidated=False, chunks=None)
+
+
+def open_file(file: str) -> xr.Dataset:
+    """Open a sample file, without what its encoding says of the chunks of NetCDF."""
+    dataset = xr.open_dataset(FOLDER / file)
+    kept = {"_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar"}
+    for variable in dataset.variables.values():
+        variable.encoding = {
+            key: value
+            for key, value in variable.encoding.items()
+            if key in kept | {"dtype", "coordinates", "grid_mapping"}
+        }
+    return dataset
+
+
+def new_repository(path: Path, *prefixes: str) -> icechunk.Repository:
+    icechunk.set_logs_filter("off")
+    config = icechunk.RepositoryConfig.default()
+    for prefix in prefixes:
+        store = icechunk.local_filesystem_store(prefix.removeprefix("file://"))
+        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
+    access = icechunk.Credentials.LocalFileSystemAccess()
+    repository = icechunk.Repository.create(
+        icechunk.local_filesystem_storage(str(path)),
+        config=config,
+        authorize_virtual_chunk_access=icechunk.containers_credentials(
+            dict.fromkeys(prefixes, access)
+        ),
+    )
+    repository.save_config()
+    return repository
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Callable[[str], Stored]:
+    """Write each sample once, however many tests read it."""
+    folder = tmp_path_factory.mktemp("real")
+
+    @functools.cache
+    def write(name: str) -> Stored:
+        sample = SAMPLES[name]
+        repository = new_repository(folder / name)
+        session = repository.writable_session("main")
+        to_icechunk(open_file(sample.file), session, mode="w", encoding=sample.encoding)
+        session.commit(f"the file {sample.file}")
+        return Stored(sample=sample, url=(folder / name).as_uri(), repository=repository)
+
+    return write
+
+
+def load_table(
+    spark: SparkSession, url: str | Path, options: dict[str, str] | None = None
+) -> pa.Table:
+    return spark.read.format("icechunk").options(**(options or {})).load(str(url)).toArrow()
+
+
+@pytest.fixture
+def read(spark, stored) -> Callable[..., pa.Table]:
+    def load(name: str, options: dict[str, str] | None = None) -> pa.Table:
+        return load_table(spark, stored(name).url, options)
+
+    return load
+
+
+def as_column(array: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
+    """Return values as a column shows them, ready to broadcast over ``dims``.
+
+    Times of calendars that Python does not have are ISO 8601 texts; others are rounded to
+    microseconds, because hours that are kept as floats are off by some nanoseconds.
+    """
+    values = array.values
+    if values.dtype == "M8[ns]":
+        values = (values + np.timedelta64(500, "ns")).astype("M8[us]")
+    if values.dtype.kind == "O" and values.size and hasattr(values.flat[0], "isoformat"):
+        texts = [value.isoformat() for value in values.flat]
+        values = np.array(texts, dtype=object).reshape(values.shape)
+    added = xr.DataArray(values, dims=array.dims)
+    missing = [dim for dim in dims if dim not in added.dims]
+    return added.expand_dims(missing).transpose(*dims).values
+
+
+def assert_is_dataset(
+    table: pa.Table, dataset: xr.Dataset, dims: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """Check that rows are the cells of some variables of a dataset."""
+    labels = {
+        dim: as_column(dataset[dim], (dim,)) if dim in dataset.variables else np.arange(size)
+        for dim, size in ((dim, dataset.sizes[dim]) for dim in dims)
+    }
+    values = {name: as_column(dataset[name], dims) for name in names}
+    assert_cells(table, labels, values, decoded=True)
+
+
+# --- whole tables -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_table_that_comes_unasked_is_the_one_of_the_data(read, stored, name):
+    sample = stored(name).sample
+    found = read(name)
+    assert_is_dataset(found, stored(name).xarray(), sample.dims, sample.variables)
+
+
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.coords])
+def test_coordinates_come_when_they_are_named(read, stored, name):
+    """Scalars, those on some of the dimensions, and latitudes of two dimensions."""
+    sample = stored(name).sample
+    found = read(name, {"coords": ",".join(sample.coords)})
+    columns = sample.variables + sample.coords
+    assert_is_dataset(found, stored(name).xarray(), sample.dims, columns)
+
+
+def test_bounds_and_grid_mappings_come_when_they_are_named(read, stored):
+    theirs = stored("A1B_north_america").xarray()
+    bounds = read("A1B_north_america", {"variables": "time_bnds"})
+    assert_is_dataset(bounds, theirs, ("time", "bnds"), ("time_bnds",))
+    corners = read("orca2_votemper", {"variables": "nav_lat_bnds,nav_lat"})
+    theirs = stored("orca2_votemper").xarray()
+    names = ("nav_lat_bnds", "nav_lat")
+    assert_is_dataset(corners, theirs, ("dim0", "dim1", "bnds_4"), names)
+    mapping = read("rotated_pole", {"variables": "rotated_latitude_longitude"})
+    assert mapping.num_rows == 1
+
+
+def test_stored_values_come_with_decoding_off(read, stored):
+    store = stored("SOI_Darwin").repository.readonly_session("main").store
+    raw = xr.open_zarr(store, consolidated=False, chunks=None, decode_cf=False)
+    found = read("SOI_Darwin", {"decodeCf": "false"})
+    values = {"SOI_Darwin": raw["SOI_Darwin"].values}
+    assert_cells(found, {"time": raw["time"].values}, values, decoded=False)
+    assert found["SOI_Darwin"].null_count == 0
+
+
+def test_a_mesh_has_no_single_table_but_each_of_its_parts_has(spark, tmp_path, last_line):
+    dataset = xr.open_dataset(FOLDER / "mesh_C4_synthetic_float.nc")
+    repository = new_repository(tmp_path / "mesh")
+    session = repository.writable_session("main")
+    to_icechunk(dataset, session, mode="w")
+    session.commit("a mesh")
+    names = ("synthetic", "example_C4_face_x")
+    found = load_table(spark, tmp_path / "mesh", {"variables": ",".join(names)})
+    assert_is_dataset(found, dataset, ("nexample_C4_face",), names)
+    message = last_line(lambda: load_table(spark, tmp_path / "mesh"))
+    assert "variables=" in message
+
+
+# --- selections -------------------------------------------------------------------------------
+
+
+def test_labels_of_a_calendar_that_python_has_not(read, stored):
+    found = read(
+        "A1B_north_america",
+        {"sel": "time=1950-06-01:1960-06-01; latitude=30:40; longitude=250:260"},
+    )
+    chosen = (
+        stored("A1B_north_america")
+        .xarray()
+        .sel(
+            time=slice("1950-06-01", "1960-06-01"),
+            latitude=slice(30, 40),
+            longitude=slice(250, 260),
+        )
+    )
+    assert chosen.sizes["time"] == 11
+    sample = SAMPLES["A1B_north_america"]
+    assert_is_dataset(found, chosen, sample.dims, sample.variables)
+
+
+def rows_of(dataset: xr.Dataset, condition: xr.DataArray, dims: tuple[str, ...]) -> set[Any]:
+    """Return the cells at which a condition holds, as rows of dimensions and one value."""
+    [name] = [name for name in dataset.data_vars if dataset[name].dims == dims]
+    labels = [as_column(dataset[dim], (dim,)) for dim in dims]
+    picked = np.nonzero(condition.transpose(*dims).values)
+    columns = [of_dim[index].tolist() for of_dim, index in zip(labels, picked, strict=True)]
+    return set(zip(*columns, dataset[name].values[picked].tolist(), strict=True))
+
+
+def test_conditions_on_labels_and_values_of_a_sharded_run(read, stored):
+    where = "time >= '1990' AND longitude < 250 AND latitude > 20.5 AND air_temperature > 297"
+    found = read("E1_north_america", {"where": where})
+    theirs = stored("E1_north_america").xarray()
+    year = theirs.time.dt.year
+    condition = (year >= 1990) & (theirs.longitude < 250) & (theirs.latitude > 20.5)
+    condition = condition & (theirs.air_temperature > 297)
+    expected = rows_of(theirs, condition, SAMPLES["E1_north_america"].dims)
+    assert set(zip(*found.to_pydict().values(), strict=True)) == expected
+    assert 100 < found.num_rows == len(expected)
+
+
+def test_months_of_an_ocean_with_land(read, stored):
+    where = "time BETWEEN '2007-03-01' AND '2007-09-30' AND surface_temperature IS NULL"
+    theirs = stored("ostia_monthly").xarray()
+    sample = SAMPLES["ostia_monthly"]
+    half = theirs.sel(time=slice("2007-03-01", "2007-09-30"))
+    found = read("ostia_monthly", {"where": where})
+    assert found.num_rows == int(half.surface_temperature.isnull().sum()) > 0
+    assert found["surface_temperature"].null_count == found.num_rows
+    found = read("ostia_monthly", {"sel": "time=2007-03-01:2007-09-30; latitude=-2:1.5"})
+    assert_is_dataset(found, half.sel(latitude=slice(-2, 1.5)), sample.dims, sample.variables)
+
+
+def test_the_nearest_label(read, stored):
+    sample = SAMPLES["ostia_monthly"]
+    options = {"sel": "time=2008-02-29; latitude=0.3; longitude=123.4", "sel.method": "nearest"}
+    found = read("ostia_monthly", options)
+    point = {"time": ["2008-02-29"], "latitude": [0.3], "longitude": [123.4]}
+    point["time"] = np.array(point["time"], "M8[ns]")
+    chosen = stored("ostia_monthly").xarray().sel(point, method="nearest")
+    assert found.num_rows == 1
+    assert_is_dataset(found, chosen, sample.dims, sample.variables)
+
+
+def test_positions_on_a_rotated_grid(read, stored):
+    sample = SAMPLES["rotated_pole"]
+    found = read("rotated_pole", {"isel": "grid_latitude=3:17; grid_longitude=-4:"})
+    chosen = stored("rotated_pole").xarray()
+    chosen = chosen.isel(grid_latitude=slice(3, 17), grid_longitude=slice(-4, None))
+    assert_is_dataset(found, chosen, sample.dims, sample.variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "latitude", "longitude"),
+    [("toa_brightness_stereographic", "lat", "lon"), ("orca2_votemper", "nav_lat", "nav_lon")],
+)
+def test_a_region_by_coordinates_of_two_dimensions(read, stored, name, latitude, longitude):
+    sample = SAMPLES[name]
+    where = f"{latitude} BETWEEN 40 AND 55 AND {longitude} > 2.5 AND {longitude} < 30"
+    options = {"coords": f"{latitude},{longitude}", "where": where}
+    found = read(name, options).to_pydict()
+    theirs = stored(name).xarray()
+    lat, lon = theirs[latitude].values, theirs[longitude].values
+    y, x = np.nonzero((lat >= 40) & (lat <= 55) & (lon > 2.5) & (lon < 30))
+    values = theirs[sample.variables[0]].values
+    # Cells are told apart by their position: neighbours may share a coordinate.
+    rows, columns = (
+        theirs[dim].values if dim in theirs.variables else np.arange(size)
+        for dim, size in zip(sample.dims, values.shape, strict=True)
+    )
+    expected = zip(
+        rows[y].tolist(),
+        columns[x].tolist(),
+        [None if np.isnan(value) else value for value in values[y, x].tolist()],
+        lat[y, x].tolist(),
+        lon[y, x].tolist(),
+        strict=True,
+    )
+    assert set(zip(*found.values(), strict=True)) == set(expected)
+    assert len(found[latitude]) == len(y) > 50
+
+
+# --- aggregates and versions ------------------------------------------------------------------
+
+
+def test_yearly_means(read, stored):
+    found = read("A1B_north_america", {"layout": "summary", "block": "time=1"}).to_pandas()
+    found = found.set_index("time_first").sort_index()
+    theirs = stored("A1B_north_america").xarray()["air_temperature"].astype("float64")
+    assert list(found.index) == list(as_column(theirs["time"], ("time",)))
+    for statistic in ("min", "max", "mean"):
+        expected = getattr(theirs, statistic)(["latitude", "longitude"]).values
+        np.testing.assert_allclose(found[f"air_temperature_{statistic}"], expected, rtol=1e-12)
+    assert (found["air_temperature_count"] == 37 * 49).all()
+
+
+def test_tropical_means_by_half_year_leave_land_out(read, stored):
+    block = "time=6,latitude=18,longitude=432"
+    options = {"layout": "summary", "block": block, "sel": "latitude=-2:2"}
+    found = read("ostia_monthly", options).to_pandas().sort_values("time_first")
+    theirs = stored("ostia_monthly").xarray()["surface_temperature"].sel(latitude=slice(-2, 2))
+    blocks = [theirs.isel(time=slice(start, start + 6)) for start in range(0, 54, 6)]
+    assert found["time_last"].tolist() == [block.time.values[-1] for block in blocks]
+    for number, block in enumerate(blocks):
+        row = found.iloc[number]
+        values = block.values.astype("float64")
+        assert row["surface_temperature_count"] == np.isfinite(values).sum()
+        assert row["surface_temperature_nulls"] == np.isnan(values).sum()
+        mean, variance = np.nanmean(values), np.nanvar(values)
+        np.testing.assert_allclose(row["surface_temperature_mean"], mean, rtol=1e-9)
+        count = row["surface_temperature_count"]
+        np.testing.assert_allclose(row["surface_temperature_m2"], variance * count, rtol=1e-6)
+
+
+def test_a_series_that_grew_reads_as_it_was(spark, tmp_path):
+    dataset = open_file("SOI_Darwin.nc")
+    repository = new_repository(tmp_path / "grown")
+    session = repository.writable_session("main")
+    to_icechunk(dataset.isel(time=slice(0, 1000)), session, mode="w")
+    repository.create_tag("v1", session.commit("the first thousand months"))
+    session = repository.writable_session("main")
+    to_icechunk(dataset.isel(time=slice(1000, None)), session, append_dim="time")
+    session.commit("the rest")
+    was = load_table(spark, tmp_path / "grown", {"tag": "v1"})
+    assert_is_dataset(was, dataset.isel(time=slice(0, 1000)), ("time",), ("SOI_Darwin",))
+    now = load_table(spark, tmp_path / "grown")
+    assert_is_dataset(now, dataset, ("time",), ("SOI_Darwin",))
+
+
+# --- virtual ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory) -> Path:
+    """Three monthly ocean files as one array of virtual chunks that stay where they are."""
+    path = tmp_path_factory.mktemp("virtual") / "months"
+    prefix = (FOLDER / "NEMO").as_uri() + "/"
+    repository = new_repository(path, prefix)
+    session = repository.writable_session("main")
+    root = zarr.create_group(session.store)
+    array = root.create_array(
+        "tos",
+        shape=(3, 330, 360),
+        chunks=(1, 330, 360),
+        dtype="float32",
+        compressors=[zn.Zlib()],
+        fill_value=0,
+        dimension_names=("month", "y", "x"),
+    )
+    for month, file in enumerate(sorted((FOLDER / "NEMO").glob("*.nc"))):
+        with h5py.File(file) as opened:
+            chunk = opened["tos"].id.get_chunk_info(0)
+            [fill_value] = opened["tos"].attrs["_FillValue"]
+        # As xarray writes the attribute: base64 of a double.
+        text = base64.b64encode(struct.pack("<d", fill_value)).decode()
+        array.attrs.update({"_FillValue": text, "units": "degC"})
+        key = f"tos/c/{month}/0/0"
+        session.store.set_virtual_ref(
+            key, file.as_uri(), offset=chunk.byte_offset, length=chunk.size
+        )
+    session.commit("three months of sea surface temperature")
+    return path
+
+
+def test_virtual_chunks_are_the_files_that_they_refer_to(spark, months, last_line):
+    files = sorted((FOLDER / "NEMO").glob("*.nc"))
+    with h5py.File(files[0]) as opened:
+        fill = opened["tos"].attrs["_FillValue"]
+    values = np.concatenate([h5py.File(file)["tos"][:] for file in files])
+    values = np.where(values == fill, np.nan, values)
+    prefix = (FOLDER / "NEMO").as_uri() + "/"
+    found = load_table(spark, months, {"virtual.authorize": prefix})
+    labels = {"month": np.arange(3), "y": np.arange(330), "x": np.arange(360)}
+    assert_cells(found, labels, {"tos": values}, decoded=True)
+    refs = load_table(spark, months, {"layout": "refs"})
+    assert sorted(refs["location"].to_pylist()) == [file.as_uri() for file in files]
+    message = last_line(lambda: load_table(spark, months))
+    assert "virtual.authorize" in message
