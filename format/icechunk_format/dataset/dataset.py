@@ -232,13 +232,12 @@ class Dataset:
     def _with_order(self, table: Table) -> Table:
         """Describe in which order labels stand, so that a table can be written back in it."""
         sizes = dict(zip(table.dims, table.sizes, strict=True))
-        arrays = self._arrays(table)
         columns = []
         for column in table.columns:
             size = sizes.get(column.source, 0)
             if column.role == "dimension" and column.path is not None and size <= WHOLE_LABELS:
                 try:
-                    labels = arrays.stored_labels(column.path, size, 0, size)
+                    labels = self._arrays(table).stored_labels(column.path, size, 0, size)
                 except IcechunkError:
                     # Who reads rows will be told; a schema can do without.
                     columns.append(column)
