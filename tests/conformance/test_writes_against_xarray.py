@@ -220,3 +220,42 @@ def test_rows_without_any_metadata_become_what_xarray_would_write(tmp_path):
     ours, theirs = documents(tmp_path / "a"), documents(by_xarray)
     for name in ("/t", "/n", "/b", "/s"):
         assert ours[name] == theirs[name]
+
+
+def test_coordinates_that_were_asked_for_stay_coordinates(tmp_path):
+    dataset = weather()
+    dataset = dataset.assign_coords(
+        height=(("lat", "lon"), np.arange(30, dtype="f4").reshape(6, 5)),
+        valid=(("time",), dataset.time.values + np.timedelta64(3, "h")),
+    )
+    write_with_xarray(tmp_path / "a", dataset)
+    table = read_table(tmp_path / "a", coords=["height", "valid"])
+    write_table(str(tmp_path / "b"), table, WriteOptions())
+    assert documents(tmp_path / "b") == documents(tmp_path / "a")
+    xr.testing.assert_identical(open_with_xarray(tmp_path / "b"), open_with_xarray(tmp_path / "a"))
+
+
+def test_chunks_of_unequal_sizes_are_patched_and_extended(tmp_path):
+    import zarr
+
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "a")))
+    session = repository.writable_session("main")
+    root = zarr.create_group(session.store)
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        array = root.create_array(
+            "t", shape=(6, 4), chunks=[[1, 2, 3], [4]], dtype="f8", dimension_names=["n", "x"]
+        )
+        array[:] = np.arange(24.0).reshape(6, 4)
+    session.commit("unequal chunks")
+    path = str(tmp_path / "a")
+    table = read_table(path)
+    new = table.slice(4, 8).set_column(2, table.field("t"), pa.array(-np.arange(8.0)))
+    moved = new.set_column(0, table.field("n"), pa.array([2] * 4 + [7] * 4))
+    write_table(path, moved, WriteOptions(mode="append"))
+    expected = np.full((8, 4), 0.0)
+    expected[:6] = np.arange(24.0).reshape(6, 4)
+    expected[2], expected[6], expected[7] = -np.arange(4.0), np.nan, -np.arange(4.0, 8)
+    session = icechunk.Repository.open(icechunk.local_filesystem_storage(path))
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        found = zarr.open_array(session.readonly_session("main").store, path="t", mode="r")[:]
+    np.testing.assert_array_equal(found, expected)

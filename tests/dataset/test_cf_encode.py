@@ -13,7 +13,6 @@ from icechunk_format.dataset.cf_encode import variable_encoder
 from icechunk_format.dataset.column_types import default_array_type
 from icechunk_format.errors import InvalidInputError
 
-
 QUICKLY = settings(deadline=None, max_examples=40)
 
 

@@ -43,6 +43,7 @@ from icechunk_format.dataset.write_labels import (
 )
 from icechunk_format.dataset.write_prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.storage.location import open_storage
@@ -252,10 +253,10 @@ class _Planner:
     def _read(self, variable: Variable) -> NDArray[Any]:
         prepared = self._prepared
         assert prepared.base is not None
-        snapshot = Repository.open(prepared.location).snapshot(prepared.base)
+        storage = open_storage(prepared.location)
         reader = ArrayReader(
-            storage=open_storage(prepared.location),
-            snapshot=snapshot,
+            storage=storage,
+            snapshot=load_snapshot(storage, prepared.base),
             variable=variable,
             chunk_source=prepared.chunk_source,
         )
