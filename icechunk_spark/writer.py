@@ -112,6 +112,8 @@ class UnplannedWriter(DataSourceArrowWriter):
         try:
             self._check_size(sum(receipt.nbytes for receipt in receipts))
             table = self._staged(receipts)
+            # First, because a new repository needs an empty place; the rows are held by now.
+            self._delete_staged()
             write_table(
                 location_of(self._request),
                 table,

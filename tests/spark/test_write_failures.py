@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from written import (
@@ -53,36 +54,56 @@ def test_a_failing_row_leaves_the_branch_as_it_was(spark, path):
     unchanged(path)
 
 
-def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path):
-    """The Python process of a task dies after some chunks were stored."""
+def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path, tmp_path, monkeypatch):
+    """The Python process of a task dies once the write is planned and under way."""
+    planned = tmp_path / "planned"
+    plan_write = planned_write.plan_write
+
+    def plan(*arguments):
+        planned.touch()
+        return plan_write(*arguments)
 
     def dies(batches):
         for batch in batches:
-            if batch.num_rows and batch.column(0)[0].as_py() is not None:
+            if planned.exists():
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 
+    monkeypatch.setattr(planned_write, "plan_write", plan)
     frame = grid_frame(spark, hours(2, 2))
-    with pytest.raises(PySparkException):
+    # PySpark has no class of its own for a worker that is gone.
+    with pytest.raises(Py4JJavaError, match="Python worker exited"):
         icechunk_spark.write(frame.mapInArrow(dies, frame.schema), path, mode="append")
+    assert planned.exists()
     unchanged(path)
+
+
+def stored_files(path):
+    return {
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(path)
+        for name in names
+        if not folder.endswith("overwritten")
+    }
 
 
 def test_a_failed_commit_deletes_nothing(spark, path, monkeypatch):
     stored = set()
 
     def fails(plan, receipts):
-        stored.update(os.listdir(os.path.join(path, "chunks")))
+        stored.update(stored_files(path))
         raise StorageError("the answer of the store was lost", outcome_unknown=True)
 
     monkeypatch.setattr(planned_write, "finish_write", fails)
-    big = grid_frame(spark, hours(2, 2))
+    more = grid_frame(spark, hours(2, 2))
+    before = stored_files(path)
     with pytest.raises(StorageError, match="was lost"):
-        icechunk_spark.write(big, path, mode="append")
+        icechunk_spark.write(more, path, mode="append")
     monkeypatch.undo()
-    assert stored <= set(os.listdir(os.path.join(path, "chunks")))
+    assert stored > before
+    assert stored_files(path) == stored
     unchanged(path)
-    icechunk_spark.write(big, path, mode="append")
+    icechunk_spark.write(more, path, mode="append")
     assert reference_dataset(path).sizes["time"] == 4
 
 

@@ -1,0 +1,42 @@
+"""The scripts in ``examples/`` run as they stand, and show what they promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.needs_reference
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+SHOWN = {
+    "append_a_day": ["2024-07-02: 252,288 cells", "has committed version", "2024-07-03 00:00:00"],
+    "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
+    "write_audit_publish": ["0 outside of 180 to 340 K -> published", "-> not published"],
+    "two_writers": ["went on top of the other's commit", "refused."],
+    "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example(name, tmp_path):
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # A classic session of this process would draw the script to its own gateway.
+    for variable in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
+        environment.pop(variable, None)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for text in SHOWN[name]:
+        assert text in done.stdout, done.stdout
