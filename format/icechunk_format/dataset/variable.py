@@ -8,8 +8,9 @@ Rules of this file
 2. An unnamed dimension is ``dim_0``, ``dim_1``, ... by its position. Two arrays may give one such
    name different sizes; a size is therefore part of what makes two dimensions the same.
 3. A dimension coordinate is a one-dimensional array with the name of its dimension. Other
-   coordinates are those that a ``coordinates`` attribute lists, and those that CF attributes point
-   to: bounds, climatology, grid mapping, cell measures, formula terms.
+   coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point
+   to (bounds, climatology, grid mapping, cell measures, formula terms), and the places and
+   connections of a UGRID mesh.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ Dimension = tuple[str, int]
 
 _NAME_LISTS = ("coordinates", "bounds", "climatology", "grid_mapping")
 _TERM_LISTS = ("grid_mapping", "cell_measures", "formula_terms")
+# UGRID: face_coordinates, edge_node_connectivity and their like.
+_NAME_LIST_ENDINGS = ("_coordinates", "_connectivity")
 
 
 class Variable:
@@ -125,9 +128,8 @@ def coordinate_names(
     """Return the names of arrays that are coordinates of others, apart from labels."""
     found: set[str] = set()
     for attributes in (group_attributes, *(v.attributes for v in variables)):
-        for key in _NAME_LISTS:
-            text = attributes.get(key)
-            if isinstance(text, str):
+        for key, text in attributes.items():
+            if (key in _NAME_LISTS or key.endswith(_NAME_LIST_ENDINGS)) and isinstance(text, str):
                 found.update(text.replace(":", " ").split())
         for key in _TERM_LISTS:
             text = attributes.get(key)

@@ -2,13 +2,11 @@
 
 Rules of this file
 ------------------
-1. References stay columns: coordinates, offsets and locations go from Arrow to NumPy whole.
+1. References stay columns (``write_references``); no row of them is touched alone.
 2. Chunks are handled one by one, since each is encoded and stored on its own. Inner chunks of one
    shard come together, are laid over what the shard held before, and become one object.
 3. What a row says is checked against its array: place, shape, data type, number of bytes. Stored
    bytes are decoded once, so that nothing is committed that no reader could read.
-4. References to the repository's own objects are refused: they mean nothing in another repository,
-   and in this one they exist already.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ import pyarrow.compute as pc
 from icechunk_format.dataset.chunks_layout import data_type_text
 from icechunk_format.dataset.write_blocks import OldArrays
 from icechunk_format.dataset.write_context import BLOCK, UNIT, TaskReceipt
+from icechunk_format.dataset.write_layout_columns import array_names, check_places, chunk_coords
+from icechunk_format.dataset.write_references import joined_refs, references
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.manifest_files import store_manifests
-from icechunk_format.spec.chunk_refs import ChunkRefs
-from icechunk_format.spec.ref_columns import inline_refs, virtual_refs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.write_context import ArrayTarget, WriteContext
     from icechunk_format.dataset.write_plan import WritePlan
     from icechunk_format.repository.manifest_files import ManifestReceipt
+    from icechunk_format.spec.chunk_refs import ChunkRefs
 
 BASE: Final = "base"
 _BATCH_BYTES: Final = 32 * 2**20
@@ -95,38 +94,6 @@ def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
             blocks[rows] += block * described["block_strides"][axis]
     numbered = table.append_column(UNIT, pa.array(units)).append_column(BLOCK, pa.array(blocks))
     return numbered.sort_by([(UNIT, "ascending"), ("array", "ascending"), (BLOCK, "ascending")])
-
-
-def array_names(column: pa.Array) -> pa.Array:
-    """Return the names of arrays: the last part of each path."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    encoded = column.dictionary_encode()
-    names = [text.rpartition("/")[2] for text in encoded.dictionary.to_pylist()]
-    return pa.array(names, pa.string()).take(encoded.indices)
-
-
-def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
-    """Return a column of lists as ``int64 (n, ndim)``.
-
-    Raises
-    ------
-    InvalidInputError
-        A list is NULL, has another length, or holds NULL.
-    """
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    lengths = pc.list_value_length(column)
-    flat = column.flatten()
-    is_wrong = column.null_count or flat.null_count
-    if is_wrong or (len(column) and not pc.all(pc.equal(lengths, ndim)).as_py()):
-        raise InvalidInputError(
-            f"a row of array {name!r} has a chunk that is not a list of {ndim} numbers, one for "
-            "each dimension",
-            variable=name,
-        )
-    found: NDArray[np.int64] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return found.reshape(len(column), ndim)
 
 
 def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
@@ -199,7 +166,7 @@ class _LayoutTask:
             rows = table.filter(pc.equal(names, name)).combine_chunks()
             coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
             found = (
-                [_references(target, coords, rows)]
+                [references(target, coords, rows)]
                 if "kind" in rows.column_names
                 else self._chunks(target, coords, rows)
             )
@@ -216,7 +183,9 @@ class _LayoutTask:
 
     def _end_unit(self) -> None:
         targets = [self._targets[name] for name in self._refs]
-        parts = ((target.node_id, _joined(target, self._refs[target.name])) for target in targets)
+        parts = (
+            (target.node_id, joined_refs(target, self._refs[target.name])) for target in targets
+        )
         stored = store_manifests(self._storage, self._context.manifest_format, parts)
         for target, receipts in zip(targets, stored, strict=True):
             self._receipts.setdefault(target.path, []).extend(receipts)
@@ -232,13 +201,13 @@ class _LayoutTask:
         sharding = codecs.sharding
         unit_shape = None if sharding is None else sharding.inner_shape
         if unit_shape is None:
-            _check_places(target, coords, grid.num_chunks)
+            check_places(target, coords, grid.num_chunks)
             outer = coords
         else:
             counts = tuple(
                 -(-size // inner) for size, inner in zip(grid.shape, unit_shape, strict=True)
             )
-            _check_places(target, coords, counts)
+            check_places(target, coords, counts)
             starts = coords * np.array(unit_shape, np.int64)
             outer = (
                 np.stack(
@@ -349,16 +318,6 @@ class _LayoutTask:
         return self._codecs[target.name]
 
 
-def _joined(target: ArrayTarget, parts: list[ChunkRefs]) -> ChunkRefs:
-    joined = ChunkRefs.concat(parts)
-    if len(joined) < sum(map(len, parts)):
-        raise InvalidInputError(
-            f"a chunk of array {target.name!r} comes in more than one row; each has one",
-            variable=target.name,
-        )
-    return joined
-
-
 def _by_place(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
     """Yield each outer chunk with the rows that belong to it, in order of first appearance."""
     if not outer.shape[1]:
@@ -369,18 +328,6 @@ def _by_place(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArr
     edges = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(places) + 1))
     for number, place in enumerate(places.tolist()):
         yield tuple(place), order[edges[number] : edges[number + 1]]
-
-
-def _check_places(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
-    wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
-    if wrong.any():
-        found = coords[int(np.argmax(wrong))].tolist()
-        raise InvalidInputError(
-            f"array {target.name!r} of shape {target.metadata.shape} has {list(counts)} chunks, so "
-            f"there is no chunk {found}; give a larger shape with the option encoding",
-            variable=target.name,
-            chunk=tuple(found),
-        )
 
 
 def _check_said(target: ArrayTarget, rows: pa.Table) -> None:
@@ -449,78 +396,3 @@ def _twice(target: ArrayTarget, place: tuple[int, ...]) -> InvalidInputError:
         variable=target.name,
         chunk=place,
     )
-
-
-# -- references -----------------------------------------------------------------------------
-
-
-def _references(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
-    """Return references as the rows describe them; nothing here runs once for each row."""
-    _check_places(target, coords, target.metadata.grid.num_chunks)
-    kinds = rows.column("kind").combine_chunks()
-    parts: list[ChunkRefs] = []
-    known = 0
-    for kind, make in (("virtual", _virtual), ("inline", _inline)):
-        is_kind = pc.fill_null(pc.equal(kinds, kind), False)
-        places = np.flatnonzero(np.asarray(is_kind.to_numpy(zero_copy_only=False)))
-        if len(places):
-            known += len(places)
-            parts.append(make(target, coords[places], rows.take(pa.array(places))))
-    if known < rows.num_rows:
-        others = sorted({str(k) for k in pc.unique(kinds).to_pylist()} - {"virtual", "inline"})
-        raise InvalidInputError(
-            f"a row of array {target.name!r} has the kind {others[0]!r}; 'virtual' and 'inline' "
-            "references can be written. Chunks inside of a repository are copied with "
-            "layout=chunks",
-            variable=target.name,
-            kind=others[0],
-        )
-    return _joined(target, parts)
-
-
-def _virtual(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
-    location = _column(rows, "location", target).dictionary_encode()
-    known = location.dictionary.to_pylist()
-    for text in known:
-        scheme, separator, rest = text.partition("://")
-        if not separator or not scheme or not rest:
-            raise InvalidInputError(
-                f"a virtual chunk of array {target.name!r} has the location {text!r}; an absolute "
-                "URL is needed, like s3://bucket/file.nc or file:///data/file.nc",
-                variable=target.name,
-                location=text,
-            )
-    etags = rows.column("etag") if "etag" in rows.column_names else None
-    modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
-    seconds = None
-    if modified is not None and modified.null_count < len(modified):
-        micro = pc.fill_null(modified.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
-        seconds = micro.combine_chunks().to_numpy(zero_copy_only=False) // 1_000_000
-    has_etag = etags is not None and etags.null_count < len(etags)
-    return virtual_refs(
-        coords,
-        known,
-        _column(rows, "offset", target).to_numpy(zero_copy_only=False),
-        _column(rows, "length", target).to_numpy(zero_copy_only=False),
-        location_of_row=location.indices.to_numpy(zero_copy_only=False),
-        etags=etags.to_pylist() if etags is not None and has_etag else None,
-        last_modified=seconds,
-    )
-
-
-def _inline(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
-    return inline_refs(coords, _column(rows, "data", target).to_pylist())
-
-
-def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
-    column = rows.column(name).combine_chunks() if name in rows.column_names else None
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    if column is None or column.null_count:
-        raise InvalidInputError(
-            f"a reference of array {target.name!r} has no {name!r}; virtual ones need location, "
-            "offset and length, inline ones data",
-            variable=target.name,
-            column=name,
-        )
-    return column

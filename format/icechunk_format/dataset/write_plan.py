@@ -19,14 +19,12 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.array_reader import ArrayReader
 from icechunk_format.dataset.chunk_axis import grid_axes
-from icechunk_format.dataset.label_order import direction
 from icechunk_format.dataset.write_arrays import NewArray
 from icechunk_format.dataset.write_context import (
     BLOCK,
@@ -35,18 +33,12 @@ from icechunk_format.dataset.write_context import (
     WriteContext,
     index_name,
 )
+from icechunk_format.dataset.write_dimensions import DimensionPlaces
 from icechunk_format.dataset.write_grid import common_axes, group_arrays, number_units
-from icechunk_format.dataset.write_labels import (
-    PlacedValues,
-    place_indices,
-    place_labels,
-)
 from icechunk_format.dataset.write_prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
-from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,9 +46,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.dataset.variable import Variable
-
-_MOST_LABELS_IN_CONTEXT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +145,7 @@ def plan_write(
     AlreadyExistsError
         Something else is at the place of a new repository.
     """
-    planner = _Planner(prepared, coordinates, row_count)
-    planner.check_density()
-    plan = planner.plan()
+    plan = _Planner(prepared, coordinates, row_count).plan()
     return plan if plan.base is not None else with_repository(plan)
 
 
@@ -189,96 +176,9 @@ class _Planner:
     ) -> None:
         self._prepared = prepared
         self._rows = row_count
-        self._values = {dim: _one_array(coordinates[dim]) for dim in prepared.dims}
-        self._old_labels: dict[str, NDArray[Any]] = {}
-        self._placed = {dim: self._place(dim) for dim in prepared.dims}
-
-    # -- dimensions -------------------------------------------------------------------------
-
-    def _place(self, dim: str) -> PlacedValues:
-        values = self._values[dim]
-        target = self._prepared.targets.get(dim)
-        if target is None:
-            return place_indices(values, dim=dim, old_size=self._old_size(dim))
-        if isinstance(target, ExistingArray):
-            old = self._read(target.variable)
-            self._old_labels[dim] = old
-            return place_labels(values, target.encoder, old, dim=dim)
-        order, is_descending = self._order_of(dim, target)
-        return place_labels(
-            values, target.encoder, None, dim=dim, is_descending=is_descending, order=order
-        )
-
-    def _old_size(self, dim: str) -> int:
-        sizes = {
-            size
-            for variable in self._prepared.kept.values()
-            for name, size in variable.dimensions
-            if name == dim
-        }
-        if len(sizes) > 1:
-            raise InvalidInputError(
-                f"arrays of group {self._prepared.group} disagree about the dimension {dim!r}: "
-                f"{', '.join(map(str, sorted(sizes)))} elements; rows have no one place there",
-                dim=dim,
-            )
-        return sizes.pop() if sizes else 0
-
-    def _order_of(self, dim: str, target: NewArray) -> tuple[NDArray[Any] | None, bool]:
-        """Return the order that new labels had where they come from, if it can be known."""
-        said = self._prepared.options.encoding.get(dim, {}).get("order")
-        described = target.column.described.get("order")
-        wish = said if said is not None else described
-        if wish not in (None, "ascending", "descending") and not isinstance(wish, list):
-            raise InvalidInputError(
-                f"encoding of {dim!r}: order={wish!r} is not known; choose ascending or descending",
-                variable=dim,
-            )
-        if isinstance(wish, list):
-            dtype = target.data_type.numpy
-            if dtype.kind in "Mm":
-                return np.array(wish, np.int64).view(dtype), False
-            return np.array(wish, dtype=object).astype(dtype), False
-        if wish is not None:
-            return None, wish == "descending"
-        before = self._prepared.replaced.get(dim)
-        if before is None or not before.is_dimension_coordinate:
-            return None, False
-        if before.metadata.data_type.numpy != target.data_type.numpy:
-            return None, False
-        labels = self._read(before)
-        order = direction(labels)
-        return (labels if order == 0 else None), order < 0
-
-    def _read(self, variable: Variable) -> NDArray[Any]:
-        prepared = self._prepared
-        assert prepared.base is not None
-        storage = open_storage(prepared.location)
-        reader = ArrayReader(
-            storage=storage,
-            snapshot=load_snapshot(storage, prepared.base),
-            variable=variable,
-            chunk_source=prepared.chunk_source,
-        )
-        return reader.read_box([0] * len(variable.shape), variable.shape)
-
-    def check_density(self) -> None:
-        """Refuse rows that cover next to nothing of the grid that they would make."""
-        if self._rows is None or not self._prepared.dims:
-            return
-        counts = {dim: placed.distinct for dim, placed in self._placed.items()}
-        cells = math.prod(counts.values())
-        least = self._prepared.options.min_density
-        if cells and self._rows < least * cells:
-            sizes = " x ".join(f"{count} {dim}" for dim, count in counts.items())
-            raise InvalidInputError(
-                f"{self._rows} rows cover {self._rows / cells:.2g} of the {cells} cells of their "
-                f"grid ({sizes}), less than minDensity={least}: this looks like points or tracks, "
-                "not a grid, and would be stored nearly empty. Use one dimension for all points, "
-                "or set minDensity lower",
-                rows=self._rows,
-                cells=cells,
-            )
+        self._places = DimensionPlaces(prepared, coordinates)
+        self._placed = self._places.placed
+        self._places.check_density(row_count)
 
     def _is_complete(self, dims: tuple[str, ...]) -> bool:
         """Whether rows cover every cell of a new array with these dimensions."""
@@ -378,7 +278,7 @@ class _Planner:
             )
         [axis] = grid_axes(array.metadata.grid)
         start = axis.bounds(int(axis.chunk_of(np.array([placed.old_size]))[0]))[0]
-        kept = self._old_labels[array.name][start:]
+        kept = self._places.old_labels[array.name][start:]
         values = np.concatenate([kept, placed.new_labels])
         return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
 
@@ -433,7 +333,7 @@ class _Planner:
             base=prepared.base,
             chunk_source=prepared.chunk_source,
             manifest_format=prepared.manifest_format,
-            labels=self._labels_for_messages(dims),
+            labels=self._places.labels_for_messages(dims),
         )
         part = WritePart(
             number=number,
@@ -446,33 +346,13 @@ class _Planner:
         )
         return part, numbers
 
-    def _labels_for_messages(self, dims: tuple[str, ...]) -> dict[str, pa.Array]:
-        found: dict[str, pa.Array] = {}
-        budget = _MOST_LABELS_IN_CONTEXT
-        for dim in dims:
-            placed, target = self._placed[dim], self._prepared.targets.get(dim)
-            if placed.new_labels is None or target is None or placed.size > budget:
-                continue
-            budget -= placed.size
-            old = self._old_labels.get(dim)
-            stored = placed.new_labels if old is None else np.concatenate([old, placed.new_labels])
-            found[dim] = target.encoder.decoder.decode(stored)
-        return found
-
     def _tables(self, parts: list[tuple[WritePart, Any]]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
         for dim, placed in self._placed.items():
-            columns: dict[str, Any] = {"value": self._values[dim], "index": placed.places}
+            columns: dict[str, Any] = {"value": self._places.values[dim], "index": placed.places}
             for part, numbers in parts:
                 if dim in part.dims:
                     columns[f"unit_{part.number}"] = numbers.unit_terms[dim]
                     columns[f"block_{part.number}"] = numbers.block_terms[dim]
             tables[dim] = pa.table(columns)
         return tables
-
-
-def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        joined = values.combine_chunks()
-        return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
-    return values

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.dataset.cf import inherit_time_attributes
 from icechunk_format.dataset.cf_encode import VariableEncoder, variable_encoder
 from icechunk_format.dataset.group_choice import find_group
-from icechunk_format.dataset.table_columns import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.variable import Variable
 from icechunk_format.dataset.write_arrays import NewArray
 from icechunk_format.dataset.write_columns import find_dims, source_columns
+from icechunk_format.dataset.write_layout_columns import check_layout_columns
 from icechunk_format.dataset.write_result import WriteResult, find_committed
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks import ChunkSource
@@ -396,35 +396,7 @@ def _check_names(
 def _prepare_layout(
     prepared: PreparedWrite, schema: pa.Schema, arrays: Mapping[str, Variable]
 ) -> PreparedWrite:
-    layout = prepared.options.layout
-    fields = CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS
-    needed = {
-        "chunks": ("array", "chunk", "data"),
-        "refs": ("array", "chunk", "kind"),
-    }[layout]
-    names = {name for name, _ in fields} | ({"data"} if layout == "refs" else set())
-    types = dict(fields) | {"data": dict(CHUNKS_FIELDS)["data"]}
-    for column in schema:
-        if column.name not in names:
-            raise InvalidInputError(
-                f"layout={layout} has no column {column.name!r}; its columns are "
-                f"{', '.join(name for name, _ in fields)}",
-                column=column.name,
-            )
-        wanted = types[column.name]
-        if str(column.type).replace("large_", "") != str(wanted) and not (
-            str(wanted).startswith("list") and str(column.type).startswith("list")
-        ):
-            raise InvalidInputError(
-                f"column {column.name!r} of layout={layout} is {column.type}, and must be {wanted}",
-                column=column.name,
-            )
-    for name in needed:
-        if name not in schema.names:
-            raise InvalidInputError(
-                f"layout={layout} needs the columns {', '.join(needed)}; {name!r} is missing",
-                column=name,
-            )
+    check_layout_columns(schema, prepared.options.layout)
     if prepared.options.mode == "ignore" and arrays:
         return _with(prepared, skipped=_ignored(prepared, arrays))
     if prepared.options.mode == "errorifexists" and arrays:
