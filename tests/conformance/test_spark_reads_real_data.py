@@ -272,17 +272,22 @@ def test_stored_values_come_with_decoding_off(read, stored):
     assert found["SOI_Darwin"].null_count == 0
 
 
-def test_a_mesh_has_no_single_table_but_each_of_its_parts_has(spark, tmp_path, last_line):
+def test_a_mesh_comes_as_the_table_of_its_data(spark, tmp_path):
+    """Nodes, edges and what connects them are further sets of dimensions, for who names them."""
     dataset = xr.open_dataset(FOLDER / "mesh_C4_synthetic_float.nc")
     repository = new_repository(tmp_path / "mesh")
     session = repository.writable_session("main")
     to_icechunk(dataset, session, mode="w")
     session.commit("a mesh")
-    names = ("synthetic", "example_C4_face_x")
-    found = load_table(spark, tmp_path / "mesh", {"variables": ",".join(names)})
-    assert_is_dataset(found, dataset, ("nexample_C4_face",), names)
-    message = last_line(lambda: load_table(spark, tmp_path / "mesh"))
-    assert "variables=" in message
+    faces = ("nexample_C4_face",)
+    assert_is_dataset(load_table(spark, tmp_path / "mesh"), dataset, faces, ("synthetic",))
+    options = {"coords": "example_C4_face_x,example_C4_face_y"}
+    found = load_table(spark, tmp_path / "mesh", options)
+    names = ("synthetic", "example_C4_face_x", "example_C4_face_y")
+    assert_is_dataset(found, dataset, faces, names)
+    found = load_table(spark, tmp_path / "mesh", {"variables": "example_C4_edge_nodes"})
+    edges = ("nexample_C4_edge", "Two")
+    assert_is_dataset(found, dataset, edges, ("example_C4_edge_nodes",))
 
 
 # --- selections -------------------------------------------------------------------------------
