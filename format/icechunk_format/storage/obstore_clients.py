@@ -16,11 +16,11 @@ import obstore.store
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.aws import S3Credentials, S3Settings, s3_settings
 from icechunk_format.storage.endpoint import check_reachable, endpoint_url, server_url
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.retry import DEFAULT_RETRIES, Backoff
 
 if TYPE_CHECKING:
     from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 _MEMORY: Final = obstore.store.MemoryStore()
 """One space per process for ``memory://`` URLs with ``storage.client=obstore``."""
@@ -186,7 +186,7 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
         given = {**_connection_string(given.pop("connection_string")), **given}
     account = given.get("account_name") or address.account
     account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    endpoint = given.get("endpoint_url")
+    endpoint = endpoint_url(address, StorageOptions(given))
     if account is None and endpoint is None:
         raise InvalidInputError(
             f"{address.shown_url} names no storage account; set storage.account_name, "
@@ -200,9 +200,10 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
         "tenant_id": "tenant_id",
         "client_id": "client_id",
         "client_secret": "client_secret",
-        "endpoint_url": "endpoint",
     }
     arguments |= {theirs: given[ours] for ours, theirs in names.items() if ours in given}
+    if endpoint is not None:
+        arguments["endpoint"] = endpoint
     if account is not None:
         arguments["account_name"] = account
     if options.flag("anon"):

@@ -1,0 +1,23 @@
+"""One emulator of each cloud for the whole session, and one container on it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from azurite_server import AzuriteMissingError, running_azurite
+
+
+@pytest.fixture(scope="session")
+def azure():
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_azurite())
+        except AzuriteMissingError as error:
+            pytest.skip(f"no Azure emulator: {error}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def container(azure):
+    return azure.new_container()
