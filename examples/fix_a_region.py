@@ -54,11 +54,11 @@ def main() -> None:
 
     # Only these rows are read, changed and written; the columns know where they came from.
     region = (
-        spark.read.format("icechunk").option("sel", "latitude=60:50; longitude=0:10").load(path)
+        spark.read.format("icechunk").option("sel", "latitude=50:60; longitude=0:10").load(path)
     )
     fixed = region.withColumn("t2m", (F.col("t2m") - 1.5).cast("float"))
     done = icechunk_spark.write(fixed, path, mode="append", message="North Sea: 1.5 K less")
-    print(f"rewrote {done.rows:,} cells in {done.chunks} of 40 chunks")
+    print(f"rewrote {done.rows:,} cells in {done.chunks} of the 32 chunks")
 
     def mean(**options: str) -> DataFrame:
         frame = spark.read.format("icechunk").options(**options).load(path)
