@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 from azurite_server import AzuriteMissingError, running_azurite
+from gcs_server import GcsMissingError, running_gcs_server
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,18 @@ def azure():
 @pytest.fixture(scope="session")
 def container(azure):
     return azure.new_container()
+
+
+@pytest.fixture(scope="session")
+def google():
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_gcs_server())
+        except GcsMissingError as error:
+            pytest.skip(f"no Google emulator: {error}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bucket(google):
+    return google.new_bucket()

@@ -155,6 +155,7 @@ class ObjectStoreStorage:
             conditional_backoff=Backoff(max_retries=max_retries),
         )
         self._prefix = prefix
+        self._kind = kind
         self._max_gap = max_gap
         self._threads = WorkerThreads(concurrency)
 
@@ -264,7 +265,10 @@ class ObjectStoreStorage:
             case CreateOnly():
                 mode: Any = "create"
             case ReplaceIfUnchanged(version=version):
-                mode = _update_mode(version)
+                current = self._with_generation(key, version)
+                if current is None:
+                    return Lost()
+                mode = _update_mode(current)
             case _:
                 return Written(version=self._overwrite(key, data, attributes))
 
@@ -286,6 +290,13 @@ class ObjectStoreStorage:
                 return Lost()
             raise self._server.error(error.failure, "write", key, conditional=True) from None
         return Written(version=_version(result))
+
+    def _with_generation(self, key: str, version: ObjectVersion) -> ObjectVersion | None:
+        """Add what Google's conditions need and its listings leave out; None if it is history."""
+        if self._kind != "gs" or version.generation is not None:
+            return version
+        found = self.head(key)
+        return None if found is None or found.version.etag != version.etag else found.version
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
         path = self._prefix + check_key(key)

@@ -1,0 +1,78 @@
+"""The storage contract on Google Cloud Storage, where generations decide conditional writes.
+
+The server is fake-gcs-server behind a translator of protocols; see ``gcs_server.py`` for what each
+of them decides.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from gcs_server import TOKEN
+from session_model import Model, OurDriver, RandomChanges, stored_contents
+from storage_contract import StorageContract
+
+from icechunk_format.errors import AlreadyExistsError, StorageError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import CreateOnly, Lost, ReplaceIfUnchanged, Written
+
+
+class TestGoogle(StorageContract):
+    @pytest.fixture
+    def storage(self, google, bucket):
+        url = f"gs://{bucket}/{uuid.uuid4()}/root %20"
+        return open_storage(Location(url, options=google.storage_options))
+
+
+def test_the_generation_decides_and_not_the_content(google, bucket):
+    # The entity tag of Google is a digest: the same bytes written again have the same one.
+    location = Location(f"gs://{bucket}/{uuid.uuid4()}", options=google.storage_options)
+    storage = open_storage(location)
+    first = storage.put("repo", b"one", condition=CreateOnly())
+    second = storage.put("repo", b"one")
+    assert isinstance(first, Written)
+    assert isinstance(second, Written)
+    assert first.version.generation != second.version.generation
+    stale = ReplaceIfUnchanged(version=first.version)
+    assert storage.put("repo", b"two", condition=stale) == Lost()
+    assert storage.put("gone", b"two", condition=stale) == Lost()
+    fresh = ReplaceIfUnchanged(version=second.version)
+    assert isinstance(storage.put("repo", b"two", condition=fresh), Written)
+
+
+def test_a_wrong_token_is_refused_and_never_shown(google, bucket):
+    wrong = "canary-wrong-token-90d1"
+    options = {**google.storage_options, "token": wrong}
+    storage = open_storage(Location(f"gs://{bucket}/{uuid.uuid4()}", options=options))
+    for attempt in (
+        lambda: storage.get("a"),
+        lambda: storage.put("a", b""),
+        lambda: storage.put("a", b"", condition=CreateOnly()),
+        lambda: list(storage.list()),
+        lambda: storage.delete_many(["a", "b"]),
+    ):
+        with pytest.raises(StorageError) as caught:
+            attempt()
+        assert caught.value.facts["status"] == 401
+        assert not caught.value.outcome_unknown
+        assert "storage.token" in str(caught.value)
+        assert wrong not in str(caught.value)
+        assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_repository_lives_on_google(google, bucket, spec_version):
+    location = Location(f"gs://{bucket}/{uuid.uuid4()}", options=google.storage_options)
+    repository = Repository.create(location, spec_version=spec_version)
+    with pytest.raises(AlreadyExistsError):
+        Repository.create(location)
+    model = Model()
+    changes = RandomChanges(model, seed=4)
+    for number in range(2):
+        session = repository.writable_session()
+        changes.session(OurDriver(session), steps=8)
+        result = session.commit(f"commit {number}", allow_empty=True)
+        fresh = Repository.open(location)
+        assert stored_contents(fresh, result.snapshot_id) == model.keys()
