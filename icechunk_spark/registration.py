@@ -10,7 +10,8 @@ Rules of this file
 1. Registering twice, or registering what the lookup has found, is fine and says nothing.
 2. Classic and Connect sessions are served alike; each has a DataFrame class of its own.
 3. ``DataFrame.write`` is replaced once per DataFrame class, by a property that asks the replaced
-   one for the writer. `unregister` puts the replaced one back when no session is left.
+   one for the writer, and leaves that as it is for sessions that were unregistered. `unregister`
+   puts the replaced one back when no session is left.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _CONNECT: Final = "pyspark.sql.connect.dataframe"
 
 # Sessions with the planned write, and the properties that were replaced, by module of DataFrame.
 _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: WeakSet()}
+# Not simply "all others": Spark makes several Python objects for one session.
+_unregistered: Final[WeakSet[Any]] = WeakSet()
 _replaced: Final[dict[str, property]] = {}
 
 
@@ -57,15 +60,15 @@ def register(spark: SparkSession) -> None:
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
     _registered[module].add(spark)
+    _unregistered.discard(spark)
     _replace_write(module)
 
 
 def unregister(spark: SparkSession) -> None:
     """Undo what `register` did to ``df.write``; reading stays as it is.
 
-    Writes are planned as long as any registered session of the same kind (classic or Connect) is
-    left, because those share one DataFrame class. Without one, Spark hands the rows over as they
-    come, with ``mode("append")`` and ``mode("overwrite")`` only.
+    Spark then hands the rows of this session over as they come, with ``mode("append")`` and
+    ``mode("overwrite")`` only.
 
     Parameters
     ----------
@@ -74,6 +77,7 @@ def unregister(spark: SparkSession) -> None:
     """
     module = _frame_module(spark)
     _registered[module].discard(spark)
+    _unregistered.add(spark)
     if not _registered[module] and module in _replaced:
         importlib.import_module(module).DataFrame.write = _replaced.pop(module)
 
@@ -93,6 +97,8 @@ def _replace_write(module: str) -> None:
 
     def write(self: Any) -> Any:
         writer = original.__get__(self, frame_class)
+        if self.sparkSession in _unregistered:
+            return writer
         base = type(writer)
         if base not in made:
             made[base] = type(base.__name__, (PlannedSave, base), {"__doc__": base.__doc__})

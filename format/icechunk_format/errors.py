@@ -99,7 +99,7 @@ class ConflictError(IcechunkError):
 
 
 class CommitOutcomeUnknownError(IcechunkError):
-    """The store did not say whether the commit landed. Nothing may be deleted or repeated blindly."""
+    """The store did not say whether a commit landed; delete nothing, and look before repeating."""
 
 
 class ReadOnlyError(IcechunkError):
