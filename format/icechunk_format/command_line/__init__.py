@@ -1,0 +1,1 @@
+"""The command ``icechunk-spark``, for people at a terminal and for scripts."""
