@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. The options themselves are declared in :mod:`icechunk_spark.options`, like all others.
+1. The options themselves are declared in :mod:`icechunk_spark.writing_options`.
 2. The planned and the unplanned write take the same options, so that a job does not change its
    meaning when `register` is forgotten.
 3. Python values are spelled as a user of `option()` would spell them; what has no such spelling

@@ -1,0 +1,253 @@
+"""What options may say: one parser for each kind of value.
+
+Rules of this file
+------------------
+1. A parser takes the documented name of an option and its text, and returns the value or raises
+   ``InvalidInputError``; the message names the option, the text, and an example that is right.
+2. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from icechunk_format.errors import InvalidInputError
+
+Parser = Callable[[str, str], Any]
+
+
+def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
+    """Return names as a sentence lists them, in quotes."""
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) < 2:
+        return "".join(quoted)
+    return f"{', '.join(quoted[:-1])} {joiner} {quoted[-1]}"
+
+
+def parse_text(name: str, text: str) -> str:
+    """Parse text that must not be empty."""
+    value = text.strip()
+    if not value:
+        raise InvalidInputError(
+            f"option '{name}' is empty: give a value or leave the option out", option=name
+        )
+    return value
+
+
+def parse_boolean(name: str, text: str) -> bool:
+    """Parse ``true`` or ``false``."""
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidInputError(
+            f"option '{name}' must be true or false, but is {text!r}", option=name, value=text
+        )
+    return value == "true"
+
+
+def choice(*allowed: str) -> Parser:
+    """Return the parser of one of several words."""
+
+    def parse(name: str, text: str) -> str:
+        value = text.strip().lower()
+        if value not in allowed:
+            nearest = difflib.get_close_matches(value, allowed, n=1)
+            hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+            raise InvalidInputError(
+                f"option '{name}' must be {listed(allowed, 'or')}, but is {text!r}{hint}",
+                option=name,
+                value=text,
+                allowed=allowed,
+            )
+        return value
+
+    return parse
+
+
+_NUMBER = re.compile(r"[0-9][0-9_]*")
+
+
+def parse_positive_int(name: str, text: str) -> int:
+    """Parse a whole number above 0."""
+    value = text.strip()
+    if not _NUMBER.fullmatch(value) or not 0 < int(value) < 2**63:
+        raise InvalidInputError(
+            f"option '{name}' must be a whole number above 0, such as 4000000, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return int(value)
+
+
+_SIZE = re.compile(r"([0-9][0-9_]*)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE_FACTORS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_byte_size(name: str, text: str) -> int:
+    """Parse a number of bytes, such as ``64m``."""
+    found = _SIZE.fullmatch(text.strip())
+    size = int(found[1]) * _SIZE_FACTORS[found[2].lower()] if found else 0
+    if not 0 < size < 2**63:
+        raise InvalidInputError(
+            f"option '{name}' must be a size in bytes above 0, such as 67108864, 512k, 64m or 1g,"
+            f" but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return size
+
+
+def parse_instant(name: str, text: str) -> datetime:
+    """Parse an ISO-8601 instant; one without a zone is UTC, and a date alone is its midnight."""
+    try:
+        value = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"option '{name}' must be an ISO-8601 instant such as 2024-07-01T12:00:00Z"
+            f" (without a zone it is taken as UTC), but is {text!r}",
+            option=name,
+            value=text,
+        ) from None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def parse_names(name: str, text: str) -> tuple[str, ...]:
+    """Parse ``a,b``, or a JSON list for names that hold a comma."""
+    value = text.strip()
+    if value.startswith("["):
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
+            raise InvalidInputError(
+                f"option '{name}' must be names separated by commas, or a JSON list of strings"
+                f' such as ["a", "b"], but is {text!r}',
+                option=name,
+                value=text,
+            )
+        names = tuple(parsed)
+    else:
+        names = tuple(part.strip() for part in value.split(","))
+    if not names or not all(names):
+        raise InvalidInputError(
+            f"option '{name}' must be names separated by commas, such as 'a,b', but is {text!r}",
+            option=name,
+            value=text,
+        )
+    twice = sorted({item for item in names if names.count(item) > 1})
+    if twice:
+        raise InvalidInputError(
+            f"option '{name}' names {listed(twice)} more than once", option=name, value=text
+        )
+    return names
+
+
+def parse_url_prefixes(name: str, text: str) -> tuple[str, ...]:
+    """Parse URL prefixes, separated by commas."""
+    prefixes = parse_names(name, text)
+    bad = [prefix for prefix in prefixes if "://" not in prefix]
+    if bad:
+        raise InvalidInputError(
+            f"option '{name}' must be URL prefixes separated by commas, such as"
+            f" 's3://bucket/folder/', but {listed(bad)} has no '://'",
+            option=name,
+            value=text,
+        )
+    return prefixes
+
+
+_SIZE_OF = re.compile(r"\s*([^=]+?)\s*=\s*([0-9][0-9_]*)\s*")
+
+
+def parse_sizes(name: str, text: str) -> dict[str, int]:
+    """Parse ``time=24,latitude=180``, or the same as a JSON object."""
+    sizes: dict[str, Any] = {}
+    if text.strip().startswith("{"):
+        sizes = parse_json_object(name, text)
+    else:
+        for part in text.split(","):
+            found = _SIZE_OF.fullmatch(part)
+            if found is None or found[1] in sizes:
+                sizes = {}
+                break
+            sizes[found[1]] = int(found[2])
+    usable = all(type(size) is int and 0 < size < 2**63 for size in sizes.values())
+    if not sizes or not usable:
+        raise InvalidInputError(
+            f"option '{name}' must be sizes above 0 by dimension, such as"
+            f" 'time=24,latitude=180', each dimension once, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return sizes
+
+
+def parse_json_object(name: str, text: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but'
+            f" {text!r} is no JSON: {error}",
+            option=name,
+            value=text,
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(
+            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but is {text!r}',
+            option=name,
+            value=text,
+        )
+    return value
+
+
+def parse_json_of_objects(name: str, text: str) -> dict[str, dict[str, Any]]:
+    """Parse a JSON object of JSON objects."""
+    value = parse_json_object(name, text)
+    for key, item in value.items():
+        if not isinstance(item, dict):
+            raise InvalidInputError(
+                f"option '{name}' must hold one JSON object per variable, such as"
+                f' {{"t2m": {{"dtype": "float32"}}}}, but {key!r} is {json.dumps(item)}',
+                option=name,
+                variable=key,
+            )
+    return value
+
+
+def parse_fraction(name: str, text: str) -> float:
+    """Parse a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise InvalidInputError(
+            f"option '{name}' must be a number from 0 to 1, such as 0.01, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return value
+
+
+def parse_whole_number(name: str, text: str) -> int:
+    """Parse a whole number from 0."""
+    value = text.strip()
+    if not _NUMBER.fullmatch(value) or int(value) >= 2**63:
+        raise InvalidInputError(
+            f"option '{name}' must be a whole number from 0, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return int(value)
+
+
+def parse_spec_version(name: str, text: str) -> int:
+    """Parse a version of the Icechunk specification."""
+    return int(choice("1", "2")(name, text))
