@@ -19,19 +19,19 @@ demo: $(VENV)/.ready java  ## real data into a local repository, then read with 
 bench: $(VENV)/.ready java  ## speed and memory beside limits and peers, under five minutes; NAMES=scan for one
 	$(PY) benchmarks/run.py $(NAMES)
 
-# A process for each layer: tests that fork or measure memory want one without a JVM in it.
-test: $(VENV)/.ready $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
-	$(PY) -m pytest tests/spec tests/arrays tests/public
-	$(PY) -m pytest tests/repository tests/storage
-	$(PY) -m pytest tests/dataset
-	$(PY) -m pytest tests/conformance tests/s3 tests/cloud tests/cluster tests/benchmarks
-	$(PY) -m pytest tests/spark
+# A run for each layer: tests that fork or measure memory want a process without a JVM in it.
+# Within a run two processes share the files of tests, as there are two cores to share.
+PYTEST   = $(PY) -m pytest -n 2 --dist loadfile
+
+test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
+	$(PYTEST) tests/conformance tests/s3 tests/cloud tests/cluster tests/benchmarks
+	$(PYTEST) tests/spark
 	$(SPARK40)/bin/python -m pytest $(ON_SPARK40)
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
-	$(PY) -m pytest tests/spec tests/arrays tests/public
-	$(PY) -m pytest tests/repository tests/storage
-	$(PY) -m pytest tests/dataset
+	$(PYTEST) tests/spec tests/arrays tests/public
+	$(PYTEST) tests/repository tests/storage
+	$(PYTEST) tests/dataset
 
 check: $(VENV)/.ready  ## style, types and the layer rule
 	$(VENV)/bin/ruff check .
