@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo
+    from icechunk_format.spec.snapshot import Snapshot
     from icechunk_format.storage.protocol import Storage
 
 # What those clients leave as it is, beside letters and digits of ASCII.
@@ -152,7 +153,7 @@ class RefFilesHistory:
 
     def deleted_tags(self) -> tuple[str, ...]:
         """Return the names of tags with a tombstone. Lists ``refs/``."""
-        return tuple(sorted(self._list_refs()[1]))
+        return tuple(sorted(self.ref_files()[1]))
 
     def branch_tip(self, name: str) -> SnapshotId | None:
         """Return the tip of one branch, None where there is no such branch."""
@@ -178,14 +179,7 @@ class RefFilesHistory:
             if error.facts.get("kind") != "object":
                 raise
             return None
-        return SnapshotInfo(
-            id=snapshot.id,
-            parent_id=snapshot.parent_id,
-            flushed_at=snapshot.flushed_at,
-            message=snapshot.message,
-            metadata_items=snapshot.metadata_items,
-            pruned_ancestor_tx_logs=(),
-        )
+        return snapshot_summary(snapshot)
 
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield an existing snapshot and its ancestors, newest first; one read for each."""
@@ -236,24 +230,27 @@ class RefFilesHistory:
             return None
         return v1_refs.decode_ref_json(fetched.data, object_key=object_key)
 
-    def _list_refs(self) -> tuple[dict[tuple[str, str], str], set[str]]:
-        """Return the key of every ref by (kind, name), and the names of deleted tags."""
+    def ref_files(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
+        """Return the key of every ref by (kind, name), and of every tombstone by the tag's name.
+
+        Deleted tags are among the refs: their files stay.
+        """
         keys: dict[tuple[str, str], str] = {}
-        deleted: set[str] = set()
+        deleted: dict[str, str] = {}
         for found in self._storage.list(REFS):
             parsed = v1_refs.parse_ref_key(found.key)
             if parsed is None:
                 continue
             name = _name_of(parsed.name)
             if parsed.is_tombstone:
-                deleted.add(name)
+                deleted[name] = found.key
             else:
                 keys[parsed.kind, name] = found.key
         return keys, deleted
 
     def _read_refs(self, wanted_kind: str) -> dict[str, SnapshotId]:
         for tries_left in reversed(range(_LISTING_TRIES)):
-            keys, deleted = self._list_refs()
+            keys, deleted = self.ref_files()
             chosen = {
                 name: key
                 for (kind, name), key in sorted(keys.items())
@@ -270,6 +267,18 @@ class RefFilesHistory:
                 for (name, key), data in zip(chosen.items(), contents, strict=True)
             }
         raise AssertionError("the last try returns or raises")
+
+
+def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
+    """Return what ``repo`` would say of a snapshot of spec version 1."""
+    return SnapshotInfo(
+        id=snapshot.id,
+        parent_id=snapshot.parent_id,
+        flushed_at=snapshot.flushed_at,
+        message=snapshot.message,
+        metadata_items=snapshot.metadata_items,
+        pruned_ancestor_tx_logs=(),
+    )
 
 
 def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:

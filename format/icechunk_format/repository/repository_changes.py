@@ -17,12 +17,14 @@ from icechunk_format.repository.branch_tip import RefBranchTip, RepoBranchTip
 from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.repository.upgrade import upgrade_repository
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.repository.upgrade import UpgradeReport
     from icechunk_format.spec.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo
@@ -207,6 +209,40 @@ class RepositoryChanges(ABC):
             The repository could not be changed.
         """
         self._refs().delete_tag(name)
+
+    # -- spec version -----------------------------------------------------------------------
+
+    def upgrade(self, *, dry_run: bool = False) -> UpgradeReport:
+        """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
+
+        History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are
+        neither read nor written: the cost is one small read per snapshot. Let no writer run
+        meanwhile; libraries that know version 1 alone cannot open the repository afterwards.
+
+        Parameters
+        ----------
+        dry_run
+            Only say what would be done.
+
+        Raises
+        ------
+        ConflictError
+            An interrupted upgrade cannot be finished, because versions 1 and 2 were both changed
+            after it; or writers never stopped.
+        FormatError
+            A file of version 1 is damaged; nothing was changed.
+        NotFoundError
+            There is no repository, or a snapshot of its history is missing.
+        ReadOnlyError
+            The store cannot be written.
+        CommitOutcomeUnknownError, StorageError
+            The store failed. Until the upgrade is run again, readers find version 1 or 2, each of
+            them whole.
+        """
+        report = upgrade_repository(self.storage, dry_run=dry_run)
+        if not dry_run:
+            self.spec_version = SPEC_V2
+        return report
 
     # -- settings ---------------------------------------------------------------------------
 
