@@ -1,0 +1,246 @@
+"""What commands take: the repository, options of its store, a version, an age.
+
+Rules of this file
+------------------
+1. Options have the names that they have in Spark, so that they can be pasted from there.
+2. The value of an option never enters a message: it may be a credential.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.location import Location
+
+RepositoryArgument = Annotated[
+    str,
+    typer.Argument(metavar="REPOSITORY", help="Path or URL of the repository.", show_default=False),
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="Option of the store, named as in Spark: storage.region=us-west-2, storage.anon=true,"
+        " ... Can be repeated. Credentials are better left to the environment.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
+BranchOption = Annotated[
+    str | None, typer.Option("--branch", "-b", metavar="NAME", help="Branch; main is the default.")
+]
+TagOption = Annotated[str | None, typer.Option("--tag", "-t", metavar="NAME", help="Tag.")]
+SnapshotOption = Annotated[
+    str | None, typer.Option("--snapshot", "-s", metavar="ID", help="Snapshot.")
+]
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of", metavar="TIME", help="Newest snapshot of the branch at that time, or age (2d)."
+    ),
+]
+OlderThanOption = Annotated[
+    str,
+    typer.Option(
+        "--older-than",
+        metavar="AGE",
+        help="An age, such as 30d, 12h or 4w, or a time, such as 2026-01-31T00:00:00Z.",
+        show_default=False,
+    ),
+]
+MessageOption = Annotated[
+    str | None, typer.Option("--message", "-m", metavar="TEXT", help="Commit message.")
+]
+
+_AGE: Final = re.compile(r"(\d{1,9})\s*(s|min|h|d|w)", re.ASCII)
+_AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_STORAGE, _VIRTUAL, _AUTHORIZE = "storage.", "virtual.storage.", "virtual.authorize"
+_CLIENT: Final = "storage.client"
+_PREFIXES: Final = (_STORAGE, _VIRTUAL, _AUTHORIZE)
+_SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GivenOptions:
+    """The ``--option`` of a command, taken apart; values never show.
+
+    Attributes
+    ----------
+    storage
+        ``storage.*`` without that prefix, ``client`` not among them.
+    client
+        ``storage.client``.
+    virtual
+        ``virtual.storage.*`` without that prefix.
+    authorize
+        URL prefixes from which virtual chunks may be fetched.
+    """
+
+    storage: dict[str, str]
+    client: str
+    virtual: dict[str, str]
+    authorize: tuple[str, ...]
+
+
+def parse_options(given: Sequence[str] | None) -> GivenOptions:
+    """Take the ``--option`` arguments apart.
+
+    Raises
+    ------
+    InvalidInputError
+        One has no ``=``, a name that is not known, or a name that was given before.
+    """
+    storage: dict[str, str] = {}
+    virtual: dict[str, str] = {}
+    single: dict[str, str] = {}
+    for item in given or ():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InvalidInputError(
+                "an --option has no '='; write it as NAME=VALUE, such as storage.region=us-west-2"
+            )
+        plain = name.strip().lower().replace("_", "-")
+        if plain in (_CLIENT, _AUTHORIZE):
+            target, key = single, plain
+        elif plain.startswith(_VIRTUAL) and len(plain) > len(_VIRTUAL):
+            target, key = virtual, name.strip()[len(_VIRTUAL) :]
+        elif plain.startswith(_STORAGE) and len(plain) > len(_STORAGE):
+            target, key = storage, name.strip()[len(_STORAGE) :]
+        else:
+            raise _unknown_option(name.strip())
+        if key in target:
+            raise InvalidInputError(f"--option {name.strip()} is given twice; give it once")
+        target[key] = value
+    prefixes = (part.strip() for part in single.get(_AUTHORIZE, "").split(","))
+    return GivenOptions(
+        storage=storage,
+        client=single.get(_CLIENT, "auto"),
+        virtual=virtual,
+        authorize=tuple(part for part in prefixes if part),
+    )
+
+
+def _unknown_option(name: str) -> InvalidInputError:
+    near = difflib.get_close_matches(name, _PREFIXES, n=1, cutoff=0.3)
+    guess = near[0] if near else _STORAGE
+    return InvalidInputError(
+        f"--option {name!r} is not known; options of the store begin with 'storage.', those of"
+        f" virtual chunks are 'virtual.authorize' and 'virtual.storage.*'; did you mean {guess!r}?",
+        option=name,
+    )
+
+
+def location_at(repository: str, given: Sequence[str] | None) -> Location:
+    """Return where a repository is, with its options.
+
+    Raises
+    ------
+    InvalidInputError
+        The URL or an option cannot be used.
+    """
+    from icechunk_format.storage.location import Location
+
+    options = parse_options(given)
+    # Location refuses any other client, and says which there are.
+    client: Any = options.client
+    return Location(repository, client=client, options=options.storage)
+
+
+def open_repository(repository: str, given: Sequence[str] | None) -> Repository:
+    """Open a repository; see ``Repository.open`` for what it raises."""
+    from icechunk_format.repository.repository import Repository
+
+    return Repository.open(location_at(repository, given))
+
+
+def parse_instant(text: str, *, argument: str, now: datetime | None = None) -> datetime:
+    """Return the instant that an age or a time means; a time without zone is in UTC.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither.
+    """
+    present = datetime.now(UTC) if now is None else now
+    stripped = text.strip()
+    match = _AGE.fullmatch(stripped.lower())
+    try:
+        if match is not None:
+            return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
+        instant = datetime.fromisoformat(stripped)
+        # Also refuses what has no equivalent in UTC.
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInputError(
+            f"{argument} {text!r} is neither an age, such as 30d, 12h, 45min or 4w, nor a time,"
+            " such as 2026-01-31 or 2026-01-31T12:00:00Z",
+            argument=argument,
+        ) from None
+
+
+def parse_past(text: str, *, argument: str) -> datetime:
+    """Return the instant of ``parse_instant``, which must not lie in the future."""
+    now = datetime.now(UTC)
+    instant = parse_instant(text, argument=argument, now=now)
+    if instant > now:
+        raise InvalidInputError(
+            f"{argument} {text!r} lies in the future; give an age or a time that has passed",
+            argument=argument,
+        )
+    return instant
+
+
+def resolve_version(
+    repository: Repository,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: str | None = None,
+) -> SnapshotId:
+    """Return the snapshot that the options of a command mean; see ``Repository.resolve``."""
+    instant = None if as_of is None else parse_instant(as_of, argument="--as-of")
+    return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=instant)
+
+
+def resolve_name(repository: Repository, name: str) -> SnapshotId:
+    """Return the snapshot that a name means: of a branch, of a tag, or an id.
+
+    Raises
+    ------
+    NotFoundError
+        There is nothing of that name.
+    InvalidInputError
+        A branch and a tag of that name differ.
+    """
+    from icechunk_format.dataset.inspection import resolve_change
+
+    # A change has two ends; both are the same here, so no parent is needed.
+    return resolve_change(repository, older=name, newer=name)[1]
+
+
+def secrets_in(arguments: Sequence[str]) -> list[str]:
+    """Return the values of ``--option`` that may be credentials, to keep them out of messages."""
+    found = []
+    for argument in arguments:
+        name, equals, value = argument.rpartition("--option=")[2].partition("=")
+        if equals and len(value) >= 4 and _SECRET.search(name):
+            found.append(value)
+    return sorted(found, key=len, reverse=True)

@@ -1,0 +1,123 @@
+"""The process: arguments in, exit code out, and every error as one line on stderr.
+
+Nothing here needs a package beyond Python's own, so that a missing one can be named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.command_line.exit_codes import ExitCode, of_error
+from icechunk_format.command_line.plain_text import one_line
+from icechunk_format.errors import IcechunkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM: Final = "icechunk-spark"
+_TRACEBACK: Final = "--traceback"
+_PACKAGES: Final = ("typer", "rich")
+# The parser's errors are of classes that versions of typer keep in different places.
+_NO_ARGUMENTS: Final = "NoArgsIsHelpError"
+_ABORT: Final = "Abort"
+_HOW_TO_INSTALL: Final = 'pip install "icechunk-spark[cli]"'
+
+
+def main() -> None:
+    """Run the command of this process and leave it."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character shows its escape, rather than ending the command.
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _closed_pipe()
+    sys.exit(int(code))
+
+
+def run(arguments: Sequence[str]) -> ExitCode | int:
+    """Run a command and return its exit code; output is on stdout and stderr.
+
+    Parameters
+    ----------
+    arguments
+        What follows the name of the program. ``--traceback`` may be anywhere.
+    """
+    wants_traceback = _TRACEBACK in arguments
+    given = [argument for argument in arguments if argument != _TRACEBACK]
+    try:
+        for package in _PACKAGES:
+            importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        print(
+            f"error: {PROGRAM} needs the package {error.name!r}, which is not installed; install"
+            f" it with: {_HOW_TO_INSTALL}",
+            file=sys.stderr,
+        )
+        return ExitCode.NOT_INSTALLED
+    from icechunk_format.command_line.app import app
+    from icechunk_format.command_line.arguments import secrets_in
+
+    try:
+        result = app(given, prog_name=PROGRAM, standalone_mode=False)
+    except BrokenPipeError:
+        return _closed_pipe()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        # The last stop of every error: it becomes one line and an exit code.
+        if wants_traceback:
+            traceback.print_exc()
+        if type(error).__name__ == _NO_ARGUMENTS:
+            # A bare command asks what there is: its help is no error to be told in a line.
+            print(_parser_message(error), file=sys.stderr)
+            return ExitCode.USAGE
+        message, code = _told(error)
+        for secret in secrets_in(given):
+            message = message.replace(secret, "***")
+        print(f"error: {message}", file=sys.stderr)
+        return code
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _told(error: Exception) -> tuple[str, ExitCode]:
+    """Return the line and the exit code of an error."""
+    if isinstance(error, IcechunkError):
+        return one_line(error.message), of_error(error)
+    problem = _parser_message(error)
+    if problem is not None:
+        return f"{one_line(problem)} (see {_help_of(error)})", ExitCode.USAGE
+    if type(error).__name__ == _ABORT:
+        return "not confirmed; nothing was changed", ExitCode.NOT_CONFIRMED
+    text = one_line(str(error))
+    name = type(error).__name__
+    return (
+        f"{name}{': ' if text else ''}{text} (unexpected; {_TRACEBACK} shows where)",
+        ExitCode.ERROR,
+    )
+
+
+def _parser_message(error: Exception) -> str | None:
+    """Return what the parser says about arguments; None for errors that are not the parser's."""
+    format_message = getattr(error, "format_message", None)
+    return None if format_message is None else str(format_message())
+
+
+def _help_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{getattr(context, 'command_path', PROGRAM)} --help"
+
+
+def _closed_pipe() -> ExitCode:
+    """Let nobody notice that the reader is gone: Python would flush once more at the end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    return ExitCode.PIPE_CLOSED

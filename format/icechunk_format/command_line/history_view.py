@@ -1,0 +1,404 @@
+"""Versions on the screen: the log with its graph, one snapshot, changes, operations.
+
+Reading is separate from showing: each ``read_`` function returns what ``--json`` prints, and each
+``show_`` function makes lines of that.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.command_line.history_graph import graph_rows, newest_first
+from icechunk_format.command_line.plain_text import (
+    age,
+    counted,
+    iso_time,
+    safe,
+    safe_lines,
+    shown_time,
+    shown_value,
+    size,
+    to_instant,
+)
+from icechunk_format.command_line.screen import columns_of, styled
+from icechunk_format.dataset.history_rows import change_rows, operation_rows
+from icechunk_format.errors import NotFoundError
+from icechunk_format.spec.envelope import SPEC_V1
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rich.text import Text
+
+    from icechunk_format.command_line.screen import Screen
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info import SnapshotInfo
+
+Document = dict[str, Any]
+
+# Logs are small files, but a commit of millions of chunks has a large one: few at a time.
+_LOGS_AT_ONCE: Final = 4
+_MOST_LINES: Final = 40
+_NOUNS: Final = {
+    "new_groups": "new group",
+    "new_arrays": "new array",
+    "deleted_groups": "deleted group",
+    "deleted_arrays": "deleted array",
+    "updated_groups": "changed group",
+    "updated_arrays": "changed array",
+    "moved_nodes": "moved node",
+}
+_MARKS: Final = {
+    "added": ("+", "green"),
+    "removed": ("-", "red"),
+    "updated": ("~", "yellow"),
+    "chunks": ("~", "yellow"),
+    "moved": (">", "cyan"),
+    "unknown": ("?", "red"),
+}
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+def find_history(
+    repository: Repository, tips: Sequence[SnapshotId] | None, *, limit: int | None
+) -> tuple[list[SnapshotInfo], bool]:
+    """Return snapshots for the log, newest first, and whether there are more than ``limit``.
+
+    Parameters
+    ----------
+    repository
+        The repository.
+    tips
+        Where histories begin; None is every snapshot that there is.
+    limit
+        The most snapshots; None is all.
+    """
+    if tips is not None and len(tips) == 1:
+        # One line needs no graph, and in spec version 1 each snapshot costs a request.
+        line = repository.ancestry(snapshot=tips[0])
+        infos = list(line if limit is None else islice(line, limit + 1))
+    else:
+        known = {info.id: info for info in repository.snapshots()}
+        infos = newest_first(known, known if tips is None else tips)
+    cut = limit is not None and len(infos) > limit
+    return (infos[:limit] if cut else infos), cut
+
+
+def count_changes(
+    repository: Repository, infos: Sequence[SnapshotInfo], done: Callable[[int], None]
+) -> list[dict[str, int] | None]:
+    """Return how much each snapshot changed; None where it has no record of it."""
+
+    def count(info: SnapshotInfo) -> dict[str, int] | None:
+        try:
+            log = repository.transaction_log(info.id)
+        except NotFoundError:
+            return None
+        finally:
+            done(1)
+        counts = {name: len(getattr(log, name)) for name in _NOUNS}
+        counts["chunks"] = sum(len(coords) for coords in log.updated_chunks.values())
+        counts["arrays_with_chunks"] = len(log.updated_chunks)
+        return counts
+
+    with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
+        return list(pool.map(count, infos))
+
+
+def describe_snapshots(
+    repository: Repository,
+    infos: Sequence[SnapshotInfo],
+    changes: Sequence[dict[str, int] | None],
+) -> list[Document]:
+    """Return the entries of the log."""
+    branches, tags = _names(repository.branches()), _names(repository.tags())
+    return [
+        {
+            **_described(info),
+            "branches": branches.get(info.id, []),
+            "tags": tags.get(info.id, []),
+            "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
+            "changes": counts,
+        }
+        for info, counts in zip(infos, changes, strict=True)
+    ]
+
+
+def _names(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
+    names: dict[SnapshotId, list[str]] = {}
+    for name, snapshot_id in refs.items():
+        names.setdefault(snapshot_id, []).append(name)
+    return names
+
+
+def _described(info: SnapshotInfo) -> Document:
+    return {
+        "snapshot_id": str(info.id),
+        "parent_id": None if info.parent_id is None else str(info.parent_id),
+        "committed_at": iso_time(to_instant(info.flushed_at)),
+        "message": info.message,
+        "metadata": info.metadata,
+    }
+
+
+def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
+    """Return everything about one snapshot that needs no manifest."""
+    info = repository.snapshot_info(snapshot_id)
+    snapshot = repository.snapshot(snapshot_id)
+    branches, tags = _names(repository.branches()), _names(repository.tags())
+    arrays = sum(node.array is not None for node in snapshot.nodes)
+    files = snapshot.manifest_files
+    has_parent = info.parent_id is not None
+    return {
+        **_described(info),
+        "branches": branches.get(info.id, []),
+        "tags": tags.get(info.id, []),
+        "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
+        "group_count": len(snapshot.nodes) - arrays,
+        "array_count": arrays,
+        "manifest_count": len(files.ids),
+        "manifest_bytes": int(files.size_bytes.sum()),
+        "chunk_references": int(files.num_chunk_refs.sum()),
+        "changes": _changed(repository, info.parent_id, info.id) if has_parent else [],
+    }
+
+
+def _changed(
+    repository: Repository, older: SnapshotId | None, newer: SnapshotId
+) -> list[Document] | None:
+    """Return what changed since the parent; None where that is gone."""
+    if older is None:
+        return []
+    try:
+        return read_changes(repository, older, newer)
+    except NotFoundError:
+        return None
+
+
+def read_changes(repository: Repository, older: SnapshotId, newer: SnapshotId) -> list[Document]:
+    """Return the changes between two snapshots, by path."""
+    keys = ("path", "node_type", "change", "moved_from", "chunk_count", "snapshot_id")
+    return [
+        {key: _plain(row.get(key)) for key in keys} for row in change_rows(repository, older, newer)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+def read_operations(repository: Repository, limit: int | None) -> tuple[list[Document], bool]:
+    """Return entries of the operations log, newest first, and whether there are more."""
+    rows = operation_rows(repository.operations())
+    chosen = list(rows if limit is None else islice(rows, limit + 1))
+    cut = limit is not None and len(chosen) > limit
+    found = []
+    for row in chosen[:limit]:
+        at = row.pop("at")
+        details = json.loads(row.pop("details"))
+        instant = None if at is None else to_instant(at)
+        found.append({"at": iso_time(instant), **row, "details": details})
+    return found, cut
+
+
+# -- showing --------------------------------------------------------------------------------
+
+
+def show_log(
+    screen: Screen,
+    infos: Sequence[SnapshotInfo],
+    entries: Sequence[Document],
+    *,
+    with_changes: bool,
+) -> None:
+    """Print the log with its graph."""
+    now = datetime.now(UTC)
+    rows = graph_rows(infos, screen.glyphs)
+    room = max((len(row.node) for row in rows), default=0) + 2
+    for row, info, entry in zip(rows, infos, entries, strict=True):
+        if row.above is not None:
+            screen.line(styled((row.above, "blue")))
+        screen.line(
+            styled(
+                (row.node.ljust(room), "blue"), (entry["snapshot_id"], "yellow"), *_labels(entry)
+            )
+        )
+        instant = to_instant(info.flushed_at)
+        when = f"{shown_time(instant)} ({age(instant, now)})"
+        dot = f" {screen.glyphs.dot} "
+        facts = [when]
+        if with_changes:
+            facts.append(changes_text(entry["changes"]))
+        if entry["pruned_ancestors"]:
+            facts.append(f"after {counted(entry['pruned_ancestors'], 'expired snapshot')}")
+        lines = [styled(line) for line in safe_lines(info.message)]
+        lines.append(styled((dot.join(facts), "dim")))
+        lines += [
+            styled((f"{safe(key)}: {shown_value(value)}", "dim"))
+            for key, value in entry["metadata"].items()
+        ]
+        for line in lines:
+            screen.line(styled((row.below.ljust(room), "blue")).append_text(line))
+        if row is not rows[-1]:
+            screen.line(styled((row.below, "blue")))
+
+
+def _labels(entry: Document) -> list[tuple[str, str]]:
+    labels = [(safe(name), "bold green") for name in entry["branches"]]
+    labels += [(f"tag {safe(name)}", "bold cyan") for name in entry["tags"]]
+    parts: list[tuple[str, str]] = []
+    for label in labels:
+        parts += [(", " if parts else "  ", ""), label]
+    return parts
+
+
+def changes_text(counts: dict[str, int] | None) -> str:
+    """Return how much a snapshot changed, in words."""
+    if counts is None:
+        return "no record of its changes"
+    words = [counted(counts[name], noun) for name, noun in _NOUNS.items() if counts[name]]
+    if counts["chunks"]:
+        arrays = counted(counts["arrays_with_chunks"], "array")
+        words.append(f"{counted(counts['chunks'], 'chunk')} in {arrays}")
+    return ", ".join(words) if words else "nothing changed"
+
+
+def show_snapshot(screen: Screen, found: Document) -> None:
+    """Print one snapshot."""
+    committed = datetime.fromisoformat(found["committed_at"])
+    screen.line(styled("snapshot  ", (found["snapshot_id"], "yellow"), *_labels(found)))
+    facts = [
+        ("parent", found["parent_id"] or "none: the first of its history"),
+        ("committed", f"{shown_time(committed)} ({age(committed, datetime.now(UTC))})"),
+        (
+            "nodes",
+            f"{counted(found['group_count'], 'group')}, {counted(found['array_count'], 'array')}",
+        ),
+        (
+            "manifests",
+            f"{counted(found['manifest_count'], 'file')}, {size(found['manifest_bytes'])},"
+            f" {counted(found['chunk_references'], 'chunk reference')}",
+        ),
+    ]
+    if "stored_bytes" in found:
+        text = f"{counted(found['stored_chunks'], 'chunk')}, {size(found['stored_bytes'])}"
+        if found["virtual_chunks"]:
+            text += (
+                f"; {found['virtual_chunks']:,} of them virtual,"
+                f" {size(found['virtual_bytes'])} elsewhere"
+            )
+        facts.append(("stored", text))
+    if found["pruned_ancestors"]:
+        facts.append(("expired", counted(found["pruned_ancestors"], "ancestor")))
+    for name, text in facts:
+        screen.line(f"{name:<10}{text}")
+    for line in ("", *(f"    {line}" for line in safe_lines(found["message"]))):
+        screen.line(line)
+    if found["metadata"]:
+        screen.line("\nmetadata")
+        for key, value in found["metadata"].items():
+            screen.line(f"    {safe(key)}: {shown_value(value)}")
+    if found["parent_id"] is not None:
+        screen.line("\nchanges")
+        show_changes(screen, found["changes"])
+
+
+def show_changes(screen: Screen, changes: Sequence[Document] | None) -> None:
+    """Print what changed, a node a line."""
+    if changes is None:
+        screen.line("    not known: the snapshot before it, or a record in between, is gone")
+        return
+    if not changes:
+        screen.line("    nothing")
+        return
+    by_path: dict[Any, list[Document]] = {}
+    for change in changes:
+        by_path.setdefault((change["path"], change["snapshot_id"]), []).append(change)
+    rows = [_changed_node(screen, some) for some in by_path.values()]
+    for line in columns_of(rows):
+        screen.line(styled("    ").append_text(line))
+
+
+def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
+    kinds = [change["change"] for change in some]
+    mark, style = _MARKS[next((k for k in ("added", "removed", "moved") if k in kinds), kinds[0])]
+    words = []
+    for change in some:
+        kind, node_type = change["change"], change["node_type"] or "node"
+        words.append(
+            {
+                "added": f"new {node_type}",
+                "removed": f"{node_type} removed",
+                "updated": "metadata changed",
+                "moved": f"moved from {safe(change['moved_from'])}",
+                "chunks": f"{counted(change['chunk_count'] or 0, 'chunk')}",
+                "unknown": f"snapshot {change['snapshot_id']} has no record of its changes",
+            }[kind]
+        )
+    order = sorted(range(len(some)), key=lambda number: kinds[number] == "chunks")
+    text = ", ".join(words[number] for number in order)
+    path = some[0]["path"]
+    return [styled((mark, style), " ", "" if path is None else safe(path)), styled((text, "dim"))]
+
+
+def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
+    """Print the operations log, an entry a line."""
+    rows = []
+    for entry in operations:
+        at = entry["at"]
+        instant = None if at is None else datetime.fromisoformat(at)
+        subject = entry["branch"] or entry["tag"]
+        words = [] if subject is None else [safe(subject)]
+        if entry["snapshot_id"]:
+            words.append(entry["snapshot_id"])
+        if entry["previous_snapshot_id"]:
+            words.append(f"was {entry['previous_snapshot_id']}")
+        known = {"branch", "name", "new_snap_id", "previous_snap_id"}
+        words += [
+            f"{safe(key)}={shown_value(value)}"
+            for key, value in entry["details"].items()
+            if key not in known and value is not None
+        ]
+        rows.append(
+            [
+                styled((shown_time(instant), "dim")),
+                styled((safe(entry["kind"]).replace("_", " "), "yellow")),
+                styled(" ".join(words)),
+            ]
+        )
+    for line in columns_of(rows):
+        screen.line(line)
+
+
+def first_line(message: str) -> str:
+    """Return the first line of a message, safe to show."""
+    lines = safe_lines(message)
+    return lines[0] if lines else ""
+
+
+def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]:
+    """Return a line for each of some snapshots, the first ones of very many."""
+    rows = [
+        [
+            styled((str(info.id), "yellow")),
+            styled((shown_time(to_instant(info.flushed_at)), "dim")),
+            styled(first_line(info.message)),
+        ]
+        for info in infos[:_MOST_LINES]
+    ]
+    lines = [styled("    ").append_text(line) for line in columns_of(rows)]
+    if len(infos) > _MOST_LINES:
+        lines.append(styled(f"    {screen.glyphs.more} and {len(infos) - _MOST_LINES:,} more"))
+    return lines
+
+
+def has_operations(repository: Repository) -> bool:
+    """Tell whether the repository keeps a log of operations."""
+    return repository.spec_version != SPEC_V1

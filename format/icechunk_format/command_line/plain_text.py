@@ -1,0 +1,117 @@
+"""Texts that are safe to show, and numbers that people can read.
+
+A repository is untrusted input: a commit message may hold the escape sequences that rename a
+terminal's window, or the override that shows text backwards. What does not print is shown as the
+escape that Python would write, so that two names that differ never look the same.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_AGES: Final = (
+    (365 * 86_400, "year"),
+    (30 * 86_400, "month"),
+    (7 * 86_400, "week"),
+    (86_400, "day"),
+    (3_600, "hour"),
+    (60, "minute"),
+)
+
+
+def safe(value: object) -> str:
+    """Return a text of one line in which every character prints."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
+    if named is not None:
+        return named
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def safe_lines(text: str) -> list[str]:
+    """Return the lines of a text of several lines, each safe; blank ones at its ends are left out.
+
+    Only a line feed ends a line here (with a carriage return before it or not).
+    """
+    lines = [safe(line.removesuffix("\r").replace("\t", "    ")) for line in text.split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    while lines and not lines[0].strip():
+        lines.pop(0)
+    return lines
+
+
+def one_line(text: str) -> str:
+    """Return a text of several lines as one, such as the message of an error."""
+    return "; ".join(line.strip().removesuffix(";") for line in safe_lines(text) if line.strip())
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes for people: ``817 B``, ``1.3 MB`` (powers of 1000)."""
+    if count is None:
+        return "?"
+    if count < 1000:
+        return f"{count} B"
+    amount = float(count)
+    for unit in _UNITS:
+        amount /= 1000
+        if amount < 999.5 or unit == _UNITS[-1]:
+            return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
+    raise AssertionError("the last unit returns")
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun: ``1 chunk``, ``2,000 chunks``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def to_instant(microseconds: int) -> datetime:
+    """Return microseconds since 1970 in UTC; what no clock shows becomes the last instant."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def iso_time(instant: datetime | None) -> str | None:
+    """Return an instant for scripts: ISO 8601 in UTC with microseconds."""
+    if instant is None:
+        return None
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def shown_time(instant: datetime | None) -> str:
+    """Return an instant for people, to the second, in UTC."""
+    return "?" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def age(instant: datetime, now: datetime) -> str:
+    """Return how long ago something was: ``3 hours ago``."""
+    seconds = (now - instant).total_seconds()
+    if seconds < 0:
+        return "in the future"
+    for length, name in _AGES:
+        if seconds >= length:
+            return f"{counted(int(seconds // length), name)} ago"
+    return "just now"
+
+
+def shown_value(value: Any) -> str:
+    """Return a JSON value as people write it: words without quotes, the rest as JSON."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{safe(k)}: {shown_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(shown_value(item) for item in value) + "]"
+    return {None: "null", True: "true", False: "false"}.get(value, str(value))
