@@ -2,3 +2,12 @@
 
 ``icechunk_spark.maintenance`` has the same functions as Spark jobs, for the others.
 """
+
+from __future__ import annotations
+
+from icechunk_format.maintenance.collect import collect_garbage
+from icechunk_format.maintenance.collect_result import CollectResult
+from icechunk_format.maintenance.expire import expire_snapshots
+from icechunk_format.repository.expire import ExpireResult
+
+__all__ = ["CollectResult", "ExpireResult", "collect_garbage", "expire_snapshots"]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.errors import ReadOnlyError, UnsupportedError
 from icechunk_format.repository import refs_changes, repo_changes
 from icechunk_format.repository.branch_tip import RefBranchTip, RepoBranchTip
+from icechunk_format.repository.expire import expire_snapshots
+from icechunk_format.repository.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.session import WriteSession
@@ -22,7 +24,10 @@ from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
+    from icechunk_format.repository.branch_tip import BranchTip
+    from icechunk_format.repository.expire import ExpireResult
     from icechunk_format.repository.repo_changes import Transition
     from icechunk_format.repository.upgrade import UpgradeReport
     from icechunk_format.spec.config import RepositoryConfig
@@ -82,6 +87,23 @@ class RepositoryChanges(ABC):
         FormatError, StorageError
             The repository cannot be read.
         """
+        tip = self.writable_tip(branch)
+        return WriteSession(
+            self.storage,
+            tip,
+            load_snapshot(self.storage, self.resolve(branch=branch) if base is None else base),
+            config=self.config,
+            spec_version=self.spec_version,
+        )
+
+    def writable_tip(self, branch: str) -> BranchTip:
+        """Return the end of a branch for moving it, which sessions and upkeep do.
+
+        Raises
+        ------
+        ReadOnlyError
+            The repository is set to read-only, or the store cannot be written.
+        """
         storage = self.storage
         if storage.is_read_only:
             raise ReadOnlyError(
@@ -93,13 +115,7 @@ class RepositoryChanges(ABC):
         if status is not None:
             repo_changes.check_status(status)
         make_tip = RefBranchTip if self.spec_version == SPEC_V1 else RepoBranchTip
-        return WriteSession(
-            storage,
-            make_tip(storage, branch),
-            load_snapshot(storage, self.resolve(branch=branch) if base is None else base),
-            config=self.config,
-            spec_version=self.spec_version,
-        )
+        return make_tip(storage, branch)
 
     # -- branches and tags ------------------------------------------------------------------
 
@@ -243,6 +259,51 @@ class RepositoryChanges(ABC):
         if not dry_run:
             self.spec_version = SPEC_V2
         return report
+
+    # -- upkeep -----------------------------------------------------------------------------
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        dry_run: bool = False,
+    ) -> ExpireResult:
+        """Take snapshots that were committed before an instant out of history.
+
+        The root of each history stays, and so do tips of branches and tags unless they are to go.
+        The oldest snapshot that is kept stands on the root afterwards. Files stay until
+        ``maintenance.collect_garbage`` runs.
+
+        Parameters
+        ----------
+        older_than
+            Snapshots committed strictly before that instant expire; with a time zone.
+        delete_expired_branches
+            Also delete branches whose tip has expired; never ``main``.
+        delete_expired_tags
+            Also delete tags whose snapshot has expired. Their names stay taken.
+        dry_run
+            Only say what would be done.
+
+        Raises
+        ------
+        InvalidInputError
+            The instant has no time zone.
+        ReadOnlyError
+            The repository is read-only; or a tag would go, and deleting tags is switched off.
+        CommitOutcomeUnknownError, ConflictError, FormatError, StorageError
+            The repository could not be read or changed.
+        """
+        run = expire_snapshots_v1 if self.spec_version == SPEC_V1 else expire_snapshots
+        return run(
+            self.storage,
+            older_than,
+            delete_expired_branches=delete_expired_branches,
+            delete_expired_tags=delete_expired_tags,
+            dry_run=dry_run,
+        )
 
     # -- settings ---------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,9 @@ for _from, _to in zip(ALPHABET + b"OIL", _RFC_ALPHABET + b"ABB", strict=True):
 _DIGIT_BITS = 5
 _DIGIT_WEIGHTS = np.array([16, 8, 4, 2, 1], dtype=np.uint8)
 _DIGITS = np.frombuffer(ALPHABET, dtype=np.uint8)
+_NO_DIGIT = 255
+_DIGIT_VALUES = np.full(256, _NO_DIGIT, dtype=np.uint8)
+_DIGIT_VALUES[_DIGITS] = np.arange(len(ALPHABET), dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -190,3 +193,39 @@ def encode_many(raw: NDArray[np.uint8]) -> list[str]:
     digits = bits.reshape(n, length, _DIGIT_BITS) @ _DIGIT_WEIGHTS
     texts: list[str] = _DIGITS[digits].view(f"S{length}").ravel().astype(f"U{length}").tolist()
     return texts
+
+
+def decode_many(
+    names: Sequence[str], size: int = ObjectId.SIZE
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Read many objects' names at once, as ``parse_exact`` reads one.
+
+    Parameters
+    ----------
+    names
+        n names, of ids or of anything else.
+    size
+        Bytes of an id.
+
+    Returns
+    -------
+    raw
+        uint8, shape (n, size): the ids, zeros where the name is none.
+    is_id
+        bool, shape (n,): whether the name is the canonical spelling of an id.
+    """
+    length = -(-size * 8 // _DIGIT_BITS)
+    raw = np.zeros((len(names), size), dtype=np.uint8)
+    is_id = np.fromiter(
+        (len(name) == length and name.isascii() for name in names), dtype=bool, count=len(names)
+    )
+    text = "".join(name for name, fits in zip(names, is_id.tolist(), strict=True) if fits)
+    characters = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    digits = _DIGIT_VALUES[characters].reshape(-1, length)
+    bits = np.unpackbits(digits[:, :, np.newaxis], axis=2)[:, :, 8 - _DIGIT_BITS :]
+    bits = bits.reshape(len(digits), -1)
+    exact = (digits != _NO_DIGIT).all(axis=1) & ~bits[:, size * 8 :].any(axis=1)
+    rows = np.flatnonzero(is_id)
+    is_id[rows] = exact
+    raw[rows[exact]] = np.packbits(bits[exact, : size * 8], axis=1)
+    return raw, is_id

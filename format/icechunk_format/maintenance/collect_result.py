@@ -1,0 +1,133 @@
+"""What a collection did, in numbers: for one batch of deletions, one phase, and all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+
+MAX_SHOWN_ERRORS: Final = 10
+
+
+class Phase(Enum):
+    """Kinds of objects in the order in which they are deleted: first what refers to others.
+
+    So a collection that dies halfway leaves objects that nothing refers to, and never a reference
+    to what is gone.
+    """
+
+    SNAPSHOTS = "snapshots"
+    TRANSACTION_LOGS = "transaction_logs"
+    MANIFESTS = "manifests"
+    CHUNKS = "chunks"
+    OVERWRITTEN = "overwritten"
+
+    @property
+    def prefix(self) -> str:
+        """Where objects of this kind are, below the root."""
+        return _PREFIXES[self]
+
+
+_PREFIXES: Final = {
+    Phase.SNAPSHOTS: SNAPSHOTS,
+    Phase.TRANSACTION_LOGS: TRANSACTIONS,
+    Phase.MANIFESTS: MANIFESTS,
+    Phase.CHUNKS: CHUNKS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteReport:
+    """Outcome of deletions.
+
+    Parameters
+    ----------
+    deleted_objects, deleted_bytes
+        What is gone; in a dry run, what would be. Sizes are those of the listing.
+    failed_objects
+        Objects that are still there, garbage for the next collection.
+    throttled_requests
+        Requests that the store turned away for their rate; each was sent again.
+    errors
+        Distinct reasons of failures, at most ``MAX_SHOWN_ERRORS``.
+    gave_up
+        Whether deletions were stopped because too many failed in a row.
+    """
+
+    deleted_objects: int = 0
+    deleted_bytes: int = 0
+    failed_objects: int = 0
+    throttled_requests: int = 0
+    errors: tuple[str, ...] = ()
+    gave_up: bool = False
+
+    def __add__(self, other: DeleteReport) -> DeleteReport:
+        return DeleteReport(
+            deleted_objects=self.deleted_objects + other.deleted_objects,
+            deleted_bytes=self.deleted_bytes + other.deleted_bytes,
+            failed_objects=self.failed_objects + other.failed_objects,
+            throttled_requests=self.throttled_requests + other.throttled_requests,
+            errors=distinct_errors(self.errors, other.errors),
+            gave_up=self.gave_up or other.gave_up,
+        )
+
+
+def distinct_errors(*parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first few texts, each once, in order."""
+    return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectResult:
+    """What a collection deleted, or would delete.
+
+    Parameters
+    ----------
+    bytes_deleted
+        Bytes of all objects deleted, by the sizes that the store listed.
+    snapshots_deleted, transaction_logs_deleted, manifests_deleted, chunks_deleted
+        Objects deleted of each kind.
+    overwritten_deleted
+        Old copies of ``repo`` and ``config.yaml`` that were trimmed.
+    objects_failed_to_delete
+        Garbage that could not be deleted; the next collection tries again.
+    throttled_requests
+        Requests that the store asked to slow down for; each was sent again, none failed.
+    delete_errors
+        Distinct reasons of failures, at most 10.
+    skipped_phases
+        Kinds that were not looked at, because objects of an earlier kind could not be deleted,
+        and what refers to others has to go first.
+    dry_run
+        Whether nothing was changed.
+    """
+
+    bytes_deleted: int = 0
+    snapshots_deleted: int = 0
+    transaction_logs_deleted: int = 0
+    manifests_deleted: int = 0
+    chunks_deleted: int = 0
+    overwritten_deleted: int = 0
+    objects_failed_to_delete: int = 0
+    throttled_requests: int = 0
+    delete_errors: tuple[str, ...] = ()
+    skipped_phases: tuple[str, ...] = field(default=())
+    dry_run: bool = False
+
+    def with_phase(self, phase: Phase, report: DeleteReport) -> CollectResult:
+        """Add what one phase did."""
+        counted = f"{phase.value}_deleted"
+        return replace(
+            self,
+            bytes_deleted=self.bytes_deleted + report.deleted_bytes,
+            objects_failed_to_delete=self.objects_failed_to_delete + report.failed_objects,
+            throttled_requests=self.throttled_requests + report.throttled_requests,
+            delete_errors=distinct_errors(self.delete_errors, report.errors),
+            **{counted: getattr(self, counted) + report.deleted_objects},
+        )
+
+    def with_skipped(self, phase: Phase) -> CollectResult:
+        """Add a phase that did not run."""
+        return replace(self, skipped_phases=(*self.skipped_phases, phase.value))

@@ -1,0 +1,40 @@
+"""Expiration by location, as ``icechunk_spark.maintenance`` and the command line call it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from icechunk_format.repository.expire import ExpireResult
+    from icechunk_format.storage.location import Location
+
+
+def expire_snapshots(
+    location: Location | str,
+    older_than: datetime,
+    *,
+    delete_expired_branches: bool = False,
+    delete_expired_tags: bool = False,
+    dry_run: bool = False,
+) -> ExpireResult:
+    """Take snapshots that were committed before an instant out of history.
+
+    No file is deleted: ``collect_garbage`` does that afterwards.
+
+    Parameters
+    ----------
+    location
+        Where the repository is.
+    older_than, delete_expired_branches, delete_expired_tags, dry_run
+        See ``Repository.expire_snapshots``, which also says what is raised.
+    """
+    return Repository.open(location).expire_snapshots(
+        older_than,
+        delete_expired_branches=delete_expired_branches,
+        delete_expired_tags=delete_expired_tags,
+        dry_run=dry_run,
+    )
