@@ -8,13 +8,16 @@ PY      := $(VENV)/bin/python
 ON_SPARK40 := tests/spark/test_reading.py tests/spark/test_registration.py tests/spark/test_write_modes.py
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo bench test test-fast check format clean java
+.PHONY: help demo cluster bench test test-fast check format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
 
 demo: $(VENV)/.ready java  ## real data into a local repository, then read with Spark; draws two pictures
 	$(PY) examples/demo.py
+
+cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3, a Spark cluster, and the demo on them
+	$(PY) deploy/as_processes.py $(ARGS)
 
 bench: $(VENV)/.ready java  ## speed and memory beside limits and peers, under five minutes; NAMES=scan for one
 	$(PY) benchmarks/run.py $(NAMES)

@@ -9,15 +9,20 @@
 4. Computes anomalies as a DataFrame and writes them back as a new array: on a branch, checked
    there, and published to ``main`` in one step. xarray, through the reference, then agrees.
 
-Run it with ``make demo``, or ``python examples/demo.py [output folder]``.
+Run it with ``make demo``, or ``python examples/demo.py [output folder]``. On a cluster, with the
+repository on S3: ``--master spark://host:7077 --repository s3://bucket/prefix``, credentials and
+endpoint from the environment (``make cluster`` does that with processes of this machine).
 """
 
+import argparse
+import datetime
 import os
 import shutil
 import sys
 import time
 import warnings
 from pathlib import Path
+from urllib.parse import urlsplit
 
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -47,13 +52,30 @@ def title(text: str) -> None:
     print(f"\n--- {text}", flush=True)
 
 
-def write_repository(path: Path) -> None:
+def reference_storage(url: str) -> icechunk.Storage:
+    """Return the reference library's storage of a local folder, or of a place on S3."""
+    if not url.startswith("s3://"):
+        return icechunk.local_filesystem_storage(url)
+    place = urlsplit(url)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    return icechunk.s3_storage(
+        bucket=place.netloc,
+        prefix=place.path.strip("/"),
+        region=os.environ.get("AWS_REGION"),
+        endpoint_url=endpoint,
+        allow_http=bool(endpoint and endpoint.startswith("http://")),
+        force_path_style=endpoint is not None,
+        from_env=True,
+    )
+
+
+def write_repository(url: str) -> None:
     """Write the run up to 1979, tag it, then append the rest, as a data producer would."""
     sample_data = Path(iris_sample_data.__file__).parent / "sample_data"
     run = xr.open_dataset(sample_data / "A1B_north_america.nc", decode_timedelta=True)
     run = run[["air_temperature"]].drop_vars(["forecast_period", "forecast_reference_time"])
     run["air_temperature"].encoding = {}
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))
+    repository = icechunk.Repository.create(reference_storage(url))
 
     session = repository.writable_session("main")
     chunks = {"air_temperature": {"chunks": (24, 37, 49)}}
@@ -66,8 +88,8 @@ def write_repository(path: Path) -> None:
     session.commit("Append 1980 to 2099")
 
 
-def reader(spark: SparkSession, path: Path) -> DataFrameReader:
-    return spark.read.format("icechunk").option("path", str(path))
+def reader(spark: SparkSession, url: str) -> DataFrameReader:
+    return spark.read.format("icechunk").option("path", url)
 
 
 def draw_map(warming: DataFrame, file: Path) -> None:
@@ -97,17 +119,21 @@ def draw_series(series: DataFrame, file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
-def main(output: Path) -> None:
+def main(output: Path, master: str, below: str | None) -> None:
     started = time.perf_counter()
     warnings.simplefilter("ignore")
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
-    path = output / "a1b-north-america"
+    if below is None:
+        shutil.rmtree(output, ignore_errors=True)
+        path = str(output / "a1b-north-america")
+    else:
+        # Nothing is deleted at a place that somebody named: each run has a repository of its own.
+        path = f"{below.rstrip('/')}/{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+    output.mkdir(parents=True, exist_ok=True)
     title(f"writing 240 years of real data with the reference library to {path}")
     write_repository(path)
 
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .appName("icechunk-spark demo")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -171,7 +197,7 @@ def main(output: Path) -> None:
     anomalies = anomalies.cache()
     done = icechunk_spark.write(
         anomalies,
-        str(path),
+        path,
         mode="append",
         branch="anomalies",
         createBranch=True,
@@ -187,11 +213,11 @@ def main(output: Path) -> None:
     bias = candidate.option("sel", f"time={PAST[0]}:1889-12-30").load().agg(F.avg("anomaly"))
     if abs(bias.first()[0]) > 1e-4:
         sys.exit("the anomalies of the baseline should cancel out; main stays as it was")
-    Repository.open(str(path)).fast_forward("main", "anomalies")
+    Repository.open(path).fast_forward("main", "anomalies")
     print("the anomalies of the baseline cancel out: main now has two arrays")
 
     title("xarray, through the reference library, agrees")
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+    repository = icechunk.Repository.open(reference_storage(path))
     store = repository.readonly_session("main").store
     oracle = xr.open_zarr(store, consolidated=False)
     kelvin = oracle["air_temperature"].astype("float64")
@@ -209,4 +235,9 @@ def main(output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output").absolute())
+    parser = argparse.ArgumentParser(description="From a climate run to Spark and back.")
+    parser.add_argument("output", nargs="?", default="demo-output", type=Path)
+    parser.add_argument("--master", default="local[2]", help="URL of a Spark master")
+    parser.add_argument("--repository", help="URL below which the repository is made")
+    given = parser.parse_args()
+    main(given.output.absolute(), given.master, given.repository)
