@@ -276,6 +276,16 @@ class StorageContract:
         storage.put_many((key, b"") for key in keys)
         assert {info.key for info in storage.list("chunks/")} == keys
 
+    def test_list_by_the_first_letters_of_names(self, storage: Storage):
+        alphabet = "019AHZaz-_"
+        keys = {f"chunks/{a}{b}{i}" for a in alphabet for b in alphabet for i in range(3)}
+        keys |= {f"chunks/{a}" for a in "0AZ"} | {"chunk", "chunks0", "manifests/A0"}
+        storage.put_many((key, b"") for key in keys)
+        for start in [*alphabet, "00", "A0", "AZ", "zz", "A00", "b", "~"]:
+            prefix = f"chunks/{start}"
+            listed = [info.key for info in storage.list(prefix)]
+            assert sorted(listed) == sorted(k for k in keys if k.startswith(prefix)), prefix
+
     def test_list_tells_when_objects_changed(self, storage: Storage):
         write_new(storage, "a", b"")
         (info,) = storage.list()

@@ -107,6 +107,8 @@ def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorag
         # An HTTP client has the path in its URL.
         prefix="" if address.kind == "http" else address.root_prefix,
         kind=address.kind,
+        # S3's directory buckets list in no order, and refuse to start in the middle.
+        lists_in_order=address.kind in ("s3", "gs") and not address.bucket.endswith("--x-s3"),
         concurrency=options.number("concurrency", DEFAULT_CONCURRENCY),
         max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
     )
@@ -123,6 +125,8 @@ class ObjectStoreStorage:
         The root, for people.
     prefix
         What stands before every key in the bucket: empty, or a path with a slash at its end.
+    lists_in_order
+        True if the store lists keys in the order of their bytes, and from any key on.
     kind
         Kind of URL (``"s3"``, ``"gs"``, ``"az"``, ``"http"``, ``"memory"``), for hints and limits.
     concurrency
@@ -140,6 +144,7 @@ class ObjectStoreStorage:
         root_url: str,
         prefix: str,
         kind: str,
+        lists_in_order: bool = False,
         concurrency: int = DEFAULT_CONCURRENCY,
         max_gap: int = DEFAULT_MAX_GAP,
         max_retries: int = DEFAULT_RETRIES,
@@ -156,6 +161,7 @@ class ObjectStoreStorage:
         )
         self._prefix = prefix
         self._kind = kind
+        self._lists_in_order = lists_in_order
         self._max_gap = max_gap
         self._threads = WorkerThreads(concurrency)
 
@@ -380,9 +386,15 @@ class ObjectStoreStorage:
         return self._pages(folder, prefix if rest else "")
 
     def _pages(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        # obstore lists whole path segments; a prefix within one is compared here.
+        # obstore lists whole path segments. A prefix within one is compared here, and where keys
+        # come in order, the listing begins shortly before it and ends behind it: many processes
+        # can share a folder of millions of objects by prefixes.
+        offset = _shortly_before(start) if self._lists_in_order else None
         stream = obstore.list(
-            self._clients.patient, (self._prefix + folder).strip("/") or None, chunk_size=_LIST_PAGE
+            self._clients.patient,
+            (self._prefix + folder).strip("/") or None,
+            offset=None if offset is None else self._prefix + offset,
+            chunk_size=_LIST_PAGE,
         )
         while True:
             page = self._server.call("list", "", lambda: next(stream, None))
@@ -392,6 +404,19 @@ class ObjectStoreStorage:
                 info = self._info(meta)
                 if info.key.startswith(start):
                     yield info
+                elif self._lists_in_order and info.key > start:
+                    return
+
+
+def _shortly_before(start: str) -> str | None:
+    """Return a key before all that begin with a prefix, and behind nearly all that go before.
+
+    A listing begins behind its offset, so the prefix itself, which may be a key, will not do.
+    None where there is no such key that a store would take.
+    """
+    if not start or start[-1] < "!" or start[-1] > "~" or start[-1] == "0":
+        return None
+    return start[:-1] + chr(ord(start[-1]) - 1) + "zzz"
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
