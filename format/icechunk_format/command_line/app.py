@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
 
-from icechunk_format.command_line import inspect_commands, ref_commands
+from icechunk_format.command_line import inspect_commands, ref_commands, upkeep_commands
 from icechunk_format.command_line.exit_codes import exit_codes_text
 
 _EPILOG: Final = f"""\b
@@ -49,14 +50,18 @@ def options_of_all_commands(
     """
 
 
-for _command in (
+_COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     inspect_commands.log,
     inspect_commands.show,
     inspect_commands.tree,
     inspect_commands.diff,
     inspect_commands.operations,
-):
+    ref_commands.reset,
+    upkeep_commands.expire,
+    upkeep_commands.gc,
+    upkeep_commands.upgrade,
+)
+for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(ref_commands.branch_app, name="branch")
 app.add_typer(ref_commands.tag_app, name="tag")
-app.command()(ref_commands.reset)

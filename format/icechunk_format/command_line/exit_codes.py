@@ -32,7 +32,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.OK: "done",
     ExitCode.ERROR: "failed: something is not there, is damaged, or the store does not answer",
     ExitCode.USAGE: "the arguments cannot be used",
-    ExitCode.FINDINGS: "verify found errors, or something could not be deleted or imported",
+    ExitCode.FINDINGS: "verify found errors in the repository",
     ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed (scripts give --yes)",
     ExitCode.CONFLICT: "somebody else changed the same thing: nothing was changed",
     ExitCode.OUTCOME_UNKNOWN: "the store did not say whether the change landed: look before"

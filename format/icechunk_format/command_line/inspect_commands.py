@@ -56,7 +56,7 @@ def log(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the history of branches and tags as a graph, the newest first."""
+    """Show the history of branches and tags as a graph."""
     from icechunk_format.command_line import history_view
     from icechunk_format.command_line.screen import Screen, styled
 
@@ -101,7 +101,7 @@ def show(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one snapshot: metadata, size and what it changed."""
+    """Show one snapshot: what it is, holds and changed."""
     from icechunk_format.command_line import history_view, tree_view
     from icechunk_format.command_line.screen import Screen
 
@@ -139,7 +139,7 @@ def tree(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show groups and arrays: shape, type, chunks, codecs, what is stored."""
+    """Show groups and arrays with chunks, codecs and sizes."""
     from icechunk_format.command_line import tree_view
     from icechunk_format.command_line.screen import Screen
 
@@ -171,7 +171,7 @@ def diff(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what changed from one version to a later one, node by node."""
+    """Show what changed from one version to a later one."""
     from icechunk_format.command_line import history_view
     from icechunk_format.command_line.screen import Screen, styled
 
@@ -215,7 +215,7 @@ def operations(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what was done to the repository, commits and upkeep alike, the newest first."""
+    """Show what was done to the repository, newest first."""
     from icechunk_format.command_line import history_view
     from icechunk_format.command_line.screen import Screen, styled
 

@@ -79,7 +79,7 @@ def delete_branch(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a branch; shows which snapshots only it reaches."""
+    """Delete a branch."""
     opened, screen = _opened(repository, option, as_json)
     screen.require_confirmation(yes)
     tip = opened.resolve(branch=name)
@@ -103,7 +103,7 @@ def fast_forward(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a branch to another one that stands on it: publish an audited branch."""
+    """Move a branch to one that stands on it."""
     opened, screen = _opened(repository, option, as_json)
     before = opened.resolve(branch=branch)
     after = opened.fast_forward(branch, to)
@@ -146,7 +146,7 @@ def delete_tag(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a tag; its name can never be used again."""
+    """Delete a tag, whose name stays taken."""
     opened, screen = _opened(repository, option, as_json)
     screen.require_confirmation(yes)
     target = opened.resolve(tag=name)
@@ -171,7 +171,7 @@ def reset(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a branch to any version; shows which snapshots leave its history."""
+    """Move a branch to any version."""
     opened, screen = _opened(repository, option, as_json)
     screen.require_confirmation(yes)
     before, after = opened.resolve(branch=branch), resolve_name(opened, to)
