@@ -94,7 +94,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
     )
     if prepared.skipped is not None:
         return prepared.skipped
-    with raised_in_tasks():
+    options = prepared.options
+    with raised_in_tasks(f"branch {options.branch!r} of {prepared.location}"):
         if request.layout == "cells":
             plan, receipts = _write_cells(frame, schema, prepared, request)
         else:

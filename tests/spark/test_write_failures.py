@@ -7,7 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from written import (
@@ -20,7 +19,8 @@ from written import (
 )
 
 import icechunk_spark
-from icechunk_format.errors import StorageError
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError, StorageError
+from icechunk_format.repository.repository import Repository
 from icechunk_spark import planned_write
 
 pytestmark = pytest.mark.needs_reference
@@ -71,10 +71,12 @@ def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path, tmp_path, monk
 
     monkeypatch.setattr(planned_write, "plan_write", plan)
     frame = grid_frame(spark, hours(2, 2))
-    # PySpark has no class of its own for a worker that is gone.
-    with pytest.raises(Py4JJavaError, match="Python worker exited"):
+    with pytest.raises(StorageError, match="Python process of a task died") as caught:
         icechunk_spark.write(frame.mapInArrow(dies, frame.schema), path, mode="append")
     assert planned.exists()
+    (line,) = str(caught.value).splitlines()
+    assert f"branch 'main' of {path}" in line
+    assert line.endswith("The same write can be run again")
     unchanged(path)
 
 
@@ -105,6 +107,71 @@ def test_a_failed_commit_deletes_nothing(spark, path, monkeypatch):
     unchanged(path)
     icechunk_spark.write(more, path, mode="append")
     assert reference_dataset(path).sizes["time"] == 4
+
+
+def test_a_failing_first_write_leaves_no_repository(spark, tmp_path):
+    """Chunks may lie there, but nobody sees a repository; and the write can be run again."""
+    place = str(tmp_path / "new")
+    frame = grid_frame(spark, hours(0, 40))
+    # Blocks come in order, so chunks of earlier hours are stored by then.
+    broken = frame.withColumn(
+        "t2m",
+        F.expr("if(time = '2024-07-02 10:00', raise_error('sensor lost'), t2m)").cast("float"),
+    )
+    options = {"dims": DIMS, "chunks": {"time": 1}}
+    with pytest.raises(PySparkException, match="sensor lost"):
+        icechunk_spark.write(broken, place, **options)
+    left = stored_files(place)
+    assert not os.path.exists(os.path.join(place, "repo"))
+    assert not any("snapshots" in name for name in left)
+    icechunk_spark.write(frame, place, **options)
+    assert stored_files(place) > left
+    assert reference_dataset(place).sizes["time"] == 40
+
+
+def test_somebody_else_creates_the_repository_meanwhile(spark, tmp_path, monkeypatch):
+    place = str(tmp_path / "new")
+    once = planned_write._receipts
+
+    def with_a_rival(rows, task):
+        receipts = once(rows, task)
+        Repository.create(place, check_clean_root=False)
+        return receipts
+
+    monkeypatch.setattr(planned_write, "_receipts", with_a_rival)
+    frame = grid_frame(spark, hours(0, 2))
+    with pytest.raises(AlreadyExistsError, match="somebody else has created a repository"):
+        icechunk_spark.write(frame, place, dims=DIMS)
+    monkeypatch.undo()
+    assert messages(place) == ["Repository initialized"]
+    icechunk_spark.write(frame, place, dims=DIMS)
+    assert reference_dataset(place).sizes["time"] == 2
+
+
+def test_a_place_with_other_files_is_refused_before_any_job(spark, tmp_path):
+    place = tmp_path / "new"
+    place.mkdir()
+    (place / "notes.txt").write_text("not a repository")
+    never = grid_frame(spark, hours(0, 2)).selectExpr("*").withColumn("t2m", F.expr("t2m / 0"))
+    with pytest.raises(AlreadyExistsError, match=r"notes\.txt"):
+        icechunk_spark.write(never, str(place), dims=DIMS)
+    assert [found.name for found in place.iterdir()] == ["notes.txt"]
+
+
+def test_rows_that_vanish_between_the_two_passes(spark, path, tmp_path):
+    """The source gives all rows to the job for coordinates, and fewer to the one that writes."""
+    coordinates_known = tmp_path / "known"
+    frame = grid_frame(spark, hours(0, 6)).coalesce(1)
+
+    def fewer_each_time(batches):
+        for batch in batches:
+            yield batch.slice(1) if coordinates_known.exists() else batch
+        coordinates_known.touch()
+
+    changing = frame.mapInArrow(fewer_each_time, frame.schema)
+    with pytest.raises(InvalidInputError, match=r"had 72 rows .* cache\(\) or checkpoint\(\)"):
+        icechunk_spark.write(changing, path, mode="append")
+    unchanged(path)
 
 
 def test_a_repeated_task_changes_nothing(spark, path, monkeypatch):

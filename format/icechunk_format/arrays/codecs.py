@@ -133,6 +133,12 @@ class ChunkCodecs:
         """Whether the stored size follows from the shape alone: no compression anywhere."""
         return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
 
+    @property
+    def can_encode(self) -> bool:
+        """Whether chunks can be written; some formats are only read, such as GRIB messages."""
+        inner = self._elements.inner if isinstance(self._elements, Sharding) else self._elements
+        return bool(getattr(inner, "can_encode", True))
+
     def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
         """Return the chunk as an array; C order, native byte order, perhaps read-only.
 

@@ -32,6 +32,7 @@ class Grib:
 
     name = "gribberish"
     is_fixed_size = False
+    can_encode = False
 
     def __init__(self, configuration: dict[str, Any], data_type: DataType, gribberish: Any) -> None:
         self._var = configuration.get("var")

@@ -7,6 +7,9 @@ Rules of this file
    of the chunks.
 3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
    outcome is unknown, it may be data.
+4. A repository that the write brings along is created once the receipts are known to be good,
+   directly before the commit. Where somebody else was faster, the write is refused: it was
+   planned for a place without arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import numpy as np
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.repository.chunk_changes import ChunkChanges
 from icechunk_format.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -45,7 +49,9 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     Raises
     ------
     InvalidInputError
-        Two tasks wrote one chunk.
+        Two tasks wrote one chunk, or the tasks met other rows than the plan was made for.
+    AlreadyExistsError
+        The write was to create the repository, and somebody else has done so meanwhile.
     ConflictError
         Others changed the same, and the options do not say who wins; nothing was committed.
     CommitOutcomeUnknownError
@@ -54,25 +60,21 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         The repository cannot be written; nothing was committed.
     """
     options = plan.prepared.options
-    repository = Repository.open(plan.prepared.location)
-    done = find_committed(repository, options)
-    if done is not None:
-        return done
-    rows = 0
-    manifests: dict[str, list[ManifestReceipt]] = {}
-    paths = {array.path for part in plan.parts for array in part.context.arrays}
-    for receipt in receipts:
-        if plan.parts and receipt.part == 0:
-            rows += receipt.rows
-        for path, stored in receipt.manifests.items():
-            if path not in paths:
-                raise InvalidInputError(
-                    f"a receipt is about array {path}, which is not part of this write"
-                )
-            manifests.setdefault(path, []).extend(stored)
+    location = plan.prepared.location
+    repository: Repository | None = None
+    if plan.base is not None or Repository.exists(location):
+        repository = Repository.open(location)
+        done = find_committed(repository, options)
+        if done is not None:
+            return done
+    rows, manifests = _collected(plan, receipts)
+    base = plan.base
+    if base is None or repository is None:
+        repository = _new_repository(plan, manifests)
+        base = repository.resolve(branch="main")
     if branch_missing(repository, options):
-        repository.create_branch(options.branch, plan.base)
-    session = repository.writable_session(options.branch, base=plan.base)
+        repository.create_branch(options.branch, base)
+    session = repository.writable_session(options.branch, base=base)
     _change_nodes(session, plan)
     for labels in plan.labels:
         _write_labels(session, labels)
@@ -81,7 +83,7 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     if not session.has_changes:
         return WriteResult(
             branch=options.branch,
-            snapshot_id=plan.base,
+            snapshot_id=base,
             is_skipped=True,
             reason="there are no rows to write",
         )
@@ -99,6 +101,56 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         manifests=sum(len(found) for found in manifests.values()),
         commit=commit,
     )
+
+
+def _collected(
+    plan: WritePlan, receipts: Iterable[TaskReceipt]
+) -> tuple[int, dict[str, list[ManifestReceipt]]]:
+    """Return how many rows were written, and the manifests by the path of their array."""
+    rows_of_part = dict.fromkeys((part.number for part in plan.parts), 0)
+    manifests: dict[str, list[ManifestReceipt]] = {}
+    paths = {array.path for part in plan.parts for array in part.context.arrays}
+    for receipt in receipts:
+        if receipt.part not in rows_of_part or not paths.issuperset(receipt.manifests):
+            raise InvalidInputError(
+                f"a receipt is about part {receipt.part} with the arrays "
+                f"{', '.join(receipt.manifests)}, which this write does not have; hand over the "
+                "receipts of one plan"
+            )
+        rows_of_part[receipt.part] += receipt.rows
+        for path, stored in receipt.manifests.items():
+            manifests.setdefault(path, []).extend(stored)
+    for part in plan.parts:
+        found = rows_of_part[part.number]
+        # Rows of other parts were made distinct first, so nobody knows how many there should be.
+        if plan.row_count is not None and not part.is_distinct and found != plan.row_count:
+            raise InvalidInputError(
+                f"the DataFrame had {plan.row_count:,} rows when its coordinates were read, and "
+                f"{found:,} when they were written: its source changed in between, or is not "
+                "deterministic. Nothing was committed; cache() or checkpoint() the DataFrame, or "
+                "store it first, and write again",
+                expected=plan.row_count,
+                found=found,
+            )
+    return rows_of_part.get(0, 0), manifests
+
+
+def _new_repository(plan: WritePlan, manifests: dict[str, list[ManifestReceipt]]) -> Repository:
+    """Create the repository of a write that found none."""
+    # The session checks this, too, but then the repository is there.
+    for array in plan.created:
+        ChunkChanges(len(array.metadata.shape)).add_receipts(manifests.get(array.path, []))
+    location = plan.prepared.location
+    try:
+        return Repository.create(
+            location, spec_version=plan.prepared.options.spec_version, check_clean_root=False
+        )
+    except AlreadyExistsError as error:
+        raise AlreadyExistsError(
+            f"somebody else has created a repository at {location} while this write, which found "
+            "none, was under way; nothing was committed, and the same write can be run again",
+            **error.facts,
+        ) from None
 
 
 def _message(plan: WritePlan, rows: int) -> str:

@@ -166,7 +166,7 @@ class _LayoutTask:
             rows = table.filter(pc.equal(names, name)).combine_chunks()
             coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
             found = (
-                [references(target, coords, rows)]
+                [references(target, coords, rows, self._context.chunk_source.containers)]
                 if "kind" in rows.column_names
                 else self._chunks(target, coords, rows)
             )

@@ -36,7 +36,7 @@ from icechunk_format.dataset.write_layout_rows import (
     write_layout_batches,
     write_layout_table,
 )
-from icechunk_format.dataset.write_plan import WritePart, WritePlan, new_node_id, with_repository
+from icechunk_format.dataset.write_plan import WritePart, WritePlan, new_node_id
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
         An array is described badly, or there is none.
     UnsupportedError
         A data type or codec is not known here.
-    AlreadyExistsError
-        Something else is at the place of a new repository.
     """
     created, resized, targets = _targets(prepared)
     if not targets:
@@ -106,7 +104,7 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
         context=context,
         input_schema=pa.schema(fields),
     )
-    plan = WritePlan(
+    return WritePlan(
         prepared=prepared,
         parts=(part,),
         base=prepared.base,
@@ -114,7 +112,6 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
         resized=tuple(resized),
         array_table=table,
     )
-    return plan if plan.base is not None else with_repository(plan)
 
 
 def _targets(

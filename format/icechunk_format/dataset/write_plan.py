@@ -10,15 +10,15 @@ Steps
 Rules of this file
 ------------------
 1. The plan can be pickled. It holds distinct coordinates, never rows or chunks.
-2. Last of all, when nothing can be refused any more, a repository is created where there is none:
-   tasks need a place to write to.
+2. Nothing is created here. Tasks store chunks and manifests where a repository will be; where
+   there is none yet, the commit makes it.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,6 @@ from icechunk_format.dataset.write_dimensions import DimensionPlaces
 from icechunk_format.dataset.write_grid import common_axes, group_arrays, number_units
 from icechunk_format.dataset.write_prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.spec.ids import SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,9 @@ class WritePlan:
     dimension_tables
         By dimension: ``value``, ``index``, and ``unit_k`` and ``block_k`` for each part ``k``.
     base
-        The version that the write starts from.
+        The version that the write starts from; None where the commit creates the repository.
+    row_count
+        Rows that the coordinates were found in, which tasks have to find again.
     created
         Arrays that are new.
     resized
@@ -114,7 +116,8 @@ class WritePlan:
     prepared: PreparedWrite
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    base: Any = None
+    base: SnapshotId | None = None
+    row_count: int | None = None
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
     labels: tuple[LabelChunks, ...] = ()
@@ -142,24 +145,8 @@ def plan_write(
     InvalidInputError
         Coordinates are NULL, NaN or nearly those that are there; rows cover too little of the
         grid; cells stay empty for which there is no missing value.
-    AlreadyExistsError
-        Something else is at the place of a new repository.
     """
-    plan = _Planner(prepared, coordinates, row_count).plan()
-    return plan if plan.base is not None else with_repository(plan)
-
-
-def with_repository(plan: WritePlan) -> WritePlan:
-    """Create the repository of a plan that has none.
-
-    Raises
-    ------
-    AlreadyExistsError
-        Something is at its place.
-    """
-    options = plan.prepared.options
-    repository = Repository.create(plan.prepared.location, spec_version=options.spec_version)
-    return replace(plan, base=repository.resolve(branch="main"))
+    return _Planner(prepared, coordinates, row_count).plan()
 
 
 def new_node_id() -> NodeId:
@@ -211,6 +198,7 @@ class _Planner:
             parts=tuple(part for part, _ in parts),
             dimension_tables=self._tables(parts),
             base=prepared.base,
+            row_count=self._rows,
             created=tuple(a for a in arrays.values() if a.old_shape is None),
             resized=self._resized(),
             labels=tuple(labels),

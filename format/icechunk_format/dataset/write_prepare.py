@@ -21,12 +21,18 @@ from icechunk_format.dataset.write_arrays import NewArray
 from icechunk_format.dataset.write_columns import find_dims, source_columns
 from icechunk_format.dataset.write_layout_columns import check_layout_columns
 from icechunk_format.dataset.write_result import WriteResult, find_committed
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.create import check_new_root
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
-from icechunk_format.storage.location import Location
+from icechunk_format.storage.location import Location, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,7 +159,8 @@ def prepare_write(
     Raises
     ------
     AlreadyExistsError
-        ``mode=errorifexists``, and the group has arrays.
+        ``mode=errorifexists``, and the group has arrays; or there is no repository, but something
+        else at its place.
     NotFoundError
         The branch does not exist.
     InvalidInputError
@@ -164,6 +171,7 @@ def prepare_write(
     place = Location(location) if isinstance(location, str) else location
     repository = Repository.open(place) if Repository.exists(place) else None
     if repository is None:
+        _check_new(place, options)
         found = PreparedWrite(
             location=place,
             options=options,
@@ -209,6 +217,18 @@ def prepare_write(
         found = _with(found, replaced=arrays)
         arrays = {}
     return _prepare_cells(_with(found, kept=arrays), schema)
+
+
+def _check_new(place: Location, options: WriteOptions) -> None:
+    """Make sure that the commit will be able to create the repository."""
+    check_new_root(open_storage(place))
+    if options.branch != "main" and not options.create_branch:
+        raise NotFoundError(
+            f"there is no repository at {place}, so there is no branch {options.branch!r} either; "
+            "write to main first, or set createBranch=true to make the branch with the repository",
+            kind="branch",
+            name=options.branch,
+        )
 
 
 def _with(prepared: PreparedWrite, **changes: Any) -> PreparedWrite:
@@ -345,6 +365,13 @@ def _check_existing(
     variable: Variable, column: SourceColumn, dims: Sequence[str], options: WriteOptions
 ) -> None:
     name = column.name
+    if not variable.codecs.can_encode:
+        raise UnsupportedError(
+            f"array {variable.path} stores its chunks in a format that is only read "
+            f"({_codec_names(variable)}), so nothing can be written into it; leave the column "
+            f"{name!r} out, or write it under another name",
+            variable=name,
+        )
     if name in dims:
         return
     absent = [dim for dim in variable.dims if dim not in dims]
@@ -371,6 +398,11 @@ def _check_existing(
                 f"leave chunks={dim}={size} out, or write with mode=overwrite",
                 variable=name,
             )
+
+
+def _codec_names(variable: Variable) -> str:
+    codecs = variable.metadata.raw["codecs"]
+    return ", ".join(str(c.get("name") if isinstance(c, dict) else c) for c in codecs)
 
 
 def _check_names(

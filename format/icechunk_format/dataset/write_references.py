@@ -6,11 +6,14 @@ Rules of this file
    however many rows share it.
 2. References to the repository's own objects are refused: they mean nothing in another repository,
    and in this one they exist already.
+3. What no reader would fetch is not written: malformed URLs, ``.`` and ``..`` segments, and, where
+   the configuration of the repository has virtual chunk containers, places outside of them (the
+   reference library refuses those as well). Schemes are stored in lower case, the rest as given.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,33 +21,66 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.write_layout_columns import check_places
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.virtual_url import MalformedUrlError, parse_url, shown
 from icechunk_format.spec.chunk_refs import ChunkRefs
 from icechunk_format.spec.ref_columns import inline_refs, virtual_refs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.write_context import ArrayTarget
+    from icechunk_format.spec.config import VirtualChunkContainer
+
+_NAMED: Final = "vcc://"
+_SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
+# A host or bucket without user or port, and a path of names that begin with no dot.
+_PLAIN: Final = (
+    r"^([A-Za-z][A-Za-z0-9+-]*://[A-Za-z0-9][A-Za-z0-9._-]*|file://)"
+    r"(/[A-Za-z0-9_=+,~-][A-Za-z0-9._=+,~-]*)+$"
+)
 
 
-def references(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
+def references(
+    target: ArrayTarget,
+    coords: NDArray[np.int64],
+    rows: pa.Table,
+    containers: Sequence[VirtualChunkContainer] = (),
+) -> ChunkRefs:
     """Return references of one array as the rows describe them.
+
+    Parameters
+    ----------
+    target
+        The array.
+    coords
+        Integers, shape (n, ndim): places in its chunk grid.
+    rows
+        n rows of the layout ``refs``.
+    containers
+        The virtual chunk containers of the repository; with none, locations may lie anywhere.
 
     Raises
     ------
     InvalidInputError
-        A row lacks what its kind needs, is of another kind, or names a place outside of the grid.
+        A row lacks what its kind needs, is of another kind, or names a place outside of the grid
+        or of the containers.
     """
     check_places(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []
     known = 0
-    for kind, make in (("virtual", _virtual), ("inline", _inline)):
+    for kind in ("virtual", "inline"):
         is_kind = pc.fill_null(pc.equal(kinds, kind), False)
         places = np.flatnonzero(np.asarray(is_kind.to_numpy(zero_copy_only=False)))
         if len(places):
             known += len(places)
-            parts.append(make(target, coords[places], rows.take(pa.array(places))))
+            own, at = rows.take(pa.array(places)), coords[places]
+            if kind == "virtual":
+                parts.append(_virtual(target, at, own, containers))
+            else:
+                parts.append(_inline(target, at, own))
     if known < rows.num_rows:
         others = sorted({str(k) for k in pc.unique(kinds).to_pylist()} - {"virtual", "inline"})
         raise InvalidInputError(
@@ -57,18 +93,14 @@ def references(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -
     return joined_refs(target, parts)
 
 
-def _virtual(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
+def _virtual(
+    target: ArrayTarget,
+    coords: NDArray[np.int64],
+    rows: pa.Table,
+    containers: Sequence[VirtualChunkContainer],
+) -> ChunkRefs:
     location = _column(rows, "location", target).dictionary_encode()
-    known = location.dictionary.to_pylist()
-    for text in known:
-        scheme, separator, rest = text.partition("://")
-        if not separator or not scheme or not rest:
-            raise InvalidInputError(
-                f"a virtual chunk of array {target.name!r} has the location {text!r}; an absolute "
-                "URL is needed, like s3://bucket/file.nc or file:///data/file.nc",
-                variable=target.name,
-                location=text,
-            )
+    known = _checked_locations(target, location.dictionary, containers).to_pylist()
     etags = rows.column("etag") if "etag" in rows.column_names else None
     modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
     seconds = None
@@ -84,6 +116,58 @@ def _virtual(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> 
         location_of_row=location.indices.to_numpy(zero_copy_only=False),
         etags=etags.to_pylist() if etags is not None and has_etag else None,
         last_modified=seconds,
+    )
+
+
+def _checked_locations(
+    target: ArrayTarget, locations: pa.Array, containers: Sequence[VirtualChunkContainer]
+) -> pa.Array:
+    """Return distinct locations with the scheme in lower case; refuses what cannot be read."""
+    # Text that is plainly a URL is not taken apart one by one: there may be millions of files.
+    plain = pc.match_substring_regex(locations, _PLAIN)
+    for text in locations.filter(pc.invert(plain)).to_pylist():
+        try:
+            parse_url(text)
+        except MalformedUrlError as error:
+            raise InvalidInputError(
+                f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which "
+                f"no reader would fetch: {error}; an absolute URL is needed, like "
+                "s3://bucket/file.nc or file:///data/file.nc",
+                variable=target.name,
+                location=shown(text),
+            ) from None
+    parts = pc.extract_regex(locations, _SCHEME)
+    scheme = pc.ascii_lower(parts.field("scheme"))
+    lowered = pc.binary_join_element_wise(scheme, parts.field("rest"), "")
+    _check_containers(target, lowered, containers)
+    return lowered
+
+
+def _check_containers(
+    target: ArrayTarget, locations: pa.Array, containers: Sequence[VirtualChunkContainer]
+) -> None:
+    """Refuse locations outside of the containers, and containers that are not there."""
+    # Containers whose prefix does not end with "/" are ignored by every reader.
+    usable = [container for container in containers if container.url_prefix.endswith("/")]
+    is_named = pc.starts_with(locations, _NAMED)
+    covered = pa.repeat(not usable, len(locations))
+    if not usable:
+        covered = pc.invert(is_named)
+    for container in usable:
+        covered = pc.or_(covered, pc.starts_with(locations, container.url_prefix))
+        if container.name is not None:
+            covered = pc.or_(covered, pc.starts_with(locations, f"{_NAMED}{container.name}/"))
+    if pc.all(covered).as_py():
+        return
+    text = locations.filter(pc.invert(covered))[0].as_py()
+    known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
+    raise InvalidInputError(
+        f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which is "
+        "below no virtual chunk container of the repository; containers are: "
+        f"{', '.join(map(shown, known)) or 'none'}. Add one to its configuration, or correct the "
+        "location",
+        variable=target.name,
+        location=shown(text),
     )
 
 

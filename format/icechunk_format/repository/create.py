@@ -27,7 +27,13 @@ from icechunk_format.spec import repo_info, snapshot, transaction_log, v1_refs
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icechunk_format.spec.metadata_items import MetadataItems
-from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
+from icechunk_format.spec.object_keys import (
+    CHUNKS,
+    MANIFESTS,
+    REPO,
+    snapshot_key,
+    transaction_log_key,
+)
 from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_updates import RepoInitializedUpdate, RepoStatus, Update
 from icechunk_format.spec.snapshot import ManifestFiles, Snapshot
@@ -44,7 +50,9 @@ RESERVED_METADATA: Final = "__icechunk"
 _ATTEMPTS: Final = 5
 
 
-def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
+def create_repository(
+    storage: Storage, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
+) -> None:
     """Write an empty repository with the branch ``main``.
 
     Parameters
@@ -53,6 +61,9 @@ def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
         An empty place.
     spec_version
         2, or 1 for readers that know nothing newer.
+    check_clean_root
+        Whether to make sure that the place is empty. A write that brings its repository along
+        has asked ``check_new_root`` before its tasks stored their chunks there.
 
     Raises
     ------
@@ -72,7 +83,10 @@ def create_repository(storage: Storage, *, spec_version: int = SPEC_V2) -> None:
             found=spec_version,
             allowed=(SPEC_V1, SPEC_V2),
         )
-    _check_empty(storage)
+    if check_clean_root:
+        _check_empty(storage)
+    elif has_repository(storage):
+        raise _already_exists(storage)
     now = now_in_microseconds()
     # The ref of version 1 holds nothing but the id, so a random one tells rival creators apart.
     first = INITIAL_SNAPSHOT_ID if spec_version == SPEC_V2 else _random_snapshot_id()
@@ -169,6 +183,29 @@ def _check_empty(storage: Storage) -> None:
             "there; a new repository needs an empty place",
             found=tuple(found),
         )
+
+
+def check_new_root(storage: Storage) -> None:
+    """Make sure that a write may begin where its repository is created by the commit.
+
+    Chunks and manifests are no obstacle: a write that failed before its commit has left them, and
+    they are garbage. So are the two files of a creation that was cut short.
+
+    Raises
+    ------
+    AlreadyExistsError
+        A repository or anything else is there.
+    """
+    if has_repository(storage):
+        raise _already_exists(storage)
+    first = (snapshot_key(INITIAL_SNAPSHOT_ID), transaction_log_key(INITIAL_SNAPSHOT_ID))
+    for info in storage.list(""):
+        if not info.key.startswith((CHUNKS, MANIFESTS)) and info.key not in first:
+            raise AlreadyExistsError(
+                f"{storage.root_url} is not empty: {info.key} is there, which is nothing that a "
+                "failed first write leaves behind; a new repository needs an empty place",
+                found=(info.key,),
+            )
 
 
 def _already_exists(storage: Storage) -> AlreadyExistsError:

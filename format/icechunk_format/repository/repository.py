@@ -100,7 +100,13 @@ class Repository(RepositoryChanges):
         raise no_repository(place)
 
     @classmethod
-    def create(cls, location: Location | str, *, spec_version: int = SPEC_V2) -> Repository:
+    def create(
+        cls,
+        location: Location | str,
+        *,
+        spec_version: int = SPEC_V2,
+        check_clean_root: bool = True,
+    ) -> Repository:
         """Create an empty repository and open it; see ``create_repository`` for what it raises.
 
         Parameters
@@ -109,9 +115,13 @@ class Repository(RepositoryChanges):
             An empty place.
         spec_version
             2, or 1 for readers that know nothing newer.
+        check_clean_root
+            Whether to make sure that the place is empty.
         """
         place = Location(location) if isinstance(location, str) else location
-        create_repository(open_storage(place), spec_version=spec_version)
+        create_repository(
+            open_storage(place), spec_version=spec_version, check_clean_root=check_clean_root
+        )
         return cls(place, spec_version=spec_version)
 
     @staticmethod
