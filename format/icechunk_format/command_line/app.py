@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from icechunk_format.command_line import inspect_commands, ref_commands, upkeep_commands
+from icechunk_format.command_line.documents import keys_text
 from icechunk_format.command_line.exit_codes import exit_codes_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _EPILOG: Final = f"""\b
 Exit codes:
@@ -50,18 +53,47 @@ def options_of_all_commands(
     """
 
 
-_COMMANDS: Final[tuple[Callable[..., None], ...]] = (
-    inspect_commands.log,
-    inspect_commands.show,
-    inspect_commands.tree,
-    inspect_commands.diff,
-    inspect_commands.operations,
-    ref_commands.reset,
-    upkeep_commands.expire,
-    upkeep_commands.gc,
-    upkeep_commands.upgrade,
-)
-for _command in _COMMANDS:
-    app.command()(_command)
-app.add_typer(ref_commands.branch_app, name="branch")
-app.add_typer(ref_commands.tag_app, name="tag")
+def _sub_app(name: str, about: str) -> typer.Typer:
+    made = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=about)
+    app.add_typer(made, name=name)
+    return made
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "log": inspect_commands.log,
+    "show": inspect_commands.show,
+    "tree": inspect_commands.tree,
+    "diff": inspect_commands.diff,
+    "operations": inspect_commands.operations,
+    "branch list": ref_commands.list_branches,
+    "branch create": ref_commands.create_branch,
+    "branch delete": ref_commands.delete_branch,
+    "branch fast-forward": ref_commands.fast_forward,
+    "tag list": ref_commands.list_tags,
+    "tag create": ref_commands.create_tag,
+    "tag delete": ref_commands.delete_tag,
+    "reset": ref_commands.reset,
+    "expire": upkeep_commands.expire,
+    "gc": upkeep_commands.gc,
+    "upgrade": upkeep_commands.upgrade,
+}
+"""Every command, by the words that call it."""
+
+_APPS: Final = {
+    "": app,
+    "branch": _sub_app("branch", "List, create, move and delete branches."),
+    "tag": _sub_app("tag", "List, create and delete tags."),
+}
+for _words, _command in COMMANDS.items():
+    _group, _, _name = _words.rpartition(" ")
+    # The control character keeps the parser from joining the lines.
+    _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_command)
+
+
+def commands_markdown() -> str:
+    """Return the README's list of commands."""
+    lines = ["| command | what it does |", "|---|---|"]
+    for words, command in COMMANDS.items():
+        about = (command.__doc__ or "").partition("\n")[0]
+        lines.append(f"| `{words}` | {about} |")
+    return "\n".join(lines) + "\n"

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import SnapshotInfo
 
-branch_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="List, create, move and delete branches."
-)
-tag_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="List, create and delete tags."
-)
-
 _NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the branch or tag.", show_default=False)
 ]
@@ -45,7 +38,6 @@ _ToArgument = Annotated[
 ]
 
 
-@branch_app.command("list")
 def list_branches(
     repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
@@ -56,7 +48,6 @@ def list_branches(
     _show_refs(screen, branches)
 
 
-@branch_app.command("create")
 def create_branch(
     repository: RepositoryArgument,
     name: _NameArgument,
@@ -71,7 +62,6 @@ def create_branch(
     _created(screen, opened, "branch", name, snapshot_id)
 
 
-@branch_app.command("delete")
 def delete_branch(
     repository: RepositoryArgument,
     name: _NameArgument,
@@ -92,7 +82,6 @@ def delete_branch(
     _deleted(screen, opened, "branch", name, tip)
 
 
-@branch_app.command("fast-forward")
 def fast_forward(
     repository: RepositoryArgument,
     branch: _BranchArgument,
@@ -110,7 +99,6 @@ def fast_forward(
     _moved(screen, opened, branch, before, after)
 
 
-@tag_app.command("list")
 def list_tags(
     repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
@@ -123,7 +111,6 @@ def list_tags(
         screen.line("deleted, never to be used again: " + ", ".join(safe(n) for n in deleted))
 
 
-@tag_app.command("create")
 def create_tag(
     repository: RepositoryArgument,
     name: _NameArgument,
@@ -138,7 +125,6 @@ def create_tag(
     _created(screen, opened, "tag", name, snapshot_id)
 
 
-@tag_app.command("delete")
 def delete_tag(
     repository: RepositoryArgument,
     name: _NameArgument,

@@ -11,6 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -121,7 +122,8 @@ class Screen:
         Everything beyond ASCII is escaped, so no text of a repository acts on a terminal.
         """
         if self.as_json:
-            sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+            text = json.dumps(_finite(document), indent=2, ensure_ascii=True, allow_nan=False)
+            sys.stdout.write(text + "\n")
 
     @contextmanager
     def working(self, doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -159,6 +161,17 @@ class Screen:
         if not typer.confirm(question, default=False, err=True):
             self.aside("not confirmed; nothing was changed")
             raise typer.Exit(ExitCode.NOT_CONFIRMED)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with words for the numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
 
 
 class _Console(Console):

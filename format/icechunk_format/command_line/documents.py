@@ -1,0 +1,221 @@
+"""The keys of what ``--json`` prints, declared once: ``--help`` and the README have them from here.
+
+A key that a script may use is never renamed; new ones may come. Times are ISO 8601 in UTC with
+microseconds, sizes are bytes, ids are the text that all Icechunk tools show. What is not known is
+null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Keys = dict[str, "str | tuple[str, Keys]"]
+"""Key to what it means; for lists and objects also the keys in them."""
+
+_REPOSITORY: Final[Keys] = {"repository": "path or URL, without credentials"}
+_DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}
+_VERSION: Final[Keys] = {
+    "snapshot_id": "id",
+    "parent_id": "id of the snapshot before it; null for the first of a history",
+    "committed_at": "time by the clock of the writer",
+    "message": "commit message",
+    "metadata": "properties, an object of any shape",
+    "branches": "names of branches whose newest snapshot it is",
+    "tags": "names of tags that point to it",
+    "pruned_ancestors": "number of expired snapshots whose changes are counted with its own",
+}
+_COUNTS: Final[Keys] = {
+    "new_groups": "number",
+    "new_arrays": "number",
+    "deleted_groups": "number",
+    "deleted_arrays": "number",
+    "updated_groups": "number of groups whose metadata changed",
+    "updated_arrays": "number of arrays whose metadata changed",
+    "moved_nodes": "number",
+    "chunks": "number of chunks written or deleted",
+    "arrays_with_chunks": "number of arrays that these belong to",
+}
+_CHANGE: Final[Keys] = {
+    "path": "node; null where change is 'unknown'",
+    "node_type": "'array' or 'group'",
+    "change": "'added', 'removed', 'updated' (metadata), 'moved', 'chunks', or 'unknown': the"
+    " record of a snapshot is gone",
+    "moved_from": "path before a move",
+    "chunk_count": "chunks written or deleted, where change is 'chunks'",
+    "snapshot_id": "snapshot without a record, where change is 'unknown'",
+}
+_STORED: Final[Keys] = {
+    "total_chunks": "chunks of the grids, stored or not",
+    "missing_chunks": "chunks that read as fill value (left out with --no-sizes, like the next)",
+    "stored_bytes": "bytes in the repository",
+    "stored_chunks": "chunks that exist",
+    "virtual_bytes": "bytes elsewhere",
+    "virtual_chunks": "chunks that lie elsewhere",
+}
+_NODE: Final[Keys] = {
+    "type": "'group' or 'array', which decides about the other keys",
+    "path": "path",
+    "name": "last part of it",
+    "array_count": "of a group: arrays directly in it",
+    "group_count": "of a group: groups directly in it",
+    "attributes": "user attributes, an object of any shape",
+    "problem": "why its metadata cannot be read here; null where they can",
+    "group": "of an array: the group that it is in; so with all that follow",
+    "dims": "names of dimensions",
+    "shape": "elements along each dimension",
+    "chunks": "elements of a chunk along each dimension; null where chunks differ in size",
+    "shards": "elements of a shard along each dimension; null without sharding",
+    "dtype": "data type in the words of Zarr",
+    "codecs": "list of codecs as in Zarr metadata",
+    "fill_value": "what missing chunks hold",
+    "units": "attribute",
+    "standard_name": "attribute",
+    "long_name": "attribute",
+    "is_coordinate": "whether it labels a dimension or is named as a coordinate",
+    "manifest_count": "number of manifests that list its chunks",
+    **_STORED,
+}
+_REF: Final[Keys] = {
+    "name": "name",
+    "snapshot_id": "id",
+    "committed_at": "when that snapshot was committed",
+    "message": "its message",
+}
+_BRANCH: Final[Keys] = {**_REPOSITORY, "branch": "name", "snapshot_id": "where it is or was"}
+_TAG: Final[Keys] = {**_REPOSITORY, "tag": "name", "snapshot_id": "where it is or was"}
+_MOVED: Final[Keys] = {
+    **_REPOSITORY,
+    "branch": "name",
+    "previous_snapshot_id": "where it was",
+    "snapshot_id": "where it is",
+}
+
+DOCUMENTS: Final[dict[str, Keys]] = {
+    "log": {
+        **_REPOSITORY,
+        "snapshots": (
+            "list, newest first",
+            {**_VERSION, "changes": ("how much it changed; null without a record", _COUNTS)},
+        ),
+        "truncated": "whether there are older ones",
+    },
+    "show": {
+        **_REPOSITORY,
+        **_VERSION,
+        "group_count": "number of groups, the root among them",
+        "array_count": "number of arrays",
+        "manifest_count": "number of manifest files",
+        "manifest_bytes": "their size",
+        "chunk_references": "references in them",
+        "changes": ("list by path; null where the snapshot before it is gone", _CHANGE),
+        **_STORED,
+    },
+    "tree": {
+        **_REPOSITORY,
+        "snapshot_id": "the version",
+        "group": "path of the group that was asked for",
+        "nodes": ("list by path", _NODE),
+    },
+    "diff": {
+        **_REPOSITORY,
+        "from_snapshot_id": "the older version",
+        "to_snapshot_id": "the newer version",
+        "changes": ("list by path", _CHANGE),
+    },
+    "operations": {
+        **_REPOSITORY,
+        "operations": (
+            "list, newest first",
+            {
+                "at": "time by the clock of the writer",
+                "kind": "'new_commit', 'branch_created', 'gc_ran', ...",
+                "branch": "branch that it changed",
+                "tag": "tag that it changed",
+                "snapshot_id": "snapshot that it added",
+                "previous_snapshot_id": "where the branch or tag was",
+                "backup_path": "copy of the repository file just after it",
+                "details": "all that is recorded of it, an object of any shape",
+            },
+        ),
+        "truncated": "whether there are older ones",
+    },
+    "branch list": {**_REPOSITORY, "branches": ("list by name", _REF)},
+    "branch create": _BRANCH,
+    "branch delete": _BRANCH,
+    "branch fast-forward": _MOVED,
+    "tag list": {
+        **_REPOSITORY,
+        "tags": ("list by name", _REF),
+        "deleted_tags": "names of deleted tags",
+    },
+    "tag create": _TAG,
+    "tag delete": _TAG,
+    "reset": _MOVED,
+    "expire": {
+        **_REPOSITORY,
+        "released_snapshots": "ids that left every history",
+        "edited_snapshots": "ids of snapshots that got another parent",
+        "deleted_branches": "names",
+        "deleted_tags": "names",
+        **_DRY_RUN,
+    },
+    "gc": {
+        **_REPOSITORY,
+        "bytes_deleted": "bytes",
+        "snapshots_deleted": "number",
+        "transaction_logs_deleted": "number",
+        "manifests_deleted": "number",
+        "chunks_deleted": "number",
+        "overwritten_deleted": "number of old copies of the repository file",
+        "objects_failed_to_delete": "number; the exit code is 1 where there are any",
+        "throttled_requests": "requests that the store asked to slow down for",
+        "delete_errors": "reasons, at most 10",
+        "skipped_phases": "kinds that were not looked at because of failures",
+        **_DRY_RUN,
+    },
+    "upgrade": {
+        **_REPOSITORY,
+        **_DRY_RUN,
+        "was_needed": "whether something was to do",
+        "was_half_done": "whether an interrupted upgrade was finished",
+        "snapshots": "number",
+        "branches": "number",
+        "tags": "number",
+        "deleted_tags": "number",
+        "files_deleted": "keys of files of version 1",
+    },
+}
+"""Command to the keys of its document."""
+
+
+def keys_text(command: str) -> str:
+    """Return the list of keys for the ``--help`` of a command."""
+    lines = _key_lines(DOCUMENTS[command], "  ")
+    return "\n".join(["The document that --json prints:", *lines])
+
+
+def _key_lines(keys: Keys, indent: str) -> Iterator[str]:
+    for key, meaning in keys.items():
+        about, inner = (meaning, None) if isinstance(meaning, str) else meaning
+        yield f"{indent}{key}: {about}"
+        if inner is not None:
+            yield from _key_lines(inner, indent + "  ")
+
+
+def documents_markdown() -> str:
+    """Return the README's table of commands and the keys of their documents."""
+    lines = ["| command | keys of its JSON document |", "|---|---|"]
+    for command, keys in DOCUMENTS.items():
+        lines.append(f"| `{command}` | {', '.join(_short(keys))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(keys: Keys) -> Iterator[str]:
+    for key, meaning in keys.items():
+        if isinstance(meaning, str):
+            yield f"`{key}`"
+        else:
+            yield f"`{key}` ({', '.join(meaning[1])})"
