@@ -70,7 +70,7 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     rows, manifests = _collected(plan, receipts)
     base = plan.base
     if base is None or repository is None:
-        repository = _new_repository(plan, manifests)
+        repository = _new_repository(plan)
         base = repository.resolve(branch="main")
     if branch_missing(repository, options):
         repository.create_branch(options.branch, base)
@@ -120,26 +120,26 @@ def _collected(
         rows_of_part[receipt.part] += receipt.rows
         for path, stored in receipt.manifests.items():
             manifests.setdefault(path, []).extend(stored)
+    # The session checks this, too, but by then a new repository is there.
+    for path, found in manifests.items():
+        ChunkChanges(len(found[0].extents)).add_receipts(found)
     for part in plan.parts:
-        found = rows_of_part[part.number]
+        count = rows_of_part[part.number]
         # Rows of other parts were made distinct first, so nobody knows how many there should be.
-        if plan.row_count is not None and not part.is_distinct and found != plan.row_count:
+        if plan.row_count is not None and not part.is_distinct and count != plan.row_count:
             raise InvalidInputError(
                 f"the DataFrame had {plan.row_count:,} rows when its coordinates were read, and "
-                f"{found:,} when they were written: its source changed in between, or is not "
+                f"{count:,} when they were written: its source changed in between, or is not "
                 "deterministic. Nothing was committed; cache() or checkpoint() the DataFrame, or "
                 "store it first, and write again",
                 expected=plan.row_count,
-                found=found,
+                found=count,
             )
     return rows_of_part.get(0, 0), manifests
 
 
-def _new_repository(plan: WritePlan, manifests: dict[str, list[ManifestReceipt]]) -> Repository:
+def _new_repository(plan: WritePlan) -> Repository:
     """Create the repository of a write that found none."""
-    # The session checks this, too, but then the repository is there.
-    for array in plan.created:
-        ChunkChanges(len(array.metadata.shape)).add_receipts(manifests.get(array.path, []))
     location = plan.prepared.location
     try:
         return Repository.create(
