@@ -8,6 +8,7 @@ from __future__ import annotations
 from icechunk_format.maintenance.collect import collect_garbage
 from icechunk_format.maintenance.collect_result import CollectResult
 from icechunk_format.maintenance.expire import expire_snapshots
+from icechunk_format.maintenance.verify_repository import verify
 from icechunk_format.repository.expire import ExpireResult
 
-__all__ = ["CollectResult", "ExpireResult", "collect_garbage", "expire_snapshots"]
+__all__ = ["CollectResult", "ExpireResult", "collect_garbage", "expire_snapshots", "verify"]

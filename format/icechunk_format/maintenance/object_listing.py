@@ -1,0 +1,139 @@
+"""Objects with ids as names, listed with their sizes and looked up by the million.
+
+Whether each of a million chunks is there is answered by one listing of their prefix, not by a
+million requests. The listing is kept as sorted columns, 21 bytes for each object, and ids are
+found by binary search for all of them at once.
+
+Rules of this file
+------------------
+1. Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
+2. An id is compared by its first eight bytes as a number, then by the other four. Ids are random,
+   so that the second comparison nearly always decides at once, but nothing depends on it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icechunk_format.spec.ids import ObjectId, decode_many
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.storage.protocol import Storage
+
+_PAGE = 50_000
+_HIGH = 8
+
+
+class ListedPage(NamedTuple):
+    """Part of a listing.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12).
+    sizes
+        int64, shape (n,): bytes of the objects.
+    foreign
+        Objects whose names are no ids.
+    """
+
+    ids: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    foreign: int
+
+
+def list_ids(storage: Storage, prefix: str, starts_with: str = "") -> Iterator[ListedPage]:
+    """Yield the objects directly below a prefix such as ``chunks/``, some 50,000 at a time.
+
+    Parameters
+    ----------
+    storage
+        The repository.
+    prefix
+        The folder, with its slash.
+    starts_with
+        Only names that begin so.
+    """
+    found = iter(storage.list(prefix + starts_with))
+    while page := [(info.key, info.size) for info in islice(found, _PAGE)]:
+        raw, is_id = decode_many([key[len(prefix) :] for key, _ in page], ObjectId.SIZE)
+        sizes = np.fromiter((size for _, size in page), dtype=np.int64, count=len(page))
+        yield ListedPage(ids=raw[is_id], sizes=sizes[is_id], foreign=int((~is_id).sum()))
+
+
+class ObjectListing:
+    """All objects below a prefix.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12), in any order.
+    sizes
+        int64, shape (n,).
+    foreign
+        Objects below the prefix whose names are no ids.
+    """
+
+    def __init__(self, ids: NDArray[np.uint8], sizes: NDArray[np.int64], foreign: int = 0) -> None:
+        high, low = _keys(ids)
+        order = np.lexsort((low, high))
+        self._high, self._low = high[order], low[order]
+        self.sizes = sizes[order]
+        self.is_used = np.zeros(len(order), dtype=np.bool_)
+        self.foreign = foreign
+
+    @classmethod
+    def of(cls, storage: Storage, prefix: str) -> ObjectListing:
+        """List a prefix."""
+        pages = list(list_ids(storage, prefix))
+        ids = np.concatenate([np.zeros((0, ObjectId.SIZE), np.uint8), *(p.ids for p in pages)])
+        sizes = np.concatenate([np.zeros(0, np.int64), *(p.sizes for p in pages)])
+        return cls(ids, sizes, sum(page.foreign for page in pages))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the row of each id, -1 where it is not listed: int64, shape (m,)."""
+        found = np.full(len(ids), -1, dtype=np.int64)
+        if not len(self):
+            return found
+        high, low = _keys(ids)
+        at = np.searchsorted(self._high, high)
+        open_rows = np.arange(len(ids))
+        # One round for all but ids that share their first eight bytes with another object.
+        while len(open_rows):
+            places = at[open_rows]
+            is_inside = places < len(self)
+            open_rows, places = open_rows[is_inside], places[is_inside]
+            is_same = self._high[places] == high[open_rows]
+            open_rows, places = open_rows[is_same], places[is_same]
+            is_hit = self._low[places] == low[open_rows]
+            found[open_rows[is_hit]] = places[is_hit]
+            open_rows = open_rows[~is_hit]
+            at[open_rows] += 1
+        return found
+
+    def mark(self, raw_id: bytes) -> None:
+        """Mark one object as used, if it is listed."""
+        [place] = self.find(np.frombuffer(raw_id, dtype=np.uint8).reshape(1, -1))
+        if place >= 0:
+            self.is_used[place] = True
+
+    def unused(self) -> tuple[int, int]:
+        """Return how many objects were not marked in ``is_used``, and their bytes."""
+        return int((~self.is_used).sum()), int(self.sizes[~self.is_used].sum())
+
+
+def _keys(ids: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+    raw = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, ObjectId.SIZE)
+    high = np.ascontiguousarray(raw[:, :_HIGH]).view(">u8").reshape(-1).astype(np.uint64)
+    low = np.ascontiguousarray(raw[:, _HIGH:]).view(">u4").reshape(-1).astype(np.uint32)
+    return high, low
