@@ -137,7 +137,7 @@ def update_repo(
     """
     copies: set[str] = set()
     for attempt in range(1, max_attempts + 1):
-        _pause_before(attempt)
+        pause_before(attempt)
         info, version = _read(storage)
         if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
             return Published(info=info, attempts=attempt - 1)
@@ -160,7 +160,7 @@ def update_repo(
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
-            _readable_again(storage, error)
+            readable_again(storage, error)
             continue
         if isinstance(put, Written):
             return Published(info=new, attempts=attempt)
@@ -206,7 +206,7 @@ def update_branch_ref(
     key = branch_ref_key(branch) if key is None else key
     condition: Condition
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        _pause_before(attempt)
+        pause_before(attempt)
         found = _read_ref(storage, key)
         if found is None:
             if expected is not None:
@@ -223,7 +223,7 @@ def update_branch_ref(
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
-            _readable_again(storage, error, key)
+            readable_again(storage, error, key)
             continue
         if isinstance(put, Written):
             return new
@@ -266,7 +266,7 @@ def _entries_per_file(info: RepoInfo) -> int:
         return RepositoryConfig().num_updates_per_repo_info_file
 
 
-def _readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO) -> None:
+def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO) -> None:
     """Wait until the object can be read, so that the next attempt can see what became of ours."""
     for reading in range(_READS_AFTER_LOST_ANSWER):
         time.sleep(_FIRST_PAUSE * 4**reading)
@@ -283,7 +283,7 @@ def _readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO
     ) from lost_answer
 
 
-def _pause_before(attempt: int) -> None:
+def pause_before(attempt: int) -> None:
     """Wait before a repeated attempt; the first few losers of a race only make room."""
     if attempt == 1:
         return

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.errors import ReadOnlyError, UnsupportedError
 from icechunk_format.repository import refs_changes, repo_changes
 from icechunk_format.repository.branch_tip import RefBranchTip, RepoBranchTip
+from icechunk_format.repository.config_file import change_config
 from icechunk_format.repository.expire import expire_snapshots
 from icechunk_format.repository.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.upgrade import upgrade_repository
+from icechunk_format.spec.config_changes import changes_in
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 
 if TYPE_CHECKING:
@@ -331,6 +333,41 @@ class RepositoryChanges(ABC):
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the repository itself; see ``set_status``."""
         self._change("metadata", lambda info: repo_changes.set_metadata(info, metadata))
+
+    def update_config(self, changes: Mapping[str, Any]) -> RepositoryConfig:
+        """Change settings of the stored configuration and keep all others; returns the new one.
+
+        Parameters
+        ----------
+        changes
+            A tree like the configuration itself, such as ``{"manifest": {"splitting":
+            [SplittingRule(...)]}, "virtual_chunk_containers": {"s3://bucket/": {"store": {"s3":
+            {"region": "eu-central-1"}}}}}``.
+            Maps are merged; None gives a setting back to its default, or removes a container.
+            Splitting rules and containers are given as values or as their trees.
+
+        Raises
+        ------
+        InvalidInputError
+            A setting is not known, or its value has a wrong type or lies outside of its limits.
+        FormatError
+            The stored configuration is damaged.
+        CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
+            The repository could not be changed.
+        """
+        return change_config(self.storage, changes, spec_version=self.spec_version)
+
+    def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
+        """Store what was replaced in a configuration that ``config`` gave; see ``update_config``.
+
+        Parameters
+        ----------
+        config
+            For instance ``dataclasses.replace(repository.config, inline_chunk_threshold_bytes=0)``.
+            Only what was replaced is stored, so that others' changes since the reading stay. A
+            ``RepositoryConfig(...)`` of one's own stores what differs from the defaults.
+        """
+        return self.update_config(changes_in(config))
 
     def _change(
         self,

@@ -5,9 +5,7 @@ Rules of this file
 1. A missing key and a null mean the default. Unknown keys are ignored, but stay in ``raw``, which
    is what is written back.
 2. Values of known keys must have the type of their default; anything else is ``FormatError``.
-3. YAML is data: no tag constructs an object, aliases are refused, and plain words have the
-   meaning of YAML 1.2 (``no`` is a word, not false). A tag ``!t`` becomes the map ``{t: value}``,
-   the form that FlexBuffers have.
+3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
 4. The ``storage`` settings describe the machine that saved them, so they are reported and never
    applied: a repository copied from disk to S3 would lose its conditional writes by them.
 5. Virtual chunk containers whose prefix does not end with "/" are ignored, as the reference does.
@@ -17,21 +15,17 @@ Spec: ``Repo.config``; the defaults are the reference's.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Never
-
-import yaml
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
 from icechunk_format.spec.values import decode_flexbuffer
+from icechunk_format.spec.yaml_tree import decode_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-MAX_YAML_SIZE: Final = 1024 * 1024
 
 # Keys without a default of their own are null.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -168,14 +162,19 @@ def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> Repos
     FormatError
         The text is not YAML of that form, or a known setting has a wrong type or value.
     """
-    if len(data) > MAX_YAML_SIZE:
-        _fail(f"{len(data)} bytes of YAML, more than {MAX_YAML_SIZE}", object_key)
-    try:
-        # The loader below is a SafeLoader with less in it.
-        tree = yaml.load(data, Loader=_ConfigLoader)
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        _fail(f"not YAML of a configuration ({error})", object_key)
+    tree = decode_yaml(data, object_key=object_key)
     return _from_tree(tree, object_key)
+
+
+def parse_config(tree: Mapping[str, Any], *, object_key: str = "<tree>") -> RepositoryConfig:
+    """Read a configuration that is a tree already.
+
+    Raises
+    ------
+    FormatError
+        A known setting has a wrong type or value.
+    """
+    return _from_tree(dict(tree), object_key)
 
 
 def _fail(problem: str, object_key: str, setting: str | None = None) -> Never:
@@ -287,61 +286,3 @@ def _store(tree: Any, object_key: str, setting: str) -> tuple[str, Mapping[str, 
     if not isinstance(options, dict):
         _fail(f"options of a store are a map, found {options!r}", object_key, setting)
     return kind, options
-
-
-class _ConfigLoader(yaml.SafeLoader):
-    """YAML as the reference writes it: maps, lists, plain words, and tags for enum values."""
-
-    # Nothing is inherited here: the words of YAML 1.1 (yes, no, dates, 1:30) are not wanted.
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        found = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.YAMLError("a key must be a word")
-            found[str(key_node.value)] = self.construct_object(value_node, deep=True)
-        return found
-
-    def construct_tagged(self, suffix: str, node: Any) -> Any:
-        content: Any
-        if isinstance(node, yaml.MappingNode):
-            content = self.construct_mapping(node, deep=True)
-        elif isinstance(node, yaml.SequenceNode):
-            content = [self.construct_object(item, deep=True) for item in node.value]
-        elif node.value == "" and node.style is None:
-            return suffix
-        else:
-            # The tag replaced the meaning of the word, so it is found again without the tag.
-            is_plain = node.style is None
-            tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
-            plain = yaml.ScalarNode(tag, node.value, node.start_mark, node.end_mark, node.style)
-            content = self.construct_object(plain, deep=True)
-        return {suffix: content}
-
-    def construct_map(self, node: Any) -> dict[Any, Any]:
-        return self.construct_mapping(node, deep=True)
-
-    def construct_integer(self, node: Any) -> int:
-        return int(node.value)
-
-
-for _tag, _pattern, _first in (
-    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
-    (
-        "float",
-        r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$",
-        list("-+.0123456789"),
-    ),
-):
-    _ConfigLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
-_ConfigLoader.add_multi_constructor("!", _ConfigLoader.construct_tagged)
-_ConfigLoader.add_constructor("tag:yaml.org,2002:map", _ConfigLoader.construct_map)
-_ConfigLoader.add_constructor("tag:yaml.org,2002:int", _ConfigLoader.construct_integer)

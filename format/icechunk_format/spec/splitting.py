@@ -172,6 +172,36 @@ def parse_rules(tree: Any, object_key: str) -> tuple[SplittingRule, ...]:
     )
 
 
+def rules_tree(rules: Sequence[SplittingRule]) -> dict[str, Any]:
+    """Return rules in the words of the configuration: a map with ``split_sizes``."""
+    return {
+        "split_sizes": [
+            [
+                _condition_tree(rule.condition),
+                [
+                    {"condition": _dimension_tree(item), "num_chunks": item.num_chunks}
+                    for item in rule.dimensions
+                ],
+            ]
+            for rule in rules
+        ]
+    }
+
+
+def _condition_tree(condition: ArrayCondition) -> Any:
+    if condition.kind in ("or", "and"):
+        return {condition.kind: [_condition_tree(part) for part in condition.parts]}
+    if condition.kind in ("path_matches", "name_matches"):
+        return {condition.kind: {"regex": condition.pattern}}
+    return condition.kind
+
+
+def _dimension_tree(rule: DimensionRule) -> Any:
+    if rule.by == "axis":
+        return {"Axis": rule.value}
+    return "Any" if rule.by == "any" else {"DimensionName": rule.value}
+
+
 def _fail(problem: str, object_key: str) -> Never:
     raise FormatError(
         f"{problem}; correct the repository's configuration",

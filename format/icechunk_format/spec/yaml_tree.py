@@ -1,0 +1,120 @@
+"""The YAML of ``config.yaml`` as a tree of JSON values: data and nothing but data.
+
+Rules of this file
+------------------
+1. No tag constructs an object, aliases are refused, and plain words have the meaning of YAML 1.2
+   (``no`` is a word, not false).
+2. A tag ``!t`` becomes the map ``{t: value}``, or the word ``t`` where it has no value.
+3. Only ``FormatError`` leaves this file.
+
+Spec: ``config.yaml`` of version 1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Never
+
+import yaml
+
+from icechunk_format.errors import FormatError
+
+MAX_YAML_SIZE: Final = 1024 * 1024
+
+
+def decode_yaml(data: bytes, *, object_key: str) -> Any:
+    """Return the tree; None of an empty text.
+
+    Raises
+    ------
+    FormatError
+        The text is not YAML of that form.
+    """
+    node = compose_yaml(data, object_key=object_key)
+    try:
+        return None if node is None else _ConfigLoader(b"").construct_document(node)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        _fail(f"not YAML of a configuration ({error})", object_key)
+
+
+def compose_yaml(data: bytes, *, object_key: str) -> yaml.Node | None:
+    """Return the nodes of a text with their tags and places; None of an empty one.
+
+    Raises
+    ------
+    FormatError
+        The text is not YAML, has aliases, or is larger than any configuration.
+    """
+    if len(data) > MAX_YAML_SIZE:
+        _fail(f"{len(data)} bytes of YAML, more than {MAX_YAML_SIZE}", object_key)
+    try:
+        # The loader below is a SafeLoader with less in it.
+        return yaml.compose(data, Loader=_ConfigLoader)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        _fail(f"not YAML of a configuration ({error})", object_key)
+
+
+def _fail(problem: str, object_key: str) -> Never:
+    raise FormatError(
+        f"{problem}; correct the repository's configuration",
+        object_key=object_key,
+        file_type="configuration",
+    )
+
+
+class _ConfigLoader(yaml.SafeLoader):
+    """YAML as the reference writes it: maps, lists, plain words, and tags for enum values."""
+
+    # Nothing is inherited here: the words of YAML 1.1 (yes, no, dates, 1:30) are not wanted.
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        found = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.YAMLError("a key must be a word")
+            found[str(key_node.value)] = self.construct_object(value_node, deep=True)
+        return found
+
+    def construct_tagged(self, suffix: str, node: Any) -> Any:
+        content: Any
+        if isinstance(node, yaml.MappingNode):
+            content = self.construct_mapping(node, deep=True)
+        elif isinstance(node, yaml.SequenceNode):
+            content = [self.construct_object(item, deep=True) for item in node.value]
+        elif node.value == "" and node.style is None:
+            return suffix
+        else:
+            # The tag replaced the meaning of the word, so it is found again without the tag.
+            is_plain = node.style is None
+            tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
+            plain = yaml.ScalarNode(tag, node.value, node.start_mark, node.end_mark, node.style)
+            content = self.construct_object(plain, deep=True)
+        return {suffix: content}
+
+    def construct_map(self, node: Any) -> dict[Any, Any]:
+        return self.construct_mapping(node, deep=True)
+
+    def construct_integer(self, node: Any) -> int:
+        return int(node.value)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    (
+        "float",
+        r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$",
+        list("-+.0123456789"),
+    ),
+):
+    _ConfigLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+_ConfigLoader.add_multi_constructor("!", _ConfigLoader.construct_tagged)
+_ConfigLoader.add_constructor("tag:yaml.org,2002:map", _ConfigLoader.construct_map)
+_ConfigLoader.add_constructor("tag:yaml.org,2002:int", _ConfigLoader.construct_integer)
