@@ -6,6 +6,7 @@ Everything is written to memory, as a distributed write would, and read back wit
 import itertools
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +27,10 @@ from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    UnsupportedError,
 )
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location, open_storage
 
 _numbers = itertools.count()
 
@@ -272,8 +275,42 @@ def test_two_tasks_that_wrote_one_chunk_are_refused(place):
     receipts = [write_part(plan, part, table) for _ in range(2)]
     with pytest.raises(InvalidInputError, match="1 chunks were written twice"):
         finish_write(plan, receipts)
-    assert list(Repository.open(place).branches()) == ["main"]
-    assert not dataset_at(place).variables
+    assert not Repository.exists(place)
+    # What the tasks stored is no obstacle to another attempt.
+    finish_write(plan, receipts[:1])
+    assert values(place).shape == (2, 2)
+
+
+def test_fewer_rows_than_the_plan_was_made_for_are_refused(place):
+    table = grid(range(2), [1, 2])
+    plan = plan_write(
+        prepare_write(place, table.schema, DIMS),
+        {"time": pa.array([0, 1]), "x": pa.array([1.0, 2.0])},
+        4,
+    )
+    [part] = plan.parts
+    with pytest.raises(InvalidInputError, match=r"had 4 rows .* and 3 when they were written"):
+        finish_write(plan, [write_part(plan, part, table.slice(1))])
+    assert not Repository.exists(place)
+
+
+def test_a_place_with_other_things_is_refused_before_anything_is_stored(place):
+    storage = open_storage(Location(place))
+    storage.put("chunks/0123456789ABCDEF0000", b"of a failed write")
+    storage.put("table.parquet", b"of somebody else")
+    with pytest.raises(AlreadyExistsError, match=r"table\.parquet is there"):
+        prepare_write(place, grid(range(2), [1, 2]).schema, DIMS)
+    storage.delete_many(["table.parquet"])
+    write_table(place, grid(range(2), [1, 2]), DIMS)
+    assert values(place).shape == (2, 2)
+
+
+def test_a_branch_of_no_repository_is_refused_before_anything_is_stored(place):
+    options = WriteOptions(dims=("time", "x"), branch="audit")
+    with pytest.raises(NotFoundError, match="no branch 'audit'"):
+        prepare_write(place, grid(range(2), [1, 2]).schema, options)
+    made = write_table(place, grid(range(2), [1, 2]), replace(options, create_branch=True))
+    assert Repository.open(place).branches()["audit"] == made.snapshot_id
 
 
 # -- modes ----------------------------------------------------------------------------------
@@ -520,3 +557,17 @@ def test_rows_that_changed_since_the_plan_are_refused(place):
     )
     with pytest.raises(InvalidInputError, match="not there when the write was planned"):
         write_batches(part.context, [batch])
+
+
+def test_an_array_that_is_only_read_is_refused_before_any_row_moves(place):
+    """GRIB archives are virtual; cells of them cannot be patched."""
+    pytest.importorskip("gribberish")
+    write_table(place, grid(range(2), [1, 2]), DIMS)
+    session = Repository.open(place).writable_session()
+    document = json.loads(session.node("/t").user_data)
+    document["codecs"] = [{"name": "gribberish", "configuration": {"var": "TMP"}}]
+    session.update_metadata("/t", json.dumps(document).encode())
+    session.commit("as if from GRIB")
+    options = WriteOptions(mode="append", dims=("time", "x"))
+    with pytest.raises(UnsupportedError, match=r"only read \(gribberish\)"):
+        prepare_write(place, grid(range(2), [1, 2]).schema, options)

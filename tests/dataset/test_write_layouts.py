@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,13 +11,14 @@ import pytest
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.scan import run_task
 from icechunk_format.dataset.write_commit import finish_write
-from icechunk_format.dataset.write_layout_rows import number_rows
+from icechunk_format.dataset.write_layout_rows import number_rows, write_layout_table
 from icechunk_format.dataset.write_layouts import plan_layout_write, write_layout_batches
 from icechunk_format.dataset.write_options import WriteOptions
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.dataset.write_table import write_table
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.config import VirtualChunkContainer
 
 _numbers = itertools.count()
 
@@ -212,6 +214,65 @@ def test_bad_references_are_refused(place, column, value, match):
     rows = rows.set_column(position, column, bad)
     with pytest.raises(InvalidInputError, match=match):
         write_table(place, rows, WriteOptions(layout="refs", encoding=COLUMN))
+
+
+CONTAINERS = (
+    VirtualChunkContainer(name="archive", url_prefix="s3://archive/", store_kind="s3"),
+    VirtualChunkContainer(name=None, url_prefix="file:///data/", store_kind="local_file_system"),
+    VirtualChunkContainer(name="useless", url_prefix="s3://no-slash", store_kind="s3"),
+)
+
+
+def written_at(place, location, containers):
+    """Write one reference into a repository with containers, and return its location."""
+    rows = virtual_rows(2).slice(0, 1).set_column(3, "location", [[location]])
+    prepared = prepare_write(place, rows.schema, WriteOptions(layout="refs", encoding=COLUMN))
+    source = replace(prepared.chunk_source, containers=containers)
+    plan = plan_layout_write(replace(prepared, chunk_source=source))
+    finish_write(plan, [write_layout_table(plan, rows)])
+    return rows_of(place, "refs").column("location").to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("S3://archive/A b/c%20d.nc", "s3://archive/A b/c%20d.nc"),
+        ("FILE:///data/a.nc", "file:///data/a.nc"),
+        ("vcc://archive/a.nc", "vcc://archive/a.nc"),
+    ],
+)
+def test_locations_are_stored_as_the_reference_library_stores_them(place, given, stored):
+    assert written_at(place, given, CONTAINERS) == stored
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://Archive/a.nc",
+        "s3://other/a.nc",
+        "s3://no-slash/a.nc",
+        "vcc://nowhere/a.nc",
+        "file:///etc/passwd",
+    ],
+)
+def test_locations_outside_of_the_containers_are_refused(place, location):
+    with pytest.raises(InvalidInputError, match=r"s3://archive/ \(archive\), file:///data/"):
+        written_at(place, location, CONTAINERS)
+    assert not Repository.exists(place)
+
+
+def test_without_containers_locations_may_lie_anywhere_but_in_one(place):
+    assert written_at(place, "HTTPS://example.org/a.nc", ()) == "https://example.org/a.nc"
+    with pytest.raises(InvalidInputError, match="below no virtual chunk container"):
+        written_at(f"{place}-named", "vcc://archive/a.nc", ())
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://archive/../b", "s3://a/%2e%2e/b", "https://user@host/a", "s3:///a", "a.nc"]
+)
+def test_locations_that_no_reader_would_fetch_are_refused(place, location):
+    with pytest.raises(InvalidInputError, match="no reader would fetch"):
+        written_at(place, location, ())
 
 
 @pytest.mark.parametrize(

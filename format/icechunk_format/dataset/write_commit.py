@@ -121,7 +121,7 @@ def _collected(
         for path, stored in receipt.manifests.items():
             manifests.setdefault(path, []).extend(stored)
     # The session checks this, too, but by then a new repository is there.
-    for path, found in manifests.items():
+    for found in manifests.values():
         ChunkChanges(len(found[0].extents)).add_receipts(found)
     for part in plan.parts:
         count = rows_of_part[part.number]
