@@ -49,6 +49,8 @@ class VerifyContext:
     ----------
     source
         The repository, its virtual chunk containers, and which virtual places are authorised.
+    knows_containers
+        Whether the configuration with the containers could be read.
     deep
         Whether chunks are decoded.
     max_findings
@@ -56,6 +58,7 @@ class VerifyContext:
     """
 
     source: ChunkSource
+    knows_containers: bool = True
     deep: bool = False
     max_findings: int = DEFAULT_MAX_FINDINGS
 
@@ -128,7 +131,11 @@ class ManifestChecks:
         self._context = context
         self._report = report
         source = context.source
-        self._files = VirtualFiles(source.containers, source.authorized, source.virtual_options)
+        self._files = VirtualFiles(
+            source.containers if context.knows_containers else None,
+            source.authorized,
+            source.virtual_options,
+        )
 
     def check(self, claims: Iterable[ManifestClaims]) -> Iterator[UsedRefs]:
         """Check manifests; yield their references, array by array, for the check of objects."""

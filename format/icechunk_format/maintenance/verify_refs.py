@@ -84,7 +84,7 @@ def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> 
     )
 
 
-def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContainer, ...]:
+def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
     try:
         data = storage.get(CONFIG_YAML).data
     except NotFoundError:
@@ -93,7 +93,7 @@ def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContain
         config = decode_yaml_config(data)
     except (FormatError, UnsupportedError) as error:
         report.add("config-damaged", error.message.splitlines()[0], object_key=CONFIG_YAML)
-        return ()
+        return None
     return check_containers(config, CONFIG_YAML, report)
 
 

@@ -171,11 +171,16 @@ def plan_verification(
         state = read_repo_state(storage, data, report, wanted)
     source = ChunkSource(
         location=location,
-        containers=state.containers,
+        containers=state.containers or (),
         authorized=tuple(authorized),
         virtual_options=dict(virtual_options or {}),
     )
-    context = VerifyContext(source=source, deep=deep, max_findings=report.max_findings)
+    context = VerifyContext(
+        source=source,
+        knows_containers=state.containers is not None,
+        deep=deep,
+        max_findings=report.max_findings,
+    )
     return state, context
 
 

@@ -96,7 +96,7 @@ class VerifyState:
     backups
         Keys of backups of ``repo`` that the operations log reaches.
     containers
-        Virtual chunk containers of the configuration.
+        Virtual chunk containers of the configuration; None where it cannot be read.
     is_whole
         Whether ``versions`` are all that the repository retains, so that an object that none of
         them refers to is referred to by nothing.
@@ -104,7 +104,7 @@ class VerifyState:
 
     versions: tuple[Version, ...] = ()
     backups: tuple[str, ...] = ()
-    containers: tuple[VirtualChunkContainer, ...] = ()
+    containers: tuple[VirtualChunkContainer, ...] | None = ()
     is_whole: bool
 
 
@@ -238,7 +238,7 @@ def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | No
     return None
 
 
-def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...]:
+def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
     """Check what ``repo`` says by itself; return the containers of the configuration."""
     if MAIN not in info.branches:
         report.add("main-missing", "there is no branch 'main', which must be", object_key=REPO)
@@ -274,7 +274,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
         config = decode_flexbuffer_config(info.config)
     except (FormatError, UnsupportedError) as error:
         report.add("config-damaged", error.message.splitlines()[0], object_key=REPO)
-        return ()
+        return None
     return check_containers(config, REPO, report)
 
 
@@ -282,12 +282,13 @@ def check_containers(
     config: RepositoryConfig, object_key: str, report: Report
 ) -> tuple[VirtualChunkContainer, ...]:
     """Note containers that every reader ignores; return all."""
-    for container in config.virtual_chunk_containers:
-        if not container.url_prefix.endswith("/"):
+    for key, container in (config.raw.get("virtual_chunk_containers") or {}).items():
+        prefix = container.get("url_prefix") or key
+        if not prefix.endswith("/"):
             report.add(
                 "container-ignored",
-                f"the virtual chunk container {container.name or container.url_prefix!r} is "
-                "ignored: its URL prefix does not end with '/'",
+                f"the virtual chunk container {container.get('name') or prefix!r} is ignored by "
+                "every reader: its URL prefix does not end with '/'",
                 object_key=object_key,
             )
     return tuple(config.virtual_chunk_containers)

@@ -57,7 +57,8 @@ class VirtualFiles:
     Parameters
     ----------
     containers
-        Those of the repository's configuration.
+        Those of the repository's configuration; None where it cannot be read, so that nothing can
+        be said about them.
     authorized
         URL prefixes below which files may be asked about.
     options
@@ -66,10 +67,12 @@ class VirtualFiles:
 
     def __init__(
         self,
-        containers: Sequence[VirtualChunkContainer],
+        containers: Sequence[VirtualChunkContainer] | None,
         authorized: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
     ) -> None:
+        self._knows_containers = containers is not None
+        containers = containers or ()
         self._prefixes = [c.url_prefix for c in containers if c.url_prefix.endswith("/")]
         self._resolver = VirtualResolver(containers, authorized, options or {})
         self._names = {c.name for c in containers if c.name is not None}
@@ -127,13 +130,15 @@ class VirtualFiles:
         """Return what is wrong with a location, and the place that lacks a container."""
         if location[: len(_NAMED)].lower() == _NAMED:
             name = location[len(_NAMED) :].partition("/")[0]
-            if name not in self._names:
+            if name not in self._names and self._knows_containers:
                 return f"the repository has no container named {name!r}", None
             return None, None
         try:
             parts = parse_url(location)
         except MalformedUrlError as error:
             return str(error), None
+        if not self._knows_containers:
+            return None, None
         spellings = (location, f"{parts.scheme}://{parts.authority}{parts.path}")
         if any(text.startswith(prefix) for text in spellings for prefix in self._prefixes):
             return None, None
