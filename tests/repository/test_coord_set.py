@@ -9,13 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository import coord_set
-from icechunk_format.repository.coord_set import (
-    CoordSet,
-    bounds_of,
-    joined_groups,
-    overlapping_pairs,
-)
+from icechunk_format.repository import boxes as box_geometry
+from icechunk_format.repository.boxes import bounds_of, joined_groups, overlapping_pairs
+from icechunk_format.repository.coord_set import CoordSet
 
 
 def coords_of(points, ndim):
@@ -68,7 +64,6 @@ def test_sets_behave_as_sets(case):
     shared = mine.intersection(theirs)
     assert points_of(shared) == left & right
     assert shared.tolist() == sorted(shared.tolist())
-    assert mine.intersects(theirs) == bool(left & right)
     assert mine.contains(coords_of(right, ndim)).tolist() == [p in left for p in sorted(right)]
     assert (mine.bounds() == bounds_of(coords_of(left, ndim))).all()
     copy = pickle.loads(pickle.dumps(mine))
@@ -89,7 +84,7 @@ def test_pairs_are_those_that_share_a_coordinate(case):
 
 
 def test_pairs_come_in_blocks_of_bounded_size(monkeypatch):
-    monkeypatch.setattr(coord_set, "_PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(box_geometry, "_PAIRS_AT_ONCE", 7)
     array = np.array([[[0, 10 + i]] for i in range(9)], dtype=np.uint32)
     blocks = list(overlapping_pairs(array))
     assert len(blocks) > 4
@@ -169,5 +164,26 @@ def test_a_block_travels_as_its_corners():
     block = CoordSet.of(np.argwhere(np.ones((100, 100))))
     assert len(block.boxes) == 1
     assert len(pickle.dumps(block)) < 1000
-    assert block.covers_box(np.array([[0, 5], [5, 100]]))
-    assert not block.covers_box(np.array([[0, 5], [5, 101]]))
+
+
+def test_a_block_with_gaps_travels_as_bits():
+    is_there = np.random.default_rng(1).random((100, 100, 100)) < 0.5
+    gappy = CoordSet.of(np.argwhere(is_there))
+    assert gappy.count == is_there.sum()
+    assert len(pickle.dumps(gappy)) < 126_000
+    assert gappy.nbytes < 126_000
+    assert (gappy.coords() == np.argwhere(is_there)).all()
+    scattered = CoordSet.of(np.argwhere(is_there)[::100] * 1000)
+    assert scattered.bits is None
+    assert scattered.count == len(scattered.points)
+
+
+@given(two_sets(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_what_lies_within_a_box(case, data):
+    ndim, left, _ = case
+    made = CoordSet.of(coords_of(left, ndim))
+    box = data.draw(boxes(ndim))
+    found = made.within(np.array(box, dtype=np.int64).reshape(ndim, 2))
+    assert points_of(found) == left & points_of_box(box)
+    assert found.tolist() == sorted(found.tolist())

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from session_model import assert_apart
 
 from icechunk_format.repository import manifest_files
+from icechunk_format.repository.boxes import bounds_of
 from icechunk_format.repository.chunk_changes import ChunkChanges
-from icechunk_format.repository.coord_set import CoordSet, bounds_of
+from icechunk_format.repository.coord_set import CoordSet
 from icechunk_format.repository.manifest_files import ManifestReceipt, limited
 from icechunk_format.repository.manifest_plan import plan_array
 from icechunk_format.spec.chunk_refs import ChunkRefs

@@ -630,10 +630,12 @@ def test_sessions_stay_where_they_are_and_change_sets_travel(repository):
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(session)
     log = session.changes.transaction_log(session.snapshot_id)
-    copy = pickle.loads(pickle.dumps(session.changes)).transaction_log(session.snapshot_id)
-    assert copy.new_arrays == log.new_arrays
-    assert {n: c.tolist() for n, c in copy.updated_chunks.items()} == {
-        n: c.tolist() for n, c in log.updated_chunks.items()
+    copy = pickle.loads(pickle.dumps(session.changes))
+    assert copy.transaction_log(session.snapshot_id).new_arrays == log.new_arrays
+    touched = session.changes.touched()
+    assert [len(chunks.coords()) for chunks in touched.values()] == [2]
+    assert {n: c.coords().tolist() for n, c in copy.touched().items()} == {
+        n: c.coords().tolist() for n, c in touched.items()
     }
 
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from icechunk_format.repository.touched_chunks import TouchedChunks
 from icechunk_format.spec.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot import ArrayNode, NodeSnapshot
 from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from icechunk_format.repository.chunk_changes import ChunkChanges
     from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.spec.node_path import NodePath
@@ -148,13 +149,8 @@ class ChangeSet:
         self.chunks.pop(node_id, None)
 
     def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """Return the log of a commit of these changes."""
+        """Return the log of a commit of these changes, but for the chunks: see ``touched``."""
         created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()
-        touched = {
-            node_id: changes.touched()
-            for node_id, changes in self.chunks.items()
-            if not changes.is_empty
-        }
         return TransactionLog(
             id=snapshot_id,
             new_groups=tuple(i for i, node in created if node.array is None),
@@ -163,9 +159,17 @@ class ChangeSet:
             deleted_arrays=tuple(i for i, node in deleted if node.is_array),
             updated_groups=tuple(i for i, node in updated if node.array is None),
             updated_arrays=tuple(i for i, node in updated if node.array is not None),
-            updated_chunks={node_id: coords for node_id, coords in touched.items() if len(coords)},
             moved_nodes=tuple(self.moved.values()),
         )
+
+    def touched(self) -> dict[NodeId, TouchedChunks]:
+        """Return the chunks that were set or deleted, for arrays that have any."""
+        found = {
+            node_id: changes.touched()
+            for node_id, changes in self.chunks.items()
+            if not changes.is_empty
+        }
+        return {node_id: chunks for node_id, chunks in found.items() if chunks.count}
 
 
 def joined_logs(
@@ -173,19 +177,14 @@ def joined_logs(
 ) -> TransactionLog:
     """Return the log of two commits as one, for a commit that takes the place of the first.
 
+    Without the chunks: see ``joined_chunks``.
+
     Like a change set, the result is net: what the first created and the second deleted was never
     there for anybody who knows only the snapshot before both.
     """
     new_groups = {*earlier.new_groups, *later.new_groups}
     new_arrays = {*earlier.new_arrays, *later.new_arrays}
     gone_groups, gone_arrays = {*later.deleted_groups}, {*later.deleted_arrays}
-    chunks = dict(earlier.updated_chunks)
-    for node_id, coords in later.updated_chunks.items():
-        if node_id in chunks:
-            coords = np.unique(np.concatenate([chunks[node_id], coords]), axis=0)
-        chunks[node_id] = coords
-    for node_id in gone_arrays:
-        chunks.pop(node_id, None)
     moves = {move.node_id: move for move in earlier.moved_nodes}
     for move in later.moved_nodes:
         first = moves.get(move.node_id, move)
@@ -202,6 +201,17 @@ def joined_logs(
         updated_arrays=tuple(
             {*earlier.updated_arrays, *later.updated_arrays} - gone_arrays - new_arrays
         ),
-        updated_chunks=chunks,
         moved_nodes=tuple(m for m in moves.values() if m.from_path != m.to_path),
     )
+
+
+def joined_chunks(
+    earlier: TransactionLog, later: TransactionLog, touched: Mapping[NodeId, TouchedChunks]
+) -> dict[NodeId, TouchedChunks]:
+    """Return the changed chunks of two commits as one; ``touched`` are those of the later."""
+    joined = dict(touched)
+    for node_id, coords in earlier.updated_chunks.items():
+        if node_id not in later.deleted_arrays:
+            found = joined.get(node_id) or TouchedChunks.of([], coords[:0], coords[:0])
+            joined[node_id] = found.joined(coords)
+    return joined

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.coord_set import (
+from icechunk_format.repository.boxes import (
     bounds_of,
     boxes_meet,
     inside_box,
     overlapping_pairs,
 )
+from icechunk_format.repository.touched_chunks import TouchedChunks
 from icechunk_format.spec.chunk_refs import ChunkRefs
 from icechunk_format.spec.coordinate_order import CoordinateOrder, is_sorted, sorting_rows
 
@@ -129,6 +130,10 @@ class ChunkChanges:
         self._deleted = deleted[inside_box(deleted, box)]
         kept = []
         for receipt in self.receipts:
+            limits = receipt.coords.bounds()
+            if (limits[:, 1] <= box[:, 1]).all():
+                kept.append(receipt)
+                continue
             coords = receipt.coords.coords()
             is_outside = ~inside_box(coords, box)
             if is_outside.all():
@@ -212,18 +217,14 @@ class ChunkChanges:
                 deleted.append(note[rows])
         return ChunkRefs.concat(refs), _joined(deleted, self.ndim)
 
-    def touched(self) -> NDArray[np.uint32]:
-        """Return all coordinates that were set or deleted, for the log: sorted, (n, ndim)."""
+    def touched(self) -> TouchedChunks:
+        """Return all coordinates that were set or deleted, for the log."""
         refs, deleted = self.pending()
-        parts = [refs.coords, deleted, self._left]
-        parts += [receipt.coords.coords() for receipt in self.receipts]
-        found = _joined(parts, self.ndim)
-        if len(self.yielded):
-            given_up = CoordinateOrder(self.yielded).find(found) >= 0
-            given_up &= refs.find(found) < 0
-            given_up &= CoordinateOrder(deleted).find(found) < 0
-            found = found[~given_up]
-        return found
+        return TouchedChunks.of(
+            [receipt.coords for receipt in self.receipts],
+            _joined([refs.coords, deleted, self._left], self.ndim),
+            without=self.yielded,
+        )
 
     def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""

@@ -24,25 +24,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError
-from icechunk_format.repository.change_set import joined_logs
+from icechunk_format.repository.change_set import joined_chunks, joined_logs
 from icechunk_format.repository.create import RESERVED_METADATA
 from icechunk_format.repository.manifests import manifest_files_of
 from icechunk_format.repository.publish import now_in_microseconds
 from icechunk_format.repository.repo_changes import MAX_CLOCK_SKEW
 from icechunk_format.spec import snapshot as snapshot_file
-from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import SnapshotInfo
 from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
+from icechunk_format.spec.transaction_log import EncodedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.repository.manifests import ManifestAssembler
+    from icechunk_format.repository.touched_chunks import TouchedChunks
     from icechunk_format.repository.working_tree import WorkingTree
+    from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.manifest_lists import ManifestFiles
     from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
@@ -129,15 +131,76 @@ def store_version(
     Raises
     ------
     InvalidInputError
-        The clock of this machine and that of the store differ too much, or two nodes have one path.
+        The clock of this machine and that of the store differ too much, two nodes have one path, or
+        more chunks were changed than one transaction log can list.
     NotFoundError, FormatError
         A manifest of the base is missing or damaged.
     StorageError
         The store failed; what was stored is garbage.
     """
-    base, changes = tree.base, tree.changes
-    snapshot_id = SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+    # A commit with too many chunks for one log is refused here, before anything of it is stored.
+    snapshot_id = new_snapshot_id()
+    log = _planned_log(
+        tree.changes.transaction_log(snapshot_id),
+        tree.changes.touched(),
+        format.spec_version,
+        log_before,
+    )
     nodes, files = _nodes_with_manifests(assembler, tree, joins_small)
+    return store_snapshot(
+        storage,
+        format,
+        snapshot_id=snapshot_id,
+        base=tree.base,
+        nodes=nodes,
+        files=files,
+        log=log,
+        parent_id=parent_id,
+        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
+        message=message,
+        metadata=metadata,
+        written=written,
+    )
+
+
+def new_snapshot_id() -> SnapshotId:
+    """Return a random id."""
+    return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+
+
+def store_snapshot(
+    storage: Storage,
+    format: ManifestFormat,
+    *,
+    snapshot_id: SnapshotId,
+    base: Snapshot,
+    nodes: Sequence[NodeSnapshot],
+    files: ManifestFiles,
+    log: EncodedLog,
+    parent_id: SnapshotId | None,
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
+    message: str,
+    metadata: MetadataItems,
+    written: Written,
+) -> StoredVersion:
+    """Store snapshot and transaction log of a version whose manifests are stored.
+
+    Parameters
+    ----------
+    snapshot_id, log
+        The id of the new version, and its log.
+    base
+        The version that the new one comes after in time.
+    nodes, files
+        All nodes of the new version, sorted by path, and its list of manifest files.
+    parent_id, pruned_ancestor_tx_logs, written
+        As for ``store_version``.
+
+    Raises
+    ------
+    InvalidInputError, StorageError
+        As for ``store_version``.
+    """
     flushed_at = max(now_in_microseconds(), base.flushed_at + 1)
     new = Snapshot(
         id=snapshot_id,
@@ -149,12 +212,9 @@ def store_version(
         nodes=tuple(nodes),
         manifest_files=files,
     )
-    log = changes.transaction_log(snapshot_id)
-    if log_before is not None:
-        log = joined_logs(log_before, log, snapshot_id=snapshot_id)
     level = format.config.compression_level
     snapshot_data = snapshot_file.encode(new, level=level)
-    log_data = transaction_log_file.encode(log, spec_version=format.spec_version, level=level)
+    log_data = log.file(level=level)
     storage.put_many(
         [(snapshot_key(snapshot_id), snapshot_data), (transaction_log_key(snapshot_id), log_data)]
     )
@@ -170,6 +230,18 @@ def store_version(
         pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
     )
     return StoredVersion(info=info, snapshot=new)
+
+
+def _planned_log(
+    log: TransactionLog,
+    touched: Mapping[NodeId, TouchedChunks],
+    spec_version: int,
+    log_before: TransactionLog | None,
+) -> EncodedLog:
+    if log_before is not None:
+        touched = joined_chunks(log_before, log, touched)
+        log = joined_logs(log_before, log, snapshot_id=log.id)
+    return EncodedLog(log, chunks=touched, spec_version=spec_version)
 
 
 def _nodes_with_manifests(

@@ -165,7 +165,7 @@ class _Detector:
         for node_id, changes in self.changes.chunks.items():
             if changes.is_empty or node_id in self.changes.created:
                 continue
-            has_writes = changes.replaces_all or len(changes.touched()) > 0
+            has_writes = changes.replaces_all or changes.touched().count > 0
             if not has_writes:
                 # A resize alone; its conflicts are those of metadata.
                 continue

@@ -1,16 +1,17 @@
 """Sets of chunk coordinates that stay small however many chunks they mean.
 
 A task of a distributed write tells the driver which chunks it wrote. Most tasks write whole blocks
-of the chunk grid, so a block is kept as its corners; only what is no block is kept coordinate by
-coordinate.
+of the chunk grid, so a block is kept as its corners. A block with gaps (chunks that hold nothing
+but the fill value are not stored) is kept as a bit for each of its places, and only what is
+scattered is kept coordinate by coordinate.
 
 Rules of this file
 ------------------
 1. Nothing here does input or output, and every value can be pickled.
 2. Boxes are uint32 of shape (k, ndim, 2), start and end (exclusive) per axis, none empty. In one
    set they do not overlap. The only box of a scalar array has no axes and one chunk.
-3. Comparing n boxes with one another costs n log n and what truly meets on the best axis, never
-   n squared: a write of ten thousand tasks must not wait for its driver.
+3. A set has boxes, or one box with bits, or points; what it takes is never more than its points
+   would.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.boxes import (
+    MAX_COORD,
+    bounds_of,
+    box_volumes,
+    boxes_meet,
+    coords_of_boxes,
+    inside_box,
+    overlapping_pairs,
+)
 from icechunk_format.spec.coordinate_order import CoordinateOrder, is_sorted, sorting_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike, NDArray
 
-# Pairs of boxes that are compared at once; bounds the memory of a comparison.
-_PAIRS_AT_ONCE: Final = 1 << 20
 # Up to so many boxes are tried one by one where coordinates are looked up.
 _FEW_BOXES: Final = 16
-_MAX_COORD: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,17 +47,21 @@ class CoordSet:
     Parameters
     ----------
     boxes
-        uint32, shape (k, ndim, 2): all coordinates inside of them.
+        uint32, shape (k, ndim, 2): all coordinates inside of them, unless there are ``bits``.
     points
-        uint32, shape (n, ndim), sorted: coordinates one by one. A set has boxes or points.
+        uint32, shape (n, ndim), sorted: coordinates one by one.
+    bits
+        None, or uint8: one bit for each coordinate of the only box in order, the first one highest
+        in the first byte; only coordinates with a one are meant.
     """
 
     boxes: NDArray[np.uint32]
     points: NDArray[np.uint32]
+    bits: NDArray[np.uint8] | None = None
 
     @classmethod
     def of(cls, coords: ArrayLike) -> CoordSet:
-        """Make a set of coordinates in any order; a full block becomes a box.
+        """Make a set of coordinates in any order, in the smallest form.
 
         Parameters
         ----------
@@ -68,10 +77,17 @@ class CoordSet:
         if not is_sorted(points):
             points = points[sorting_rows(points)]
         ndim = points.shape[1]
+        nothing = np.empty((0, ndim), dtype=np.uint32)
         if len(points):
-            box = bounds_of(points)
-            if box_volumes(box[None])[0] == len(points):
-                return cls(boxes=box[None], points=np.empty((0, ndim), dtype=np.uint32))
+            box = bounds_of(points)[None]
+            volume = float(box_volumes(box)[0])
+            if volume == len(points):
+                return cls(boxes=box, points=nothing)
+            # The end behind the last possible coordinate is no 32-bit number: no bits then.
+            if volume < 8 * points.nbytes and (box[0, :, 0] < box[0, :, 1]).all():
+                is_set = np.zeros(int(volume), dtype=np.bool_)
+                is_set[_places(points, box[0])] = True
+                return cls(boxes=box, points=nothing, bits=np.packbits(is_set))
         return cls(boxes=np.empty((0, ndim, 2), dtype=np.uint32), points=points)
 
     @classmethod
@@ -97,7 +113,7 @@ class CoordSet:
             )
         if given.size and not (
             int(given.min()) >= 0
-            and int(given.max()) <= _MAX_COORD
+            and int(given.max()) <= MAX_COORD
             and (given[:, :, 0] < given[:, :, 1]).all()
         ):
             raise InvalidInputError(
@@ -117,7 +133,16 @@ class CoordSet:
     @property
     def count(self) -> int:
         """Number of coordinates."""
+        if self.bits is not None:
+            return int(np.bitwise_count(self.bits).sum(dtype=np.int64))
         return len(self.points) + int(box_volumes(self.boxes).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about what the set takes on its way from a task to the driver."""
+        return (
+            self.boxes.nbytes + self.points.nbytes + (0 if self.bits is None else self.bits.nbytes)
+        )
 
     def bounds(self) -> NDArray[np.uint32]:
         """Return the tight range per axis, end exclusive: uint32, shape (ndim, 2)."""
@@ -127,16 +152,56 @@ class CoordSet:
 
     def coords(self) -> NDArray[np.uint32]:
         """Return every coordinate, sorted: uint32, shape (n, ndim)."""
+        if self.bits is not None:
+            return self.within(self.boxes[0])
         if not len(self.boxes):
             return self.points
-        parts = [_coords_of_box(box) for box in self.boxes]
-        if len(parts) == 1:
-            return parts[0]
-        joined = np.concatenate(parts)
-        return joined if is_sorted(joined) else joined[sorting_rows(joined)]
+        found = coords_of_boxes(self.boxes)
+        return found if is_sorted(found) else found[sorting_rows(found)]
+
+    def within(self, box: NDArray[Any]) -> NDArray[np.uint32]:
+        """Return the coordinates inside a box, shape (ndim, 2): uint32, shape (n, ndim).
+
+        Those of several boxes come box by box, all others sorted. Costs what lies between the
+        limits of the first axis.
+        """
+        if self.bits is not None:
+            return self._marked_within(self.bits, box)
+        if not len(self.boxes):
+            rows = slice(None)
+            if self.ndim:
+                rows = slice(*np.searchsorted(self.points[:, 0], box[0]).tolist())
+            near = self.points[rows]
+            return near[inside_box(near, box)]
+        low = np.maximum(self.boxes[:, :, 0], box[:, 0])
+        high = np.minimum(self.boxes[:, :, 1], box[:, 1])
+        is_met = (low < high).all(axis=1)
+        return coords_of_boxes(np.stack([low[is_met], high[is_met]], axis=2))
+
+    def _marked_within(self, bits: NDArray[np.uint8], box: NDArray[Any]) -> NDArray[np.uint32]:
+        own = self.boxes[0].astype(np.int64)
+        first, last = max(own[0, 0], int(box[0, 0])), min(own[0, 1], int(box[0, 1]))
+        sizes = own[:, 1] - own[:, 0]
+        row = int(sizes[1:].prod())
+        start, stop = (first - own[0, 0]) * row, (max(first, last) - own[0, 0]) * row
+        # Whole bytes first, then without the bits of the rows before.
+        near = np.unpackbits(bits[start // 8 : -(-stop // 8)], count=int(stop - start // 8 * 8))
+        places = np.flatnonzero(near[start % 8 :]) + start
+        coords = np.empty((len(sizes), len(places)), dtype=np.uint32)
+        for axis in reversed(range(len(sizes))):
+            places, along = np.divmod(places, sizes[axis])
+            coords[axis] = along + own[axis, 0]
+        found = coords.T
+        is_narrow = (box[1:, 0] > own[1:, 0]) | (box[1:, 1] < own[1:, 1])
+        return found[inside_box(found, box)] if is_narrow.any() else found
 
     def contains(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each coordinate, shape (m, ndim), whether it is in the set."""
+        if self.bits is not None:
+            found = inside_box(coords, self.boxes[0])
+            places = _places(coords[found], self.boxes[0])
+            found[found] = self.bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & 1 == 1
+            return found
         if len(self.boxes) <= _FEW_BOXES:
             found = np.zeros(len(coords), dtype=np.bool_)
             for box in self.boxes:
@@ -148,26 +213,31 @@ class CoordSet:
 
     def intersection(self, other: CoordSet) -> NDArray[np.uint32]:
         """Return the coordinates that two sets share, sorted: uint32, shape (n, ndim)."""
-        if not (self.count and other.count) or not boxes_meet(self.bounds(), other.bounds()):
+        mine, theirs = self.bounds(), other.bounds()
+        if not (self.count and other.count) or not boxes_meet(mine, theirs):
             return np.empty((0, self.ndim), dtype=np.uint32)
-        if len(self.boxes) == 1 and len(other.boxes) == 1:
-            mine, theirs = self.boxes[0], other.boxes[0]
-            shared = np.stack(
-                [np.maximum(mine[:, 0], theirs[:, 0]), np.minimum(mine[:, 1], theirs[:, 1])], 1
-            )
-            return _coords_of_box(shared)
+        shared = np.stack(
+            [np.maximum(mine[:, 0], theirs[:, 0]), np.minimum(mine[:, 1], theirs[:, 1])], 1
+        )
+        if self._is_box and other._is_box:
+            return coords_of_boxes(shared[None])
         few, many = (self, other) if self.count < other.count else (other, self)
-        wanted = few.coords()
-        return wanted[many.contains(wanted)]
+        wanted = few.within(shared)
+        wanted = wanted[many.contains(wanted)]
+        return wanted if is_sorted(wanted) else wanted[sorting_rows(wanted)]
 
-    def intersects(self, other: CoordSet) -> bool:
-        """Tell whether two sets share a coordinate."""
-        return len(self.intersection(other)) > 0
+    @property
+    def _is_box(self) -> bool:
+        return len(self.boxes) == 1 and self.bits is None
 
-    def covers_box(self, box: NDArray[Any]) -> bool:
-        """Tell whether one of the boxes holds a whole other box, shape (ndim, 2)."""
-        is_around = (self.boxes[:, :, 0] <= box[:, 0]) & (self.boxes[:, :, 1] >= box[:, 1])
-        return bool(is_around.all(axis=1).any())
+
+def _places(coords: NDArray[Any], box: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the place of each coordinate in the order of all coordinates of a box around them."""
+    places = np.zeros(len(coords), dtype=np.int64)
+    for axis, (low, high) in enumerate(box.tolist()):
+        places *= high - low
+        places += coords[:, axis].astype(np.int64) - low
+    return places
 
 
 def checked_coords(coords: ArrayLike) -> NDArray[np.uint32]:
@@ -185,152 +255,6 @@ def checked_coords(coords: ArrayLike) -> NDArray[np.uint32]:
             "shape (n, dimensions) are needed",
             found=given.shape,
         )
-    if given.size and not 0 <= int(given.min()) <= int(given.max()) <= _MAX_COORD:
-        raise InvalidInputError(f"chunk coordinates must lie between 0 and {_MAX_COORD}")
+    if given.size and not 0 <= int(given.min()) <= int(given.max()) <= MAX_COORD:
+        raise InvalidInputError(f"chunk coordinates must lie between 0 and {MAX_COORD}")
     return given.astype(np.uint32)
-
-
-def bounds_of(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the tight range of coordinates per axis, end exclusive; zeros where there are none."""
-    if not len(coords):
-        return np.zeros((coords.shape[1], 2), dtype=np.uint32)
-    # The end of the last possible coordinate does not fit into 32 bits; no grid reaches it.
-    return np.stack([coords.min(axis=0), coords.max(axis=0) + np.uint32(1)], axis=1)
-
-
-def box_volumes(boxes: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return the number of coordinates in each box; float64, since a grid may have 2**64."""
-    sizes = boxes[:, :, 1].astype(np.float64) - boxes[:, :, 0]
-    found: NDArray[np.float64] = sizes.prod(axis=1)
-    return found
-
-
-def inside_box(coords: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each coordinate, shape (m, ndim), whether it lies in a box, shape (ndim, 2)."""
-    found = np.ones(len(coords), dtype=np.bool_)
-    for axis, (low, high) in enumerate(box.tolist()):
-        column = coords[:, axis]
-        found &= (column >= low) & (column < high)
-    return found
-
-
-def boxes_meet(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Tell whether two boxes, shape (ndim, 2), share a coordinate."""
-    return bool(((left[:, 0] < right[:, 1]) & (left[:, 1] > right[:, 0])).all())
-
-
-def _coords_of_box(box: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    sizes = [int(high) - int(low) for low, high in box]
-    if not sizes:
-        return np.empty((1, 0), dtype=np.uint32)
-    grid = np.indices(sizes, dtype=np.uint32).reshape(len(sizes), -1).T
-    found: NDArray[np.uint32] = grid + box[:, 0]
-    return found
-
-
-def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
-    """Yield the pairs of boxes that share a coordinate.
-
-    Parameters
-    ----------
-    boxes
-        uint32, shape (n, ndim, 2), none empty.
-
-    Yields
-    ------
-    NDArray
-        int64, shape (p, 2), p > 0: numbers of two boxes, each pair once, in blocks.
-    """
-    n = len(boxes)
-    if n < 2:
-        return
-    sweeps = [_sweep(boxes[:, axis]) for axis in range(boxes.shape[1])]
-    if sweeps:
-        # The axis on which the fewest boxes lie beside one another decides who is compared.
-        order, after = min(sweeps, key=lambda sweep: int(sweep[1].sum()))
-    else:
-        order, after = np.arange(n), n - 1 - np.arange(n)
-    ends = np.cumsum(after)
-    begin = 0
-    while begin < n:
-        done = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, side="right")))
-        counts = after[begin:end]
-        first = np.repeat(np.arange(begin, end), counts)
-        offset = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-        left, right = order[first], order[first + 1 + offset]
-        meets = np.ones(len(left), dtype=np.bool_)
-        for axis in range(boxes.shape[1]):
-            starts, stops = boxes[:, axis, 0], boxes[:, axis, 1]
-            meets &= (starts[left] < stops[right]) & (starts[right] < stops[left])
-        if meets.any():
-            yield np.stack([left[meets], right[meets]], axis=1).astype(np.int64)
-        begin = end
-
-
-def _sweep(ranges: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order ranges by start; tell how many of those behind each one begin before it ends."""
-    order = np.argsort(ranges[:, 0], kind="stable")
-    starts, stops = ranges[order, 0], ranges[order, 1]
-    upto = np.searchsorted(starts, stops, side="left")
-    return order, np.maximum(upto - np.arange(len(order)) - 1, 0)
-
-
-def joined_groups(
-    boxes: NDArray[np.uint32], is_fixed: NDArray[np.bool_]
-) -> list[NDArray[np.int64]]:
-    """Join boxes until no group that holds a movable one overlaps anything else.
-
-    Parameters
-    ----------
-    boxes
-        uint32, shape (n, ndim, 2), none empty.
-    is_fixed
-        bool, shape (n,): boxes that may overlap one another, since nobody touches them.
-
-    Returns
-    -------
-    list of NDArray
-        int64 numbers of boxes, ascending: every group of more than one box, and every movable box
-        alone. Fixed boxes that meet nothing are left out.
-    """
-    group_of = np.arange(len(boxes), dtype=np.int64)
-    bounds = boxes
-    fixed = is_fixed
-    while True:
-        pairs = [
-            block[~(fixed[block[:, 0]] & fixed[block[:, 1]])] for block in overlapping_pairs(bounds)
-        ]
-        links = np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
-        if not len(links):
-            break
-        label = _connected(len(bounds), links)
-        count = int(np.max(label)) + 1
-        starts = np.full((count, boxes.shape[1]), _MAX_COORD, dtype=np.uint32)
-        stops = np.zeros((count, boxes.shape[1]), dtype=np.uint32)
-        np.minimum.at(starts, label, bounds[:, :, 0])
-        np.maximum.at(stops, label, bounds[:, :, 1])
-        bounds = np.stack([starts, stops], axis=2)
-        still_fixed = np.ones(count, dtype=np.bool_)
-        np.logical_and.at(still_fixed, label, fixed)
-        fixed = still_fixed
-        group_of = label[group_of]
-    members = np.argsort(group_of, kind="stable")
-    edges = np.flatnonzero(np.diff(group_of[members])) + 1
-    groups = np.split(members, edges) if len(members) else []
-    return [group for group in groups if not fixed[group_of[group[0]]]]
-
-
-def _connected(n: int, links: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of the connected group that each of n things belongs to."""
-    label = np.arange(n, dtype=np.int64)
-    while True:
-        least = np.minimum(label[links[:, 0]], label[links[:, 1]])
-        before = label.copy()
-        np.minimum.at(label, links[:, 0], least)
-        np.minimum.at(label, links[:, 1], least)
-        label = label[label]
-        if (label == before).all():
-            break
-    found: NDArray[np.int64] = np.unique(label, return_inverse=True)[1]
-    return found

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.repository.coord_set import (
+from icechunk_format.repository.boxes import (
     bounds_of,
     box_volumes,
     boxes_meet,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.coord_set import inside_box, overlapping_pairs
+from icechunk_format.repository.boxes import inside_box, overlapping_pairs
 from icechunk_format.repository.manifest_files import store_manifests
 from icechunk_format.repository.manifest_plan import ArrayPlan, grouped_rows, plan_array
 from icechunk_format.repository.objects import load_manifests
@@ -293,6 +293,14 @@ def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.i
     rows = _rows_of(listed, ids)
     found = np.zeros(len(ids), dtype=np.int64)
     found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
+    return found
+
+
+def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
+    rows = _rows_of(listed, ids)
+    found = np.zeros(len(ids), dtype=np.int64)
+    found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
     return found
 
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError, ReadOnlyError
+from icechunk_format.repository.boxes import inside_box
 from icechunk_format.repository.change_set import ArrayShape, ChangeSet
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.commit import Written
-from icechunk_format.repository.coord_set import checked_coords, inside_box
+from icechunk_format.repository.coord_set import checked_coords
 from icechunk_format.repository.grid_checks import check_receipts, grid_of, outside
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.manifests import ManifestAssembler

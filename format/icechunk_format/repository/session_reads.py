@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.coord_set import boxes_meet, inside_box
+from icechunk_format.repository.boxes import boxes_meet, inside_box
 from icechunk_format.repository.objects import load_manifests
 from icechunk_format.spec.chunk_refs import ChunkRefs
 from icechunk_format.spec.coordinate_order import CoordinateOrder

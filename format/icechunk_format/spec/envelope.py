@@ -26,10 +26,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import zstandard
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAGIC = "ICE🧊CHUNK".encode()
 IMPLEMENTATION_NAME = "icechunk_spark-0.1.0"
@@ -186,6 +190,52 @@ def wrap(
         When the spec version or the compression level does not exist, or the payload is too
         large for any reader.
     """
+    header = _header(len(payload), file_type=file_type, spec_version=spec_version, level=level)
+    return header + _compressor(level).compress(payload)
+
+
+def wrap_blocks(
+    blocks: Iterable[bytes | memoryview],
+    size: int,
+    *,
+    file_type: FileType,
+    spec_version: int,
+    level: int = DEFAULT_LEVEL,
+) -> bytes:
+    """Do what ``wrap`` does for a payload that comes in blocks and is never whole in memory.
+
+    Parameters
+    ----------
+    blocks
+        Contiguous bytes; each one may be overwritten when the next one is asked for.
+    size
+        Bytes of all of them together.
+
+    Raises
+    ------
+    InvalidInputError
+        As for ``wrap``, or the blocks do not add up to ``size``.
+    """
+    parts = [_header(size, file_type=file_type, spec_version=spec_version, level=level)]
+    stream = _compressor(level).compressobj(size=size)
+    try:
+        parts += [stream.compress(block) for block in blocks]
+        parts.append(stream.flush())
+    except zstandard.ZstdError as error:
+        raise InvalidInputError(
+            f"the blocks of a {file_type.label} are not the {size} bytes that they should be "
+            f"together ({error})",
+            expected=size,
+        ) from error
+    return b"".join(parts)
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, write_content_size=True, write_checksum=False)
+
+
+def _header(size: int, *, file_type: FileType, spec_version: int, level: int) -> bytes:
+    """Return the bytes before the frame, once it is sure that the file can be written."""
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(
             f"spec version {spec_version} cannot be written; choose {SPEC_V1} or {SPEC_V2}",
@@ -199,18 +249,15 @@ def wrap(
             found=level,
             allowed=(0, zstandard.MAX_COMPRESSION_LEVEL),
         )
-    if len(payload) >= DEFAULT_MAX_SIZE:
+    if size >= DEFAULT_MAX_SIZE:
         raise InvalidInputError(
-            f"a {file_type.label} of {len(payload)} bytes cannot be written: a file must stay "
+            f"a {file_type.label} of {size} bytes cannot be written: a file must stay "
             f"below {DEFAULT_MAX_SIZE} bytes before compression; split it",
-            found=len(payload),
+            found=size,
             allowed=DEFAULT_MAX_SIZE,
         )
     name = IMPLEMENTATION_NAME.encode()[:_NAME_SIZE].ljust(_NAME_SIZE)
-    frame = zstandard.ZstdCompressor(
-        level=level, write_content_size=True, write_checksum=False
-    ).compress(payload)
-    return b"".join((MAGIC, name, bytes((spec_version, file_type, _ZSTD)), frame))
+    return b"".join((MAGIC, name, bytes((spec_version, file_type, _ZSTD))))
 
 
 def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:

@@ -10,6 +10,8 @@ Rules of this file
 2. ``moved_nodes`` is sorted *by path component* of ``to``, unlike the nodes of a snapshot. Files of
    spec version 1 do not have the list.
 3. Chunks of new arrays are in ``updated_chunks`` too, and so are deleted chunks.
+4. Writing never holds all coordinates, and never the file before compression: tables are made and
+   compressed block by block. Memory is a few blocks and the compressed file.
 
 Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from icechunk_format.spec.envelope import (
     SPEC_V2,
     FileType,
     unwrap,
-    wrap,
+    wrap_blocks,
 )
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, component_order, parse_node_path
@@ -45,7 +47,7 @@ from icechunk_format.spec.vector_assembly import (
 from icechunk_format.spec.vectors import Tables, VectorReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -60,6 +62,7 @@ _NODE_LISTS: Final = (
     "updated_groups",
 )
 _COORDS = 0
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 class _UpdatedChunksSlot(IntEnum):
@@ -236,6 +239,43 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
     return paths
 
 
+class CoordinateBlocks(Protocol):
+    """Chunk coordinates of one array that need not be in memory together."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the array."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Number of coordinates."""
+        ...
+
+    def blocks(self) -> Iterable[NDArray[np.uint32]]:
+        """Return all coordinates, sorted and distinct, in arrays of shape (n, ndim)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeCoordinates:
+    """Coordinates that are in memory already."""
+
+    coords: NDArray[np.uint32]
+
+    @property
+    def ndim(self) -> int:
+        return int(self.coords.shape[1])
+
+    @property
+    def count(self) -> int:
+        return len(self.coords)
+
+    def blocks(self) -> Iterator[NDArray[np.uint32]]:
+        for begin in range(0, len(self.coords), _ROWS_AT_ONCE):
+            yield self.coords[begin : begin + _ROWS_AT_ONCE]
+
+
 def encode(
     log: TransactionLog, *, spec_version: int = SPEC_V2, level: int = DEFAULT_LEVEL
 ) -> bytes:
@@ -247,7 +287,63 @@ def encode(
         Nodes were moved and ``spec_version`` is 1, which cannot say so; coordinates are not
         (n, ndim) arrays of 32-bit numbers; or the log is too large for readers.
     """
-    made = Assembly(f"transaction log {log.id}")
+    return EncodedLog(log, spec_version=spec_version).file(level=level)
+
+
+class EncodedLog:
+    """A transaction log on its way into a file; its size is known before it is made.
+
+    Parameters
+    ----------
+    log
+        The log.
+    chunks
+        In the place of ``log.updated_chunks``: coordinates by node that are generated when the
+        file is made.
+    spec_version
+        Of the repository.
+
+    Raises
+    ------
+    InvalidInputError
+        As for ``encode``.
+    """
+
+    def __init__(
+        self,
+        log: TransactionLog,
+        *,
+        chunks: Mapping[NodeId, CoordinateBlocks] | None = None,
+        spec_version: int = SPEC_V2,
+    ) -> None:
+        if chunks is None:
+            chunks = {
+                node_id: _WholeCoordinates(_checked(coords, node_id))
+                for node_id, coords in log.updated_chunks.items()
+            }
+        self._spec_version = spec_version
+        self._made = Assembly(
+            f"the transaction log of {sum(c.count for c in chunks.values())} changed chunks"
+        )
+        _assemble(self._made, log, chunks, spec_version)
+
+    def file(self, *, level: int = DEFAULT_LEVEL) -> bytes:
+        """Return the file, compressed while it is made."""
+        return wrap_blocks(
+            self._made.blocks(),
+            self._made.size,
+            file_type=FileType.TRANSACTION_LOG,
+            spec_version=self._spec_version,
+            level=level,
+        )
+
+
+def _assemble(
+    made: Assembly,
+    log: TransactionLog,
+    updated: Mapping[NodeId, CoordinateBlocks],
+    spec_version: int,
+) -> None:
     fields = {"id": bytes_field(_ID, SnapshotId.SIZE)}
     fields |= {name: offset_field(slot) for slot, name in enumerate(_NODE_LISTS, start=1)}
     fields["updated_chunks"] = offset_field(_UPDATED_CHUNKS)
@@ -263,12 +359,9 @@ def encode(
     for name in _NODE_LISTS:
         ids = sorted(getattr(log, name))
         root.point(name, made.struct_vector(_rows_of(ids)))
-    root.point("updated_chunks", _write_chunks(made, log))
+    root.point("updated_chunks", _write_chunks(made, updated))
     if "moved_nodes" in fields:
         root.point("moved_nodes", _write_moves(made, log))
-    return wrap(
-        made.finish(), file_type=FileType.TRANSACTION_LOG, spec_version=spec_version, level=level
-    )
 
 
 def _rows_of(ids: list[NodeId]) -> NDArray[np.uint8]:
@@ -276,8 +369,8 @@ def _rows_of(ids: list[NodeId]) -> NDArray[np.uint8]:
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, NodeId.SIZE)
 
 
-def _write_chunks(made: Assembly, log: TransactionLog) -> int:
-    node_ids = sorted(log.updated_chunks)
+def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) -> int:
+    node_ids = sorted(updated)
     vector_at, cells = made.offset_vector(len(node_ids))
     tables = made.records(
         TableLayout(
@@ -290,18 +383,27 @@ def _write_chunks(made: Assembly, log: TransactionLog) -> int:
     )
     cells.point(slice(None), tables.positions)
     tables.rows["node_id"] = _rows_of(node_ids)
-    chunks_at = np.zeros(len(node_ids), dtype=np.int64)
-    for row, node_id in enumerate(node_ids):
-        coords = _checked(log.updated_chunks[node_id], node_id)
-        chunks_at[row], chunk_cells = made.offset_vector(len(coords))
-        layout = TableLayout({"coords": offset_field(_COORDS)}, embedded=coords.shape[1])
-        chunks = made.records(layout, len(coords))
-        chunk_cells.point(slice(None), chunks.positions)
-        chunks.point("coords", chunks.positions + layout.offsets["embedded_length"])
-        chunks.rows["embedded_length"] = coords.shape[1]
-        chunks.rows["embedded"] = coords
-    tables.point("chunks", chunks_at)
+    chunks_at = [_write_coords(made, updated[node_id]) for node_id in node_ids]
+    tables.point("chunks", np.array(chunks_at, dtype=np.int64))
     return vector_at
+
+
+def _write_coords(made: Assembly, chunks: CoordinateBlocks) -> int:
+    layout = TableLayout({"coords": offset_field(_COORDS)}, embedded=chunks.ndim)
+
+    def tables() -> Iterator[NDArray[Any]]:
+        rows = np.zeros(0, dtype=layout.dtype)
+        for coords in chunks.blocks():
+            if len(rows) < len(coords):
+                rows = np.zeros(len(coords), dtype=layout.dtype)
+                # Each table is followed by its own coordinates.
+                rows["coords"] = layout.offsets["embedded_length"] - layout.offsets["coords"]
+                rows["embedded_length"] = chunks.ndim
+            block = rows[: len(coords)]
+            block["embedded"] = coords
+            yield block
+
+    return made.streamed_tables(layout, chunks.count, tables)
 
 
 def _checked(coords: NDArray[np.uint32], node_id: NodeId) -> NDArray[np.uint32]:

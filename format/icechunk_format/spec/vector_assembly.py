@@ -13,6 +13,8 @@ Rules of this file
 3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
    rows that differ. Numbers that equal their default may be written; readers cannot tell.
 4. A buffer stays below 2 GiB, the limit of every reader; more is the caller's mistake.
+5. What is too much for memory is only counted at first, and made block by block when the buffer is
+   put out: positions follow from sizes, never from content.
 
 Spec: https://flatbuffers.dev/internals. The reading side is ``vectors``.
 """
@@ -29,13 +31,14 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.byte_ranges import copy_ranges, is_run_start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
 MAX_BUFFER_SIZE: Final = 2**31 - 1
 FILE_IDENTIFIER: Final = b"Ichk"
 _HEADER_SIZE: Final = 8  # offset of the root, then the identifier
+_CELLS_AT_ONCE: Final = 1 << 16
 OFFSET: Final = np.dtype("<u4")  # the type of a field that points to a vector, string or table
 
 
@@ -152,15 +155,21 @@ class Records:
 class Assembly:
     """A flatbuffer under construction, from front to back."""
 
-    __slots__ = ("_extra_apparent", "_segments", "_size", "_subject")
+    __slots__ = ("_extra_apparent", "_head", "_segments", "_size", "_subject")
 
     def __init__(self, subject: str) -> None:
         """Start a buffer; ``subject`` names it in the error that says it grew too large."""
         self._subject = subject
-        self._segments: list[NDArray[np.uint8]] = []
+        self._segments: list[NDArray[np.uint8] | Callable[[], Iterator[memoryview]]] = []
         self._size = 0
         self._extra_apparent = 0
-        self.reserve(_HEADER_SIZE)[1][4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
+        self._head = self.reserve(_HEADER_SIZE)[1]
+        self._head[4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer so far."""
+        return self._size
 
     def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
         """Take the next ``size`` bytes: their position, and zeroed bytes to be filled in."""
@@ -177,6 +186,10 @@ class Assembly:
         self._check_room(size)
         self._extra_apparent += size
 
+    def _count_visits(self, layout: TableLayout, count: int) -> None:
+        # Visiting a table reads its vtable twice, the size of that, and the offset to the table.
+        self._count_shared(count * (2 * len(layout.vtable) + 2 + 4))
+
     def _check_room(self, size: int) -> None:
         total = self._size + self._extra_apparent + size
         if total > MAX_BUFFER_SIZE:
@@ -191,8 +204,7 @@ class Assembly:
         """Take room for ``count`` tables; their vtable is written, their fields are zero."""
         vtable_at, vtable = self.reserve(len(layout.vtable), 2)
         vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
-        # Visiting a table reads its vtable twice, the size of that, and the offset to the table.
-        self._count_shared(count * (2 * len(layout.vtable) + 2 + 4))
+        self._count_visits(layout, count)
         start, raw = self.reserve(count * layout.dtype.itemsize, 8)
         rows = raw.view(layout.dtype)
         positions = start + np.arange(count, dtype=np.int64) * layout.dtype.itemsize
@@ -202,9 +214,7 @@ class Assembly:
     def root(self, layout: TableLayout) -> Records:
         """Take room for the root table."""
         made = self.records(layout, 1)
-        self._segments[0][:4] = np.frombuffer(
-            struct.pack("<I", int(made.positions[0])), dtype=np.uint8
-        )
+        self._head[:4] = np.frombuffer(struct.pack("<I", int(made.positions[0])), dtype=np.uint8)
         return made
 
     def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
@@ -260,9 +270,70 @@ class Assembly:
         at = np.zeros(1, dtype=np.int64)
         return int(self.byte_vectors(raw, at, at + raw.size)[0])
 
+    def streamed_tables(
+        self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
+    ) -> int:
+        """Take room for a vector of tables that are made when the buffer is put out.
+
+        Parameters
+        ----------
+        layout
+            Of all of them. Their offset fields point into the table itself.
+        count
+            Number of tables.
+        blocks
+            Gives all tables in order, as structured arrays of ``layout.dtype``, block by block;
+            ``vtable`` is filled in here. A block is used up before the next one is asked for.
+
+        Returns
+        -------
+        int
+            Position of the length of the vector.
+        """
+        position, length = self.reserve(4)
+        length[:] = np.frombuffer(struct.pack("<I", count), dtype=np.uint8)
+        cells_at = self._later(4 * count, lambda: _cells(count, start - cells_at, step))
+        step = layout.dtype.itemsize
+        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
+        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
+        self._count_visits(layout, count)
+        self.reserve(0, 8)
+        start = self._later(count * step, lambda: _rows(blocks(), start - vtable_at))
+        return position
+
+    def _later(self, size: int, make: Callable[[], Iterator[memoryview]]) -> int:
+        self._check_room(size)
+        self._segments.append(make)
+        self._size += size
+        return self._size - size
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Yield the buffer from front to back, with no more of it in memory than is needed."""
+        for segment in self._segments:
+            if isinstance(segment, np.ndarray):
+                yield memoryview(segment)
+            else:
+                yield from segment()
+
     def finish(self) -> bytes:
-        """Return the buffer."""
-        return b"".join([segment.data for segment in self._segments])
+        """Return the buffer as a whole."""
+        return b"".join(self.blocks())
+
+
+def _cells(count: int, distance: int, step: int) -> Iterator[memoryview]:
+    """Yield the offsets of cells to tables, the first one so far away, then one every ``step``."""
+    for begin in range(0, count, _CELLS_AT_ONCE):
+        rows = np.arange(begin, min(begin + _CELLS_AT_ONCE, count), dtype=np.int64)
+        yield memoryview((distance + rows * (step - OFFSET.itemsize)).astype(OFFSET))
+
+
+def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]:
+    """Yield tables with the offset to their vtable filled in, so far behind it from the first."""
+    for rows in blocks:
+        ends = distance + len(rows) * rows.dtype.itemsize
+        rows["vtable"] = np.arange(distance, ends, rows.dtype.itemsize)
+        distance = ends
+        yield memoryview(rows.view(np.uint8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,182 @@
+"""Geometry of boxes in a chunk grid: what they hold, and which of them overlap. Pure.
+
+Rules of this file
+------------------
+1. Boxes are integers of shape (k, ndim, 2), start and end (exclusive) per axis. The only box of a
+   scalar array has no axes and one chunk.
+2. Comparing n boxes with one another costs n log n and what truly meets on the best axis, never
+   n squared: a write of ten thousand tasks must not wait for its driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+# Pairs of boxes that are compared at once; bounds the memory of a comparison.
+_PAIRS_AT_ONCE: Final = 1 << 20
+MAX_COORD: Final = 2**32 - 1
+
+
+def bounds_of(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the tight range of coordinates per axis, end exclusive; zeros where there are none."""
+    if not len(coords):
+        return np.zeros((coords.shape[1], 2), dtype=np.uint32)
+    # The end of the last possible coordinate does not fit into 32 bits; no grid reaches it.
+    return np.stack([coords.min(axis=0), coords.max(axis=0) + np.uint32(1)], axis=1)
+
+
+def box_volumes(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the number of coordinates in each box; float64, since a grid may have 2**64."""
+    sizes = boxes[:, :, 1].astype(np.float64) - boxes[:, :, 0]
+    found: NDArray[np.float64] = sizes.prod(axis=1)
+    return found
+
+
+def inside_box(coords: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each coordinate, shape (m, ndim), whether it lies in a box, shape (ndim, 2)."""
+    found = np.ones(len(coords), dtype=np.bool_)
+    for axis, (low, high) in enumerate(box.tolist()):
+        column = coords[:, axis]
+        found &= (column >= low) & (column < high)
+    return found
+
+
+def boxes_meet(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Tell whether two boxes, shape (ndim, 2), share a coordinate."""
+    return bool(((left[:, 0] < right[:, 1]) & (left[:, 1] > right[:, 0])).all())
+
+
+def coords_of_boxes(boxes: NDArray[Any]) -> NDArray[np.uint32]:
+    """Return every coordinate of boxes, shape (k, ndim, 2), box by box, sorted within each.
+
+    Costs one pass for all boxes together, however many they are.
+    """
+    sizes = boxes[:, :, 1].astype(np.int64) - boxes[:, :, 0]
+    count, ndim = sizes.shape
+    if count == 1 and ndim:
+        grid = np.indices(sizes[0].tolist(), dtype=np.uint32).reshape(ndim, -1)
+        grid += boxes[0, :, :1].astype(np.uint32)
+        return grid.T
+    volumes = sizes.prod(axis=1)
+    found = np.empty((ndim, int(volumes.sum())), dtype=np.uint32)
+    number = np.repeat(np.arange(count), volumes)
+    place = np.arange(len(number)) - np.repeat(np.cumsum(volumes) - volumes, volumes)
+    for axis in reversed(range(ndim)):
+        place, along = np.divmod(place, sizes[number, axis])
+        found[axis] = boxes[number, axis, 0] + along
+    return found.T
+
+
+def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
+    """Yield the pairs of boxes that share a coordinate.
+
+    Parameters
+    ----------
+    boxes
+        uint32, shape (n, ndim, 2), none empty.
+
+    Yields
+    ------
+    NDArray
+        int64, shape (p, 2), p > 0: numbers of two boxes, each pair once, in blocks.
+    """
+    n = len(boxes)
+    if n < 2:
+        return
+    sweeps = [_sweep(boxes[:, axis]) for axis in range(boxes.shape[1])]
+    if sweeps:
+        # The axis on which the fewest boxes lie beside one another decides who is compared.
+        order, after = min(sweeps, key=lambda sweep: int(sweep[1].sum()))
+    else:
+        order, after = np.arange(n), n - 1 - np.arange(n)
+    ends = np.cumsum(after)
+    begin = 0
+    while begin < n:
+        done = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, side="right")))
+        counts = after[begin:end]
+        first = np.repeat(np.arange(begin, end), counts)
+        offset = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+        left, right = order[first], order[first + 1 + offset]
+        meets = np.ones(len(left), dtype=np.bool_)
+        for axis in range(boxes.shape[1]):
+            starts, stops = boxes[:, axis, 0], boxes[:, axis, 1]
+            meets &= (starts[left] < stops[right]) & (starts[right] < stops[left])
+        if meets.any():
+            yield np.stack([left[meets], right[meets]], axis=1).astype(np.int64)
+        begin = end
+
+
+def _sweep(ranges: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order ranges by start; tell how many of those behind each one begin before it ends."""
+    order = np.argsort(ranges[:, 0], kind="stable")
+    starts, stops = ranges[order, 0], ranges[order, 1]
+    upto = np.searchsorted(starts, stops, side="left")
+    return order, np.maximum(upto - np.arange(len(order)) - 1, 0)
+
+
+def joined_groups(
+    boxes: NDArray[np.uint32], is_fixed: NDArray[np.bool_]
+) -> list[NDArray[np.int64]]:
+    """Join boxes until no group that holds a movable one overlaps anything else.
+
+    Parameters
+    ----------
+    boxes
+        uint32, shape (n, ndim, 2), none empty.
+    is_fixed
+        bool, shape (n,): boxes that may overlap one another, since nobody touches them.
+
+    Returns
+    -------
+    list of NDArray
+        int64 numbers of boxes, ascending: every group of more than one box, and every movable box
+        alone. Fixed boxes that meet nothing are left out.
+    """
+    group_of = np.arange(len(boxes), dtype=np.int64)
+    bounds = boxes
+    fixed = is_fixed
+    while True:
+        pairs = [
+            block[~(fixed[block[:, 0]] & fixed[block[:, 1]])] for block in overlapping_pairs(bounds)
+        ]
+        links = np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+        if not len(links):
+            break
+        label = _connected(len(bounds), links)
+        count = int(np.max(label)) + 1
+        starts = np.full((count, boxes.shape[1]), MAX_COORD, dtype=np.uint32)
+        stops = np.zeros((count, boxes.shape[1]), dtype=np.uint32)
+        np.minimum.at(starts, label, bounds[:, :, 0])
+        np.maximum.at(stops, label, bounds[:, :, 1])
+        bounds = np.stack([starts, stops], axis=2)
+        still_fixed = np.ones(count, dtype=np.bool_)
+        np.logical_and.at(still_fixed, label, fixed)
+        fixed = still_fixed
+        group_of = label[group_of]
+    members = np.argsort(group_of, kind="stable")
+    edges = np.flatnonzero(np.diff(group_of[members])) + 1
+    groups = np.split(members, edges) if len(members) else []
+    return [group for group in groups if not fixed[group_of[group[0]]]]
+
+
+def _connected(n: int, links: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of the connected group that each of n things belongs to."""
+    label = np.arange(n, dtype=np.int64)
+    while True:
+        least = np.minimum(label[links[:, 0]], label[links[:, 1]])
+        before = label.copy()
+        np.minimum.at(label, links[:, 0], least)
+        np.minimum.at(label, links[:, 1], least)
+        label = label[label]
+        if (label == before).all():
+            break
+    found: NDArray[np.int64] = np.unique(label, return_inverse=True)[1]
+    return found
