@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from icechunk_format.command_line import inspect_commands, ref_commands, upkeep_commands
+from icechunk_format.command_line import (
+    config_commands,
+    inspect_commands,
+    ref_commands,
+    rewrite_command,
+    upkeep_commands,
+    verify_command,
+)
 from icechunk_format.command_line.documents import keys_text
 from icechunk_format.command_line.exit_codes import exit_codes_text
 
@@ -73,9 +80,14 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "tag create": ref_commands.create_tag,
     "tag delete": ref_commands.delete_tag,
     "reset": ref_commands.reset,
+    "restore": ref_commands.restore,
+    "verify": verify_command.verify,
     "expire": upkeep_commands.expire,
     "gc": upkeep_commands.gc,
+    "rewrite-manifests": rewrite_command.rewrite_manifests,
     "upgrade": upkeep_commands.upgrade,
+    "config show": config_commands.show_config,
+    "config set": config_commands.set_config,
 }
 """Every command, by the words that call it."""
 
@@ -83,6 +95,7 @@ _APPS: Final = {
     "": app,
     "branch": _sub_app("branch", "List, create, move and delete branches."),
     "tag": _sub_app("tag", "List, create and delete tags."),
+    "config": _sub_app("config", "Show and change the stored configuration."),
 }
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")

@@ -93,6 +93,12 @@ _MOVED: Final[Keys] = {
     "snapshot_id": "where it is",
 }
 
+_CONFIG: Final[Keys] = {
+    **_REPOSITORY,
+    "stored": "settings that the repository stores, an object",
+    "effective": "these with the defaults of all others, an object",
+}
+
 DOCUMENTS: Final[dict[str, Keys]] = {
     "log": {
         **_REPOSITORY,
@@ -154,6 +160,32 @@ DOCUMENTS: Final[dict[str, Keys]] = {
     "tag create": _TAG,
     "tag delete": _TAG,
     "reset": _MOVED,
+    "restore": {
+        **_REPOSITORY,
+        "branch": "name",
+        "restored_snapshot_id": "the earlier version",
+        "previous_snapshot_id": "where the branch was",
+        "snapshot_id": "the new version",
+    },
+    "verify": {
+        **_REPOSITORY,
+        "errors": "number of findings of that severity; the exit code is 3 where there are any",
+        "warnings": "number of findings of that severity",
+        "infos": "number of findings of that severity",
+        "findings": (
+            "list, worst first",
+            {
+                "severity": "'error', 'warning' or 'info'",
+                "kind": "code, which does not change",
+                "object_key": "object that it is about",
+                "snapshot_id": "newest version that has it",
+                "node_path": "node",
+                "chunk": "coordinates of the chunk in the grid",
+                "problem": "what is wrong",
+                "advice": "what to do",
+            },
+        ),
+    },
     "expire": {
         **_REPOSITORY,
         "released_snapshots": "ids that left every history",
@@ -176,6 +208,18 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "skipped_phases": "kinds that were not looked at because of failures",
         **_DRY_RUN,
     },
+    "rewrite-manifests": {
+        **_REPOSITORY,
+        "branch": "name",
+        "snapshot_id": "the new version; null where nothing was to do, and in a dry run",
+        "manifests_before": "number of files; in a dry run an estimate, like the next",
+        "manifests_after": "number of files",
+        "references": "references that were or would be rewritten",
+        "bytes_before": "size of the files",
+        "bytes_after": "size of the files; null in a dry run",
+        "left_out": "paths of arrays that others changed meanwhile",
+        **_DRY_RUN,
+    },
     "upgrade": {
         **_REPOSITORY,
         **_DRY_RUN,
@@ -187,6 +231,8 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "deleted_tags": "number",
         "files_deleted": "keys of files of version 1",
     },
+    "config show": _CONFIG,
+    "config set": _CONFIG,
 }
 """Command to the keys of its document."""
 

@@ -222,9 +222,11 @@ def show_log(
     now = datetime.now(UTC)
     rows = graph_rows(infos, screen.glyphs)
     room = max((len(row.node) for row in rows), default=0) + 2
-    for row, info, entry in zip(rows, infos, entries, strict=True):
+    for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
         if row.above is not None:
             screen.line(styled((row.above, "blue")))
+        elif number > 0:
+            screen.line(styled((rows[number - 1].below, "blue")))
         screen.line(
             styled(
                 (row.node.ljust(room), "blue"), (entry["snapshot_id"], "yellow"), *_labels(entry)
@@ -245,9 +247,9 @@ def show_log(
             for key, value in entry["metadata"].items()
         ]
         for line in lines:
-            screen.line(styled((row.below.ljust(room), "blue")).append_text(line))
-        if row is not rows[-1]:
-            screen.line(styled((row.below, "blue")))
+            whole = styled((row.below.ljust(room), "blue")).append_text(line)
+            whole.rstrip()
+            screen.line(whole)
 
 
 def _labels(entry: Document) -> list[tuple[str, str]]:

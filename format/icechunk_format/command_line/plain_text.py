@@ -114,4 +114,6 @@ def shown_value(value: Any) -> str:
         return "{" + ", ".join(f"{safe(k)}: {shown_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(shown_value(item) for item in value) + "]"
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return safe(value)

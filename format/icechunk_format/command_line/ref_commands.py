@@ -8,6 +8,7 @@ import typer
 
 from icechunk_format.command_line.arguments import (
     JsonOption,
+    MessageOption,
     OptionOption,
     RepositoryArgument,
     YesOption,
@@ -76,7 +77,7 @@ def delete_branch(
     if not yes:
         others = {n: i for n, i in opened.branches().items() if n != name}
         lost = _only_below(opened, tip, [*others.values(), *opened.tags().values()])
-        _show_lost(screen, lost, f"only branch {safe(name)} reaches")
+        _show_lost(screen, lost, "would be on no branch or tag")
     screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
     opened.delete_branch(name)
     _deleted(screen, opened, "branch", name, tip)
@@ -165,11 +166,38 @@ def reset(
     expected: SnapshotId | str | None = before if expect is None and not yes else expect
     if not yes:
         _show_lost(
-            screen, _only_below(opened, before, [after]), f"leave the history of {safe(branch)}"
+            screen,
+            _only_below(opened, before, [after]),
+            f"would leave the history of {safe(branch)}",
         )
     screen.confirm(f"Move branch {safe(branch)} from {before} to {after}?", yes)
     opened.reset_branch(branch, after, expected)
     _moved(screen, opened, branch, before, after)
+
+
+def restore(
+    repository: RepositoryArgument,
+    branch: _BranchArgument,
+    to: _ToArgument,
+    message: MessageOption = None,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit an earlier version anew; history stays."""
+    opened, screen = _opened(repository, option, as_json)
+    chosen = resolve_name(opened, to)
+    with screen.working("Restoring"):
+        result = opened.restore(branch, chosen, message=message)
+    screen.document(
+        {
+            "repository": str(opened.location),
+            "branch": branch,
+            "restored_snapshot_id": str(chosen),
+            "previous_snapshot_id": str(result.parent_id),
+            "snapshot_id": str(result.snapshot_id),
+        }
+    )
+    screen.line(f"branch {safe(branch)} is now at {result.snapshot_id}, which restates {chosen}")
 
 
 def _opened(repository: str, option: list[str] | None, as_json: bool) -> tuple[Repository, Screen]:
@@ -237,7 +265,7 @@ def _show_lost(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:
     if not lost:
         screen.aside("No snapshot is lost from history.")
         return
-    screen.aside(f"{counted(len(lost), 'snapshot')} that {what}, until garbage is collected:")
+    screen.aside(f"{counted(len(lost), 'snapshot')} {what}:")
     for line in shown_snapshots(screen, lost):
         screen.aside(line)
 

@@ -106,11 +106,15 @@ def show_tree(
     screen: Screen, nodes: Sequence[Document], *, top: str, with_attributes: bool
 ) -> None:
     """Print the tree below a group, and the totals."""
+    if not nodes:
+        screen.line("no groups and no arrays yet")
+        return
     by_path = {node["path"]: node for node in nodes}
     children = _children(by_path, top)
     shows_shards = any(node.get("shards") for node in nodes)
     shows_sizes = any("stored_bytes" in node for node in nodes if node["type"] == "array")
-    hidden = {"" if shows_shards else "shards", *(() if shows_sizes else ("stored", "size"))}
+    hidden = set() if shows_shards else {"shards"}
+    hidden |= set() if shows_sizes else {"stored", "size"}
     walked = list(_walk(screen, by_path, children, top))
     table = [[styled((name, "dim")) for name in _HEADER if name not in hidden]]
     for path, guide, _ in walked:
