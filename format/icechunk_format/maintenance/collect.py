@@ -96,8 +96,9 @@ def collect_garbage(
     dry_run
         Count what would go, and change nothing.
     trim_overwritten_older_than
-        Also delete copies in ``overwritten/`` that were made before that instant and that the
-        operations log does not need (see ``collect_overwritten``); None leaves them all.
+        Also delete copies in ``overwritten/`` that were made before that instant and that no
+        operations log reaches (see ``collect_overwritten``); None leaves them all. It must lie
+        before any change of the repository that may be under way: minutes are enough.
     extra_roots
         Snapshots that are kept with their ancestors, as if a tag were on each.
 

@@ -1,12 +1,12 @@
-"""Old copies of ``repo``: every change of a repository leaves one, and nothing else removes them.
+"""Old copies of ``repo`` in ``overwritten/``: every change of a repository leaves one.
 
 Which copies stay, whatever their age
 -------------------------------------
-The operations log is read from ``repo`` and through the copies that continue it, each naming the
-next one. These stay. So do the copies that the entries in ``repo`` itself name, because the log
-will be continued from one of them when it grows over its limit. All others are needed by nobody:
-copies of updates that lost a race, and those that only entries further back in the log name (the
-entries stay readable, the state before each of them does not).
+All that the operations log names. The log is read from ``repo`` and through some of them, but
+through others tomorrow: as it grows, it is continued from the next entry's copy, and from there
+through copies that today's chain passes by. What goes is what no log can come to: copies of
+updates that lost a race or died before they landed, copies of the ``config.yaml`` of version 1,
+and copies behind a gap that somebody made by deleting a copy.
 
 Specification: "Updates to the repo info file".
 """
@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.maintenance.collect_result import DeleteReport
 from icechunk_format.maintenance.collect_roots import is_older
 from icechunk_format.maintenance.collect_sweep import delete_keys
-from icechunk_format.spec import repo_info
+from icechunk_format.repository.operations import read_operations
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import OVERWRITTEN, REPO, overwritten_key
+from icechunk_format.spec.object_keys import OVERWRITTEN
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,7 +35,7 @@ _NAME: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
 
 def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
-    """Return the names of the copies that the operations log is or will be read from.
+    """Return the names of the copies that the operations log names, from a state on.
 
     Raises
     ------
@@ -44,33 +43,14 @@ def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
         A copy is damaged, or copies name one another in a circle: which others are needed cannot
         be told then.
     """
-    named = {update.backup_path for update in info.latest_updates if update.backup_path}
-    chain: set[str] = set()
-    following = info.repo_before_updates
-    while following is not None:
-        if following in chain:
-            raise FormatError(
-                f"the operations log comes back to the copy {following!r}",
-                object_key=REPO,
-                file_type="repo info",
-                field="repo_before_updates",
-            )
-        chain.add(following)
-        key = overwritten_key(following)
-        try:
-            data = storage.get(key).data
-        except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            break
-        following = repo_info.decode(data, object_key=key).repo_before_updates
-    return named | chain
+    named = {update.backup_path for update in read_operations(storage, info)}
+    return {name for name in (*named, info.repo_before_updates) if name is not None}
 
 
 def trim_overwritten(
     storage: Storage, needed: set[str], older_than: datetime, *, dry_run: bool = False
 ) -> DeleteReport:
-    """Delete the copies that are old enough and that the log does not need.
+    """Delete the copies that are old enough and that no log names.
 
     Memory: one key for each copy that goes.
     """

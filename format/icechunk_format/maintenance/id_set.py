@@ -52,6 +52,11 @@ class IdSet:
         self._merge()
         return len(self._high)
 
+    @property
+    def approximate_size(self) -> int:
+        """At least the number of distinct ids, without the work of finding repeats."""
+        return len(self._high) + self._pending_rows
+
     def add(self, raw: NDArray[np.uint8]) -> None:
         """Add ids: uint8, shape (n, 12)."""
         if len(raw):

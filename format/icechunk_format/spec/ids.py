@@ -223,7 +223,7 @@ def decode_many(
     characters = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
     digits = _DIGIT_VALUES[characters].reshape(-1, length)
     bits = np.unpackbits(digits[:, :, np.newaxis], axis=2)[:, :, 8 - _DIGIT_BITS :]
-    bits = bits.reshape(len(digits), -1)
+    bits = bits.reshape(len(digits), length * _DIGIT_BITS)
     exact = (digits != _NO_DIGIT).all(axis=1) & ~bits[:, size * 8 :].any(axis=1)
     rows = np.flatnonzero(is_id)
     is_id[rows] = exact

@@ -1,0 +1,253 @@
+"""Garbage collection as Spark jobs, for repositories whose ids do not fit into one process.
+
+How the work is cut
+-------------------
+The driver reads ``repo`` and nothing else (in spec version 1, the chain of snapshots). Executors
+read the kept snapshots, part the manifests that they list by the first character of their ids,
+read each manifest once, part the chunks in the same way by one or two characters, and sweep: the
+task of a part lists its objects alone, drops what is kept, and deletes the rest. Ids are packed:
+a row is all that one task found of one part, so shuffling a billion of them is shuffling bytes.
+
+Rules of this file
+------------------
+1. No set of ids is ever on the driver, but the snapshots that ``repo`` lists. Jobs answer with
+   numbers, and with those of these snapshots that go.
+2. All marks are complete and stored before ``repo`` changes, and ``repo`` changes before a file
+   goes. Lost marks are made again from the same files, which stay, so they come out the same.
+3. A task that runs twice does no harm: what it deletes is gone already. Only the counts of the
+   attempt that Spark takes are reported, so what a lost attempt had deleted is not counted.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.storagelevel import StorageLevel
+
+from icechunk_format.maintenance import collect_parts
+from icechunk_format.maintenance.collect import collect_from
+from icechunk_format.maintenance.collect_parts import SweepTask
+from icechunk_format.maintenance.collect_result import DeleteReport, Phase
+from icechunk_format.repository.repository import Repository
+from icechunk_spark.maintenance import collect_tasks
+from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icechunk_format.maintenance.collect_result import CollectResult
+    from icechunk_format.storage.location import Location
+
+_PACKED: Final = StructType([StructField("part", LongType()), StructField("ids", BinaryType())])
+_MANIFESTS: Final = StructType(
+    [
+        *_PACKED.fields,
+        StructField("sizes", BinaryType()),
+        StructField("size", LongType()),
+        StructField("refs", LongType()),
+    ]
+)
+_REPORT: Final = StructType([StructField("report", BinaryType())])
+_ID_SIZE: Final = 12
+_AFTER_FAILURE: Final = (
+    "What is gone was garbage, every version is whole, and collecting again finishes the work"
+)
+
+# A part of chunks that one task keeps at once has about so many ids; see _depth.
+_REFS_PER_PART: Final = 4_000_000
+# Compressed manifests that one task reads: some millions of references.
+_MANIFEST_BYTES_PER_TASK: Final = 32 * 2**20
+_MAX_TASKS: Final = 10_000
+# Tasks for each core: more of them even out what parts have more or fewer of.
+_WAVES: Final = 4
+
+
+def collect_garbage(
+    spark: SparkSession,
+    path: str,
+    older_than: datetime,
+    *,
+    dry_run: bool = False,
+    trim_overwritten_older_than: datetime | None = None,
+    extra_roots: Iterable[str] = (),
+    **options: Any,
+) -> CollectResult:
+    """Delete the objects of a repository that no branch, tag or new snapshot reaches, with Spark.
+
+    The outcome is that of ``icechunk_format.maintenance.collect_garbage``, object for object, and
+    the docstring there says which cutoff protects writers at work.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository.
+    older_than, dry_run, trim_overwritten_older_than, extra_roots
+        As there.
+    **options
+        ``storage.*`` options, as in ``spark.read.option``: ``**{"storage.region": "us-west-2"}``.
+
+    Raises
+    ------
+    IcechunkError
+        As there.
+
+    Notes
+    -----
+    Memory: on the driver that of ``repo``. On an executor, for each task that runs: 12 to 80 bytes
+    for each distinct chunk of a part that is kept (up to four million), 20 for each object of it
+    that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
+    """
+    location = location_from(path, options)
+    repository = Repository.open(location)
+    collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
+    try:
+        with raised_in_jobs(f"collecting garbage of {location}", _AFTER_FAILURE):
+            return collect_from(
+                repository.storage,
+                collector,
+                spec_version=repository.spec_version,
+                older_than=older_than,
+                dry_run=dry_run,
+                trim_overwritten_older_than=trim_overwritten_older_than,
+                extra_roots=extra_roots,
+            )
+    finally:
+        collector.close()
+
+
+class SparkCollector:
+    """Marks and sweeps on executors; see ``icechunk_format.maintenance.collect.Collector``.
+
+    Parameters
+    ----------
+    spark
+        The session.
+    location
+        Where the repository is.
+    older_than
+        The cutoff.
+    dry_run
+        Whether deletions are only counted.
+    """
+
+    def __init__(
+        self, spark: SparkSession, location: Location, older_than: datetime, *, dry_run: bool
+    ) -> None:
+        self._spark = spark
+        self._location = location
+        self._older_than = older_than
+        self._dry_run = dry_run
+        self._marks: dict[Phase, DataFrame] = {}
+        # How many ids of each part the marks hold, for the tasks that get them to count.
+        self._sent: dict[Phase, dict[int, int]] = {}
+        self._depths = {Phase.CHUNKS: 1}
+
+    def close(self) -> None:
+        """Let Spark forget the marks."""
+        for marks in self._marks.values():
+            marks.unpersist()
+        self._marks = {}
+
+    def old_snapshots(self, candidates: frozenset[Any]) -> frozenset[Any]:
+        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        raw = collect_parts.snapshot_rows(candidates, 1)[0]
+        parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
+        task = collect_tasks.old_snapshots_task(self._location, self._older_than, raw)
+        rows = self._frame([(part, b"") for part in parts])
+        found = rows.repartition(len(parts), "part").mapInArrow(task, _PACKED)
+        old = b"".join(bytes(row["ids"]) for row in found.collect())
+        by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
+        return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
+
+    def mark(self, kept: frozenset[Any]) -> None:
+        """Read kept snapshots and their manifests, and store what they need."""
+        self.close()
+        cores = cores_of(self._spark)
+        packed = collect_parts.snapshot_rows(kept, _WAVES * cores)
+        snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
+        listed = snapshots.mapInArrow(collect_tasks.listed_manifests_task(self._location), _PACKED)
+        manifests = self._stored(
+            Phase.MANIFESTS,
+            self._by_part(listed, collect_parts.part_count(1)).mapInArrow(
+                collect_tasks.distinct_manifests_task(), _MANIFESTS
+            ),
+        )
+        sums = manifests.groupBy("part").agg(
+            F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs")
+        )
+        numbers = [tuple(map(int, row)) for row in sums.collect()]
+        self._sent[Phase.MANIFESTS] = {part: ids // _ID_SIZE for part, ids, *_ in numbers}
+        rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
+        depth = self._depths[Phase.CHUNKS] = _depth(references)
+        tasks = max(min(rows, 2 * cores), size // _MANIFEST_BYTES_PER_TASK, 1)
+        # By their content and in order, so that a task that is run again gets and gives the same.
+        spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
+        read = collect_tasks.referenced_chunks_task(self._location, depth)
+        chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
+        found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
+        self._sent[Phase.CHUNKS] = {int(part): int(ids) // _ID_SIZE for part, ids in found}
+
+    def sweep(self, phase: Phase, kept: frozenset[Any] | None) -> DeleteReport:
+        """Delete what is old and not needed."""
+        depth = self._depths.get(phase, 1)
+        if kept is None:
+            marks, sent = self._marks[phase].select("part", "ids"), self._sent[phase]
+        else:
+            raw = collect_parts.unpacked(collect_parts.snapshot_rows(kept, 1)[0])
+            packed = list(collect_parts.packed(raw, depth))
+            marks, sent = self._frame(packed), {part: len(ids) // _ID_SIZE for part, ids in packed}
+        count = collect_parts.part_count(depth)
+        expected = self._frame([(part, b"") for part in range(count)], number=sent)
+        rows = marks.withColumn("number", F.lit(0).cast("bigint")).unionByName(expected)
+        task = SweepTask(
+            location=self._location,
+            phase=phase,
+            older_than=self._older_than,
+            depth=depth,
+            dry_run=self._dry_run,
+        )
+        swept = self._by_part(rows, count).mapInArrow(collect_tasks.sweep_task(task), _REPORT)
+        reports = [pickle.loads(bytes(row["report"])) for row in swept.collect()]
+        return sum(reports, DeleteReport())
+
+    def _by_part(self, rows: DataFrame, count: int) -> DataFrame:
+        """Return the rows with those of a part together, and parts one after the other."""
+        tasks = min(count, _WAVES * cores_of(self._spark))
+        by_id = getattr(rows, "repartitionById", None)
+        if by_id is not None:  # Spark 4.1: all tasks get about as many parts
+            rows = by_id(tasks, (F.col("part") % tasks).cast("int"))
+        else:
+            rows = rows.repartition(tasks, "part")
+        return rows.sortWithinPartitions("part")
+
+    def _stored(self, phase: Phase, marks: DataFrame) -> DataFrame:
+        self._marks[phase] = stored = marks.persist(StorageLevel.MEMORY_AND_DISK)
+        return stored
+
+    def _frame(
+        self, rows: list[tuple[int, bytes]], number: dict[int, int] | None = None
+    ) -> DataFrame:
+        """Return a few rows of packed ids as Spark has them."""
+        columns = {
+            "part": pa.array([part for part, _ in rows], pa.int64()),
+            "ids": pa.array([ids for _, ids in rows], pa.binary()),
+        }
+        fields = list(_PACKED.fields)
+        if number is not None:
+            columns["number"] = pa.array([number.get(part, 0) for part, _ in rows], pa.int64())
+            fields.append(StructField("number", LongType()))
+        return self._spark.createDataFrame(pa.table(columns), schema=StructType(fields))
+
+
+def _depth(references: int) -> int:
+    """Return how many characters part the chunks, by how many references there are."""
+    return 1 if references <= _REFS_PER_PART * collect_parts.part_count(1) else 2

@@ -1,0 +1,50 @@
+"""Expiration, beside the jobs of upkeep: it changes one object, so it needs no executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.maintenance import expire as one_process
+from icechunk_spark.maintenance.target import location_from
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+
+    from icechunk_format.maintenance import ExpireResult
+
+
+def expire_snapshots(
+    spark: SparkSession,
+    path: str,
+    older_than: datetime,
+    *,
+    delete_expired_branches: bool = False,
+    delete_expired_tags: bool = False,
+    dry_run: bool = False,
+    **options: Any,
+) -> ExpireResult:
+    """Take snapshots that were committed before an instant out of history.
+
+    No file is deleted: ``collect_garbage`` does that afterwards. The change is made by the driver,
+    in one conditional update; only in spec version 1 does it read and write files of snapshots.
+
+    Parameters
+    ----------
+    spark
+        The session; it is taken for likeness with the other jobs.
+    path
+        Root of the repository.
+    older_than, delete_expired_branches, delete_expired_tags, dry_run
+        See ``icechunk_format.Repository.expire_snapshots``, which also says what is raised.
+    **options
+        ``storage.*`` options, as in ``spark.read.option``.
+    """
+    return one_process.expire_snapshots(
+        location_from(path, options),
+        older_than,
+        delete_expired_branches=delete_expired_branches,
+        delete_expired_tags=delete_expired_tags,
+        dry_run=dry_run,
+    )

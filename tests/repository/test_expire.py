@@ -1,0 +1,223 @@
+"""Expiration takes old snapshots out of history, and loses no change that others still need.
+
+Random histories with branches, tags and detached snapshots are expired as pure values; what must
+hold afterwards is said as rules. Then repositories of both spec versions, with others at work and
+with dry runs.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from upkeep_repositories import build_untidy, commit, keys_of
+
+from icechunk_format.errors import InvalidInputError, ReadOnlyError
+from icechunk_format.repository.expire import ExpireResult, expire, expire_snapshots
+from icechunk_format.repository.repo_changes import FeatureFlag
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo, decode, encode
+from icechunk_format.spec.repo_updates import Availability, RepoStatus, UpdateKind
+
+
+def snapshot_id(number):
+    return SnapshotId(bytes([number]) * 12)
+
+
+@st.composite
+def histories(draw):
+    """Draw a root and up to a dozen snapshots below it, with refs on some."""
+    count = draw(st.integers(1, 12))
+    snapshots = {}
+    for number in range(count):
+        parent = None if number == 0 else snapshot_id(draw(st.integers(0, number - 1)))
+        inherited = draw(st.booleans()) and number > 0
+        snapshots[snapshot_id(number)] = SnapshotInfo(
+            id=snapshot_id(number),
+            parent_id=parent,
+            flushed_at=draw(st.integers(0, 20)),
+            message=f"{number}",
+            pruned_ancestor_tx_logs=(snapshot_id(100 + number),) if inherited else (),
+        )
+    some = st.integers(0, count - 1).map(snapshot_id)
+    return RepoInfo(
+        branches={"main": draw(some), **draw(st.dictionaries(st.sampled_from("abc"), some))},
+        tags=draw(st.dictionaries(st.sampled_from("xyz"), some)),
+        deleted_tags=("w",),
+        snapshots=snapshots,
+        status=RepoStatus(set_at=0),
+    )
+
+
+def logs_of(info, snapshot):
+    """Return the transaction logs from the root to a snapshot, oldest first."""
+    found = []
+    for ancestor in info.ancestry(snapshot):
+        found = [*ancestor.pruned_ancestor_tx_logs, ancestor.id, *found]
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(histories(), st.integers(0, 21), st.booleans(), st.booleans())
+def test_what_every_expiration_keeps(info, cutoff, branches_go, tags_go):
+    done = expire(info, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go)
+    new = done.transition.info
+    assert set(new.snapshots) == set(info.snapshots) - done.released
+    for kept in new.snapshots.values():
+        old = info.snapshots[kept.id]
+        assert replace(kept, parent_id=None, pruned_ancestor_tx_logs=()) == replace(
+            old, parent_id=None, pruned_ancestor_tx_logs=()
+        )
+        # Nothing is lost of what led to it, and no order is changed.
+        assert logs_of(new, kept.id) == logs_of(info, kept.id)
+        if kept.id in done.edited:
+            assert kept.parent_id == snapshot_id(0)
+        else:
+            assert kept == old
+    for gone in done.released:
+        assert info.snapshots[gone].flushed_at < cutoff
+        assert info.snapshots[gone].parent_id is not None
+    for snapshot in info.snapshots.values():
+        if snapshot.flushed_at >= cutoff:
+            assert snapshot.id in new.snapshots
+    assert new.branches["main"] == info.branches["main"]
+    assert set(new.branches) == set(info.branches) - set(done.deleted_branches)
+    assert set(new.tags) == set(info.tags) - set(done.deleted_tags)
+    assert new.deleted_tags == tuple(sorted({"w", *done.deleted_tags}))
+    assert branches_go or not done.deleted_branches
+    assert tags_go or not done.deleted_tags
+    # What was left can be written, which needs every ref and parent to be listed.
+    written = decode(encode(new))
+    assert written.snapshots == new.snapshots
+    # Once more has nothing left to do.
+    again = expire(new, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go)
+    assert (again.deleted_branches, again.deleted_tags) == ((), ())
+    assert not again.edited
+    assert not again.released
+
+
+def line(*numbers, tags=(), main=None, ages=None):
+    """Return a chain of snapshots, a second apart."""
+    ids = [snapshot_id(n) for n in numbers]
+    snapshots = {
+        one: SnapshotInfo(
+            id=one,
+            parent_id=ids[place - 1] if place else None,
+            flushed_at=place if ages is None else ages[place],
+            message="",
+        )
+        for place, one in enumerate(ids)
+    }
+    return RepoInfo(
+        branches={"main": snapshot_id(main if main is not None else numbers[-1])},
+        tags={name: snapshot_id(number) for name, number in dict(tags).items()},
+        snapshots=snapshots,
+        status=RepoStatus(set_at=0),
+    )
+
+
+def test_the_oldest_kept_snapshot_stands_on_the_root_over_kept_tags():
+    info = line(0, 1, 2, 3, 4, 5, tags={"keep": 2})
+    done = expire(info, 4)
+    new = done.transition.info
+    assert done.released == {snapshot_id(1), snapshot_id(3)}
+    assert done.edited == {snapshot_id(2), snapshot_id(4)}
+    assert new.snapshots[snapshot_id(4)].parent_id == snapshot_id(0)
+    assert new.snapshots[snapshot_id(4)].pruned_ancestor_tx_logs == tuple(
+        map(snapshot_id, (1, 2, 3))
+    )
+    assert new.snapshots[snapshot_id(2)].pruned_ancestor_tx_logs == (snapshot_id(1),)
+    # A second expiration passes on what the first one gathered.
+    later = expire(new, 5).transition.info
+    assert later.snapshots[snapshot_id(5)].pruned_ancestor_tx_logs == tuple(
+        map(snapshot_id, (1, 2, 3, 4))
+    )
+
+
+def test_main_and_the_root_never_expire():
+    info = line(0, 1, 2, tags={"first": 0})
+    done = expire(info, 100, delete_expired_branches=True, delete_expired_tags=True)
+    assert done.released == {snapshot_id(1)}
+    assert done.transition.info.tags == {"first": snapshot_id(0)}
+    assert done.transition.info.branches == info.branches
+
+
+def test_tags_go_only_where_tags_may_be_deleted():
+    info = line(0, 1, 2, tags={"old": 1})
+    locked = replace(info, disabled_feature_flags=(int(FeatureFlag.DELETE_TAG),))
+    with pytest.raises(ReadOnlyError, match="deleting tags is switched off"):
+        expire(locked, 2, delete_expired_tags=True)
+    assert expire(locked, 2).deleted_tags == ()
+    assert expire(locked, 0, delete_expired_tags=True).deleted_tags == ()
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_repository_forgets_old_versions_and_keeps_its_contents(spec_version):
+    built = build_untidy(spec_version)
+    repository = built.repository
+    shown = built.contents()
+    keys = keys_of(built.storage)
+    cutoff = built.instants["main 1"]
+    planned = repository.expire_snapshots(cutoff, dry_run=True)
+    assert keys_of(built.storage) == keys
+    done = repository.expire_snapshots(cutoff)
+    assert planned == replace(done, dry_run=True)
+    assert built.ids["main 0"] in done.released_snapshots
+    assert built.contents() == shown
+    main = [str(info.id) for info in repository.ancestry(branch="main")]
+    assert main[-1] == built.ids["root"]
+    assert built.ids["main 0"] not in main
+    assert keys <= keys_of(built.storage)
+    commit(repository, 11)
+    if spec_version == 2:
+        kinds = [update.kind for update in repository.operations()]
+        assert kinds[1] is UpdateKind.EXPIRATION_RAN
+        assert repository.diff(built.ids["root"], main[0]).missing_logs in ((), [])
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_refs_go_with_expired_tips_where_asked_for(spec_version):
+    built = build_untidy(spec_version)
+    later = datetime.now(UTC) + timedelta(seconds=5)
+    done = built.repository.expire_snapshots(
+        later, delete_expired_branches=True, delete_expired_tags=True
+    )
+    assert (done.deleted_branches, done.deleted_tags) == (("side",), ("kept",))
+    assert built.repository.branches().keys() == {"main"}
+    assert built.repository.tags() == {}
+    assert built.repository.deleted_tags() == ("kept",)
+
+
+def test_a_commit_that_comes_first_is_seen():
+    built = build_untidy()
+
+    class Overtaken:
+        done = False
+
+        def __getattr__(self, name):
+            return getattr(built.storage, name)
+
+        def copy(self, *args, **kwargs):
+            if not self.done:
+                self.done = True
+                built.note("late", commit(built.repository, 12))
+            return built.storage.copy(*args, **kwargs)
+
+    done = expire_snapshots(Overtaken(), built.instants["late" if "late" in built.ids else "end"])
+    assert built.ids["late"] not in done.released_snapshots
+    tip = built.repository.snapshot_info(built.ids["late"])
+    assert str(tip.parent_id) == built.ids["root"]
+    assert built.ids["amended"] in done.released_snapshots
+
+
+def test_what_cannot_be_expired_says_why():
+    built = build_untidy()
+    with pytest.raises(InvalidInputError, match="no time zone"):
+        built.repository.expire_snapshots(datetime(2024, 7, 1))
+    built.repository.set_status(Availability.READ_ONLY, "audit")
+    with pytest.raises(ReadOnlyError, match="audit"):
+        built.repository.expire_snapshots(built.instants["end"])
+    dry = built.repository.expire_snapshots(built.instants["end"], dry_run=True)
+    assert isinstance(dry, ExpireResult)
+    assert dry.released_snapshots
