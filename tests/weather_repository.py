@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ref_columns import inline_refs, native_refs, virtual_refs
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.location import Location
 
 
 def add_array(
@@ -54,9 +57,9 @@ class Weather:
         return str(self.repository.location)
 
 
-def write_weather(url: str, spec_version: int = 2) -> Weather:
+def write_weather(place: Location | str, spec_version: int = 2) -> Weather:
     """Write two commits to main, a tag on the first, and a branch from that with one commit."""
-    repository = Repository.create(url, spec_version=spec_version)
+    repository = Repository.create(place, spec_version=spec_version)
     session = repository.writable_session()
     session.create_group("/", group_document(title="Weather"))
     session.create_group("/sea", group_document())
