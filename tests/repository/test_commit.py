@@ -139,6 +139,26 @@ def test_the_outcome_is_unknown_only_if_nobody_can_look(spec_version):
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("fault", [Fault.RESPONSE_LOST, Fault.REPEATED])
+def test_what_fails_after_a_write_in_doubt_does_not_make_it_a_failure(spec_version, fault):
+    """The answer to the decision is lost, the store is there again, and then fails once more."""
+    requests = requests_of_a_commit(spec_version)
+    decision = max(n for n, (verb, _) in enumerate(requests) if verb == "put")
+    for later in (1, 2, 3):
+        sound, repository = faulty_repository(spec_version)
+        base = sound.resolve()
+        session = begin(repository)
+        fail_at(repository, fault, [decision, decision + later])
+        try:
+            result = session.commit("tried")
+        except CommitOutcomeUnknownError:
+            pass
+        else:
+            assert sound.resolve() == result.snapshot_id
+        assert sound.resolve() != base
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_commit_whose_answer_was_lost_and_that_others_built_on_is_not_repeated(spec_version):
     requests = requests_of_a_commit(spec_version)
     decision = max(n for n, (verb, _) in enumerate(requests) if verb == "put")
@@ -313,6 +333,69 @@ def test_a_race_that_is_always_lost_ends():
     assert sound.metadata == {"other": 2}
 
 
+def test_an_old_state_shown_while_a_write_is_in_doubt_proves_nothing():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    old = storage.get("repo")
+    publish.update_repo(storage, lambda info: set_metadata(info, {"n": 1}))
+
+    class Store:
+        """Loses the answer to the first write, and then shows what was long ago, once."""
+
+        def __init__(self):
+            self.answers = ["lost", "old"]
+
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            done = storage.put(key, data, **kwargs)
+            if key == "repo" and self.answers[0] == "lost":
+                self.answers.pop(0)
+                raise StorageError("reset", outcome_unknown=True)
+            return done
+
+        def get(self, key, **kwargs):
+            if self.answers == ["old"]:
+                self.answers = [""]
+                return old
+            return storage.get(key, **kwargs)
+
+    seen = []
+
+    def change(info):
+        seen.append(info.metadata)
+        if info.metadata != {"n": 1}:
+            return "what is there is not what this change is for"
+        return set_metadata(info, {"n": 2})
+
+    answer = publish.update_repo(Store(), change)
+    assert isinstance(answer, publish.Published)
+    assert seen == [{"n": 1}]
+    assert sound.metadata == {"n": 2}
+
+
+def test_a_log_that_is_too_short_to_tell_says_so():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    few = encode_flexbuffer({"num_updates_per_repo_info_file": 1})
+    publish.update_repo(storage, lambda info: set_config(info, few))
+
+    class Store:
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            # It lands, others follow at once, and the log in ``repo`` names only the last of them.
+            storage.put(key, data, **kwargs)
+            for number in range(3):
+                publish.update_repo(storage, lambda i, n=number: set_metadata(i, {"other": n}))
+            raise StorageError("reset", outcome_unknown=True)
+
+    with pytest.raises(CommitOutcomeUnknownError, match="landed or not"):
+        publish.update_repo(Store(), lambda info: set_metadata(info, {"mine": True}))
+
+
 def test_a_branch_file_race_that_is_always_lost_ends():
     sound, _ = faulty_repository(1)
     storage = sound.storage
@@ -463,3 +546,109 @@ def test_settings_belong_to_spec_version_2(repository):
     repository.set_status(Availability.READ_ONLY, "audit")
     assert repository.status.reason == "audit"
     assert isinstance(next(repository.operations()).details, RepoStatusChangedUpdate)
+
+
+# -- the other operations, request by request ---------------------------------------------------
+
+
+def amend(repository):
+    begin(repository).amend("tried")
+
+
+def flush(repository):
+    begin(repository).flush("tried")
+
+
+# What an operation needs beforehand, what it does, and how the branches and tags look afterwards.
+OPERATIONS = {
+    "amend": (None, amend),
+    "flush": (None, flush),
+    "create branch": (None, lambda r: r.create_branch("new", r.resolve())),
+    "delete branch": (
+        lambda r: r.create_branch("old", r.resolve()),
+        lambda r: r.delete_branch("old"),
+    ),
+    "reset branch": (None, lambda r: r.reset_branch("main", list(r.ancestry())[-1].id)),
+    "fast forward": (
+        lambda r: r.create_branch("behind", list(r.ancestry())[-1].id),
+        lambda r: r.fast_forward("behind", "main"),
+    ),
+    "create tag": (None, lambda r: r.create_tag("new", r.resolve())),
+    "delete tag": (lambda r: r.create_tag("old", r.resolve()), lambda r: r.delete_tag("old")),
+    "metadata": (None, lambda r: r.set_metadata({"a": 1})),
+    "status": (None, lambda r: r.set_status(Availability.READ_ONLY, "audit")),
+    "feature flag": (None, lambda r: r.set_feature_flag(4, False)),
+}
+OF_VERSION_2 = {"amend", "metadata", "status", "feature flag"}
+CASES = [(1, name) for name in OPERATIONS if name not in OF_VERSION_2]
+CASES += [(2, name) for name in OPERATIONS]
+
+
+def looks(repository):
+    """Return all that the operations change, but for what is random or a time."""
+    versions = [info.message for info in repository.ancestry()]
+    names = {id: n for n, id in enumerate(info.id for info in repository.ancestry())}
+    refs = [
+        {name: names.get(id, "elsewhere") for name, id in found.items()}
+        for found in (repository.branches(), repository.tags())
+    ]
+    listed = settings = None
+    if repository.spec_version == 2:
+        state = repo_info.decode(repository.storage.get("repo").data)
+        listed = sorted(info.message for info in state.snapshots.values())
+        settings = (repository.metadata, repository.feature_flags(), repository.status.availability)
+    return versions, refs, repository.deleted_tags(), listed, settings
+
+
+@pytest.mark.parametrize(("spec_version", "name"), CASES)
+def test_every_request_of_an_operation_may_fail_once(spec_version, name):
+    prepare, operate = OPERATIONS[name]
+
+    def prepared():
+        sound, repository = faulty_repository(spec_version)
+        if prepare is not None:
+            prepare(sound)
+        return sound, repository
+
+    sound, repository = prepared()
+    before = looks(sound)
+    operate(repository)
+    after = looks(sound)
+    assert (before == after) == (name == "flush" and spec_version == 1)
+    requests = len(repository.faulty.requests)
+    for fault, number in itertools.product(Fault, range(requests)):
+        sound, repository = prepared()
+        fail_at(repository, fault, [number])
+        where = (fault, number, *repository.faulty.requests[number : number + 1])
+        try:
+            operate(repository)
+        except CommitOutcomeUnknownError:
+            pytest.fail(f"one fault, and nobody looked: {where}")
+        except StorageError:
+            # Said to have failed, so nothing may have changed; and it can be done again.
+            assert looks(sound) == before, where
+            heal(repository)
+            operate(repository)
+        assert looks(sound) == after, where
+
+
+# A flush in version 1 decides nothing: the version is there when its files are.
+@pytest.mark.parametrize(("spec_version", "name"), [c for c in CASES if c != (1, "flush")])
+@pytest.mark.parametrize("fault", [Fault.RESPONSE_LOST, Fault.REQUEST_LOST])
+def test_an_operation_says_when_nobody_can_tell(spec_version, name, fault):
+    prepare, operate = OPERATIONS[name]
+    sound, repository = faulty_repository(spec_version)
+    if prepare is not None:
+        prepare(sound)
+    operate(repository)
+    writes = [
+        n for n, (verb, _) in enumerate(repository.faulty.requests) if verb in ("put", "delete")
+    ]
+    sound, repository = faulty_repository(spec_version)
+    if prepare is not None:
+        prepare(sound)
+    before = looks(sound)
+    fail_at(repository, fault, range(writes[-1], writes[-1] + 100))
+    with pytest.raises(CommitOutcomeUnknownError, match="may have landed or not"):
+        operate(repository)
+    assert (looks(sound) == before) == (fault is Fault.REQUEST_LOST)

@@ -19,9 +19,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
+from icechunk_format.errors import (
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+    UnsupportedError,
+)
 from icechunk_format.repository.history import RefFilesHistory, ref_key
-from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.publish import (
+    Declined,
+    outcome_unknown,
+    update_branch_ref,
+    update_repo,
+)
 from icechunk_format.repository.repo_changes import (
     FeatureFlag,
     TipMoved,
@@ -213,22 +223,35 @@ class RefBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip."""
-        tip = update_branch_ref(
-            self._storage,
-            self._branch,
-            snapshot.id,
-            expected=snapshot.parent_id,
-            key=ref_key(self._storage, "branch", self._branch),
+        key = ref_key(self._storage, "branch", self._branch)
+        answer = update_branch_ref(
+            self._storage, self._branch, snapshot.id, expected=snapshot.parent_id, key=key
         )
+        tip = answer.tip
         if tip is None or tip == snapshot.id:
             return None if tip else TipMoved(branch=self._branch, tip=None)
-        # The answer to our write may have been lost, and others may have committed on top of it.
-        for info in RefFilesHistory(self._storage).ancestry(tip):
-            if info.id == snapshot.id:
-                return None
-            if info.id == snapshot.parent_id:
-                break
+        if answer.tried and self._stands_on(tip, snapshot, key):
+            return None
         return TipMoved(branch=self._branch, tip=tip)
+
+    def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
+        """Tell whether others committed on top of a version, where the answer to it was lost.
+
+        Raises
+        ------
+        CommitOutcomeUnknownError
+            The history cannot be read as far as that version or its parent.
+        """
+        problem: StorageError | None = None
+        try:
+            for info in RefFilesHistory(self._storage).ancestry(tip):
+                if info.id == snapshot.id:
+                    return True
+                if info.id == snapshot.parent_id:
+                    return False
+        except StorageError as error:
+            problem = error
+        raise outcome_unknown(self._storage, key) from problem
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
         """Refuse; see ``amendable``."""

@@ -14,8 +14,9 @@ named is ours or stands on ours. When the answer to step 4 is lost, or says that
 may repeat a request whose first answer went missing, and then loses against itself), the object
 is read again: our copy is named, so the write landed; or the object changed without it, so the
 condition can never hold again and the write is dead; or nothing changed, and then repeating the
-same conditional write is harmless, since at most one of the two can land. Only where the object
-cannot be read, the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
+same conditional write is harmless, since at most one of the two can land. From a write whose
+outcome is in doubt to the read that settles it, whatever else fails is no proof that nothing
+happened: then the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """
@@ -32,6 +33,7 @@ from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     ConflictError,
     FormatError,
+    IcechunkError,
     NotFoundError,
     StorageError,
 )
@@ -77,6 +79,22 @@ class Published:
 
     info: RepoInfo
     attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefAnswer:
+    """Where a branch of version 1 was found when it was to be moved.
+
+    Parameters
+    ----------
+    tip
+        The snapshot that it is at; None when it does not exist.
+    tried
+        Whether a write was sent that was not seen to land. What stands on it proves that it did.
+    """
+
+    tip: SnapshotId | None
+    tried: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,37 +154,59 @@ def update_repo(
         The repository cannot be read.
     """
     copies: set[str] = set()
-    for attempt in range(1, max_attempts + 1):
-        pause_before(attempt)
-        info, version = _read(storage)
-        if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
-            return Published(info=info, attempts=attempt - 1)
-        if not even_if_read_only:
-            check_writable(info)
-        answer = change(info)
-        if not isinstance(answer, Transition):
-            return Declined(reason=answer, info=info)
-        now = now_in_microseconds()
-        copy = backup_name(now // 1000, secrets.token_bytes(12))
-        new = record(
-            answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
-        )
-        data = repo_info.encode(new)
-        if isinstance(storage.copy(REPO, overwritten_key(copy), source_version=version), Lost):
-            continue
-        copies.add(copy)
-        try:
-            put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=version))
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-            readable_again(storage, error)
-            continue
-        if isinstance(put, Written):
-            return Published(info=new, attempts=attempt)
-    info, _ = _read(storage)
-    if _stands_on(info, copies) or (landed is not None and landed(info)):
-        return Published(info=info, attempts=max_attempts)
+    # The time of the state that a write of ours was to replace, while nobody knows if it did.
+    doubted: int | None = None
+    try:
+        for attempt in range(1, max_attempts + 1):
+            pause_before(attempt)
+            info, version = _read(storage)
+            if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
+                return Published(info=info, attempts=attempt - 1)
+            if doubted is not None:
+                if _time_of(info) < doubted:
+                    # The store answers with a state of the past, which says nothing of now.
+                    continue
+                if _time_of(info) > doubted:
+                    if landed is None and not _reaches_back(info, doubted):
+                        raise outcome_unknown(storage, REPO)
+                    doubted = None
+            if not even_if_read_only:
+                check_writable(info)
+            answer = change(info)
+            if not isinstance(answer, Transition):
+                return Declined(reason=answer, info=info)
+            now = now_in_microseconds()
+            copy = backup_name(now // 1000, secrets.token_bytes(12))
+            new = record(
+                answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
+            )
+            data = repo_info.encode(new)
+            if isinstance(storage.copy(REPO, overwritten_key(copy), source_version=version), Lost):
+                continue
+            copies.add(copy)
+            try:
+                put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=version))
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                doubted = _time_of(info)
+                readable_again(storage, error)
+                continue
+            if isinstance(put, Written):
+                return Published(info=new, attempts=attempt)
+            # Lost, perhaps against our own first try.
+            doubted = _time_of(info)
+        info, _ = _read(storage)
+        if _stands_on(info, copies) or (landed is not None and landed(info)):
+            return Published(info=info, attempts=max_attempts)
+    except CommitOutcomeUnknownError:
+        raise
+    except IcechunkError as error:
+        if doubted is None:
+            raise
+        raise outcome_unknown(storage, REPO) from error
+    if doubted is not None and _time_of(info) <= doubted:
+        raise outcome_unknown(storage, REPO)
     raise ConflictError(
         f"the 'repo' object of {storage.root_url} was changed by others {max_attempts} times "
         "while this change was tried; nothing was changed. Let fewer writers commit at once, or "
@@ -182,7 +222,7 @@ def update_branch_ref(
     *,
     expected: SnapshotId | None,
     key: str | None = None,
-) -> SnapshotId | None:
+) -> RefAnswer:
     """Move a branch of a version 1 repository, or create it where nothing is ``expected``.
 
     Parameters
@@ -194,7 +234,7 @@ def update_branch_ref(
 
     Returns
     -------
-    SnapshotId or None
+    RefAnswer
         Where the branch is after the call: ``new`` if it was moved, else the snapshot that another
         writer moved it to; None when it does not exist (any more).
 
@@ -205,28 +245,38 @@ def update_branch_ref(
     """
     key = branch_ref_key(branch) if key is None else key
     condition: Condition
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        pause_before(attempt)
-        found = _read_ref(storage, key)
-        if found is None:
-            if expected is not None:
-                return None
-            condition = CreateOnly()
-        else:
-            tip, version = found
-            # Ids are random, so a branch that is at ours was moved there by us.
-            if tip == new or tip != expected:
-                return tip
-            condition = ReplaceIfUnchanged(version=version)
-        try:
-            put = storage.put(key, v1_refs.encode_ref_json(new), condition=condition)
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-            readable_again(storage, error, key)
-            continue
-        if isinstance(put, Written):
-            return new
+    tried = False
+    try:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            pause_before(attempt)
+            found = _read_ref(storage, key)
+            if found is None:
+                if expected is not None:
+                    return RefAnswer(tip=None, tried=tried)
+                condition = CreateOnly()
+            else:
+                tip, version = found
+                # Ids are random, so a branch that is at ours was moved there by us.
+                if tip == new or tip != expected:
+                    return RefAnswer(tip=tip, tried=tried)
+                condition = ReplaceIfUnchanged(version=version)
+            try:
+                put = storage.put(key, v1_refs.encode_ref_json(new), condition=condition)
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                tried = True
+                readable_again(storage, error, key)
+                continue
+            if isinstance(put, Written):
+                return RefAnswer(tip=new, tried=tried)
+            tried = True
+    except CommitOutcomeUnknownError:
+        raise
+    except IcechunkError as error:
+        if not tried:
+            raise
+        raise outcome_unknown(storage, key) from error
     raise ConflictError(
         f"branch {branch!r} of {storage.root_url} was changed by others {MAX_ATTEMPTS} times while "
         "this change was tried; nothing was changed",
@@ -256,6 +306,18 @@ def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
     return not copies.isdisjoint(named)
 
 
+def _time_of(info: RepoInfo) -> int:
+    """Return when a state was written; every state is younger than the one before it."""
+    return max((update.updated_at for update in info.latest_updates), default=0)
+
+
+def _reaches_back(info: RepoInfo, instant: int) -> bool:
+    """Tell whether the log in a state names every update since an instant."""
+    if info.repo_before_updates is None:
+        return True
+    return any(update.updated_at <= instant for update in info.latest_updates)
+
+
 def _entries_per_file(info: RepoInfo) -> int:
     if info.config is None:
         return RepositoryConfig().num_updates_per_repo_info_file
@@ -275,12 +337,17 @@ def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO)
         except StorageError:
             continue
         return
-    raise CommitOutcomeUnknownError(
+    raise outcome_unknown(storage, key) from lost_answer
+
+
+def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
+    """Return the error for a write of which nobody can tell what became."""
+    return CommitOutcomeUnknownError(
         f"the store did not answer when {key!r} of {storage.root_url} was replaced, and cannot be "
         "asked now. The change may have landed or not: look at the repository before doing it "
         "again, and delete nothing",
         key=key,
-    ) from lost_answer
+    )
 
 
 def pause_before(attempt: int) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 _RESET_TRIES = 20
+_CREATE_TRIES = 5
 
 
 class RefsChanges(Protocol):
@@ -145,7 +146,7 @@ class RefFilesChanges:
         key = ref_key(self._storage, "branch", name)
         if self._history.branch_tip(name) is None:
             found = update_branch_ref(self._storage, name, snapshot_id, expected=None, key=key)
-            if found == snapshot_id:
+            if found.tip == snapshot_id:
                 return
         raise AlreadyExistsError(
             f"branch {name!r} exists already in {self._storage.root_url}; reset it to move it, or "
@@ -162,7 +163,14 @@ class RefFilesChanges:
                 name=name,
             )
         self._existing_tip(name)
-        failures = self._storage.delete_many([ref_key(self._storage, "branch", name)])
+        key = ref_key(self._storage, "branch", name)
+        try:
+            failures = self._storage.delete_many([key])
+        except StorageError as error:
+            # A store that does not answer may have done it all the same.
+            if self._look(key, error) is not None:
+                raise
+            return
         if failures:
             raise StorageError(
                 f"branch {name!r} of {self._storage.root_url} could not be deleted: "
@@ -178,7 +186,7 @@ class RefFilesChanges:
             if expected is not None and tip != expected:
                 raise tip_moved(self._storage, TipMoved(branch=name, tip=tip), expected)
             key = key or ref_key(self._storage, "branch", name)
-            if update_branch_ref(self._storage, name, to, expected=tip, key=key) == to:
+            if update_branch_ref(self._storage, name, to, expected=tip, key=key).tip == to:
                 return
         raise ConflictError(
             f"branch {name!r} of {self._storage.root_url} was moved by others {_RESET_TRIES} times "
@@ -222,26 +230,39 @@ class RefFilesChanges:
 
     def _create(self, key: str, data: bytes) -> bytes | None:
         """Create an object; None when another one is there already."""
-        try:
-            answer = self._storage.put(key, data, condition=CreateOnly())
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
+        for _ in range(_CREATE_TRIES):
             try:
-                found = self._storage.head(key) is not None
-            except StorageError:
-                found = False
-            if found:
-                return data
+                answer = self._storage.put(key, data, condition=CreateOnly())
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                found = self._look(key, error)
+                if found is None:
+                    # Not there, so doing it again is harmless: one of both requests can create it.
+                    continue
+            else:
+                if not isinstance(answer, Lost):
+                    return data
+                # A client that repeats a request whose answer went missing loses against itself.
+                found = self._storage.get(key).data
+            return data if found == data else None
+        raise StorageError(
+            f"{key!r} of {self._storage.root_url} could not be created in {_CREATE_TRIES} "
+            "attempts; nothing was changed",
+            key=key,
+        )
+
+    def _look(self, key: str, lost_answer: StorageError) -> bytes | None:
+        try:
+            return self._storage.get(key).data
+        except NotFoundError:
+            return None
+        except StorageError:
             raise CommitOutcomeUnknownError(
-                f"the store did not answer when {key!r} of {self._storage.root_url} was created; "
-                "it may be there or not. Look before doing it again",
+                f"the store did not answer when {key!r} of {self._storage.root_url} was changed; "
+                "the change may have landed or not. Look before doing it again",
                 key=key,
-            ) from error
-        if not isinstance(answer, Lost):
-            return data
-        # A client that repeats a request whose answer went missing loses against itself.
-        return data if self._storage.get(key).data == data else None
+            ) from lost_answer
 
     def _existing_tip(self, name: str) -> SnapshotId:
         tip = self._history.branch_tip(name)
