@@ -83,6 +83,16 @@ class RewritePlan:
     context: RewriteContext
     tasks: tuple[RewriteTask, ...]
 
+    @property
+    def references(self) -> int:
+        """References in the manifests that go."""
+        nodes = {node.id: node.array for node in self.base.nodes if node.array is not None}
+        listed = self.base.manifest_files
+        return sum(
+            int(listed_counts(listed, nodes[node_id].manifests.ids[what.replaced_rows]).sum())
+            for node_id, what in self.arrays.items()
+        )
+
 
 def rewrite_manifests(
     location: Location | str,
@@ -172,7 +182,7 @@ def plan_rewrite(
     rules = config.splitting if splitting is None else _rules_of(splitting)
     chosen = _chosen(base, paths, repository)
     arrays: dict[NodeId, RewriteOfArray] = {}
-    work: list[tuple[int, UnitOfWork]] = []
+    work: list[UnitOfWork] = []
     for node in chosen:
         array = node.array
         if array is None or not len(array.manifests):
@@ -184,15 +194,13 @@ def plan_rewrite(
             continue
         arrays[node.id] = plan
         work += [
-            (
-                box.references,
-                UnitOfWork(
-                    node_id=node.id,
-                    path=node.path,
-                    cells=cells,
-                    box=box.box,
-                    manifests=listed.take(box.rows),
-                ),
+            UnitOfWork(
+                node_id=node.id,
+                path=node.path,
+                cells=cells,
+                box=box.box,
+                manifests=listed.take(box.rows),
+                references=box.references,
             )
             for box in plan.boxes
         ]
@@ -213,6 +221,12 @@ def plan_rewrite(
         ),
         tasks=_tasks(work, refs_per_task),
     )
+
+
+def repacked(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
+    """Return a plan whose tasks read about so many references each, where units allow it."""
+    work = [unit for task in plan.tasks for unit in task.units]
+    return replace(plan, tasks=_tasks(work, refs_per_task))
 
 
 def finish_rewrite(
@@ -265,7 +279,7 @@ def planned_result(plan: RewritePlan) -> RewriteResult:
         commit=None,
         manifests_before=len(before),
         manifests_after=len(before) - replaced + sum(_cells_of(unit) for unit in units),
-        references=_references_of(plan),
+        references=plan.references,
         bytes_before=int(before.size_bytes.sum()),
         bytes_after=None,
         dry_run=True,
@@ -282,31 +296,19 @@ def _cells_of(unit: UnitOfWork) -> int:
     )
 
 
-def _references_of(plan: RewritePlan) -> int:
-    nodes = {node.id: node.array for node in plan.base.nodes if node.array is not None}
-    return sum(
-        int(
-            listed_counts(
-                plan.base.manifest_files, nodes[node_id].manifests.ids[what.replaced_rows]
-            ).sum()
-        )
-        for node_id, what in plan.arrays.items()
-    )
-
-
-def _tasks(work: list[tuple[int, UnitOfWork]], refs_per_task: int) -> tuple[RewriteTask, ...]:
+def _tasks(work: Sequence[UnitOfWork], refs_per_task: int) -> tuple[RewriteTask, ...]:
     tasks: list[RewriteTask] = []
     units: list[UnitOfWork] = []
     refs = files = 0
-    for references, unit in work:
+    for unit in work:
         too_many = (
-            refs + references > refs_per_task or files + len(unit.manifests) > _FILES_PER_TASK
+            refs + unit.references > refs_per_task or files + len(unit.manifests) > _FILES_PER_TASK
         )
         if units and too_many:
             tasks.append(RewriteTask(units=tuple(units)))
             units, refs, files = [], 0, 0
         units.append(unit)
-        refs += references
+        refs += unit.references
         files += len(unit.manifests)
     if units:
         tasks.append(RewriteTask(units=tuple(units)))

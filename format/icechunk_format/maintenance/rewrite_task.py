@@ -52,6 +52,8 @@ class UnitOfWork:
         int64, shape (ndim, 2): the chunks of the unit.
     manifests
         The source manifests.
+    references
+        Estimated number of references in the box.
     """
 
     node_id: NodeId
@@ -59,6 +61,7 @@ class UnitOfWork:
     cells: tuple[int, ...]
     box: NDArray[np.int64]
     manifests: ListedManifests
+    references: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
