@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from icechunk_format.maintenance.collect import collect_garbage
 from icechunk_format.maintenance.collect_result import CollectResult
+from icechunk_format.maintenance.copy import CopyResult, copy
 from icechunk_format.maintenance.expire import expire_snapshots
+from icechunk_format.maintenance.rewrite import rewrite_manifests
+from icechunk_format.maintenance.rewrite_commit import RewriteResult
 from icechunk_format.maintenance.verify_repository import verify
 from icechunk_format.repository.expire import ExpireResult
 
-__all__ = ["CollectResult", "ExpireResult", "collect_garbage", "expire_snapshots", "verify"]
+__all__ = [
+    "CollectResult",
+    "CopyResult",
+    "ExpireResult",
+    "RewriteResult",
+    "collect_garbage",
+    "copy",
+    "expire_snapshots",
+    "rewrite_manifests",
+    "verify",
+]

@@ -19,6 +19,7 @@ from icechunk_format.repository.expire import expire_snapshots
 from icechunk_format.repository.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.objects import load_snapshot
 from icechunk_format.repository.publish import now_in_microseconds, update_repo
+from icechunk_format.repository.restore import RestorePlace, restore_snapshot
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.upgrade import upgrade_repository
 from icechunk_format.spec.config_changes import changes_in
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from icechunk_format.repository.branch_tip import BranchTip
+    from icechunk_format.repository.commit import CommitResult
     from icechunk_format.repository.expire import ExpireResult
     from icechunk_format.repository.repo_changes import Transition
     from icechunk_format.repository.upgrade import UpgradeReport
@@ -118,6 +120,53 @@ class RepositoryChanges(ABC):
             repo_changes.check_status(status)
         make_tip = RefBranchTip if self.spec_version == SPEC_V1 else RepoBranchTip
         return make_tip(storage, branch)
+
+    def restore(
+        self,
+        branch: str,
+        snapshot: SnapshotId | str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Commit an earlier version anew, on top of a branch; its history stays.
+
+        Nodes, chunks and their ids are those of the earlier version; no data are copied. The
+        transaction log of the new version says what the branch loses and gets back. To drop the
+        later versions instead, use ``reset_branch``.
+
+        Parameters
+        ----------
+        branch
+            The branch.
+        snapshot
+            Any version of the repository.
+        message
+            None says what was restored.
+        metadata
+            JSON values by name, kept with the version.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such branch or snapshot, or files of it are missing.
+        InvalidInputError
+            The branch holds just that already.
+        ConflictError
+            The branch moved meanwhile; nothing was committed. Look at what came in between.
+        CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
+            As for commits.
+        """
+        seen = self.resolve(branch=branch)
+        place = RestorePlace(
+            storage=self.storage,
+            tip=self.writable_tip(branch),
+            config=self.config,
+            spec_version=self.spec_version,
+        )
+        return restore_snapshot(
+            place, seen, self.resolve(snapshot=snapshot), message=message, metadata=metadata
+        )
 
     # -- branches and tags ------------------------------------------------------------------
 
