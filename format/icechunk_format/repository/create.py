@@ -129,6 +129,21 @@ def create_repository(
         )
         key, data = REPO, repo_info.encode(info)
     storage.put_many(files)
+    create_object(storage, key, data)
+
+
+def create_object(storage: Storage, key: str, data: bytes) -> None:
+    """Create the object that makes a repository; its bytes must be like no other creator's.
+
+    Raises
+    ------
+    AlreadyExistsError
+        Another creator was faster.
+    CommitOutcomeUnknownError
+        The store did not answer, and could not be asked afterwards.
+    StorageError
+        The store failed; then nothing was created.
+    """
     for _ in range(_ATTEMPTS):
         try:
             answer = storage.put(key, data, condition=CreateOnly())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.metadata_items import NO_ITEMS
 from icechunk_format.spec.object_keys import branch_ref_key
 from icechunk_format.spec.repo_info import RepoInfo
 from icechunk_format.spec.repo_updates import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.metadata_items import MetadataItems
     from icechunk_format.spec.repo_info import SnapshotInfo
     from icechunk_format.spec.repo_updates import UpdateDetails
 
@@ -68,7 +70,11 @@ class RefsOfVersion1:
 
 
 def upgraded_state(
-    refs: RefsOfVersion1, snapshots: Mapping[SnapshotId, SnapshotInfo], *, now: int
+    refs: RefsOfVersion1,
+    snapshots: Mapping[SnapshotId, SnapshotInfo],
+    *,
+    now: int | None,
+    metadata_items: MetadataItems = NO_ITEMS,
 ) -> RepoInfo:
     """Return the state of the repository after its upgrade.
 
@@ -79,7 +85,10 @@ def upgraded_state(
     snapshots
         Every snapshot that a branch or tag reaches, with its ancestors.
     now
-        Microseconds since 1970-01-01T00:00:00Z.
+        Microseconds since 1970-01-01T00:00:00Z; None leaves the entry of the upgrade out, for
+        repositories that never had version 1.
+    metadata_items
+        Metadata of the repository itself; version 1 has none.
 
     Raises
     ------
@@ -104,7 +113,8 @@ def upgraded_state(
     )
     created_at = info.ancestry(refs.branches[MAIN])[-1].flushed_at
     entries = sorted(_entries(info, refs, created_at), key=lambda entry: entry[0])
-    entries.append((now, RepoMigratedUpdate(from_version=SPEC_V1, to_version=SPEC_V2)))
+    if now is not None:
+        entries.append((now, RepoMigratedUpdate(from_version=SPEC_V1, to_version=SPEC_V2)))
     log: list[Update] = []
     for time, details in entries:
         # Times of a log grow, and readers of it rely on that.
@@ -118,6 +128,7 @@ def upgraded_state(
         snapshots=info.snapshots,
         status=RepoStatus(set_at=created_at),
         latest_updates=tuple(reversed(log)),
+        metadata_items=metadata_items,
         config=info.config,
     )
 
