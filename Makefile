@@ -33,7 +33,7 @@ test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, 
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/spec tests/arrays tests/public
-	$(PYTEST) tests/repository tests/storage
+	$(PYTEST) tests/repository tests/storage tests/maintenance
 	$(PYTEST) tests/dataset
 
 check: $(VENV)/.ready  ## style, types and the layer rule
