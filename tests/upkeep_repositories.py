@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 import numpy as np
 from session_model import array_document, group_document, stored_contents
 
+from icechunk_format.maintenance import collect_parts
+from icechunk_format.maintenance.collect_parts import SweepTask
+from icechunk_format.maintenance.collect_result import DeleteReport, Phase
 from icechunk_format.repository.objects import metadata_cache
 from icechunk_format.repository.repository import Repository
 
@@ -118,3 +121,58 @@ def build_untidy(spec_version=2, location=None):
         repository.storage.put(name, b"foreign")
     built.note("end")
     return built
+
+
+class PartCollector:
+    """Collects as Spark's tasks do, part by part, with dictionaries for its shuffles."""
+
+    def __init__(self, location, older_than, *, depth=1, dry_run=False):
+        self.location, self.older_than = location, older_than
+        self.depth, self.dry_run = depth, dry_run
+
+    def old_snapshots(self, candidates):
+        raw = collect_parts.snapshot_rows(candidates, 1)[0]
+        parts = range(collect_parts.part_count(1))
+        found = collect_parts.old_snapshots(self.location, self.older_than, raw, parts)
+        old = collect_parts.unpacked(b"".join(found))
+        return frozenset(one for one in candidates if one.raw in {row.tobytes() for row in old})
+
+    def mark(self, kept):
+        listed = {}
+        for row in collect_parts.snapshot_rows(kept, 3):
+            for part, ids in collect_parts.manifests_of_snapshots(self.location, [row]):
+                listed.setdefault(part, []).append(ids)
+        rows = [
+            row
+            for part, some in listed.items()
+            for row in collect_parts.distinct_manifest_rows(part, some)
+        ]
+        manifests, chunks = {}, {}
+        for row in rows:
+            manifests.setdefault(row.part, []).append(row.ids)
+            found = collect_parts.chunks_of_manifests(
+                self.location, [(row.ids, row.sizes)], self.depth
+            )
+            for part, ids in found:
+                chunks.setdefault(part, []).append(ids)
+        self.marks = {Phase.MANIFESTS: (1, manifests), Phase.CHUNKS: (self.depth, chunks)}
+
+    def sweep(self, phase, kept):
+        if kept is None:
+            depth, marks = self.marks[phase]
+        else:
+            raw = collect_parts.unpacked(collect_parts.snapshot_rows(kept, 1)[0])
+            depth, marks = 1, {part: [ids] for part, ids in collect_parts.packed(raw, 1)}
+        task = SweepTask(
+            location=self.location,
+            phase=phase,
+            older_than=self.older_than,
+            depth=depth,
+            dry_run=self.dry_run,
+        )
+        total = DeleteReport()
+        for part in range(collect_parts.part_count(depth)):
+            rows = marks.get(part, [])
+            expected = sum(len(ids) // 12 for ids in rows)
+            total += collect_parts.sweep_part(task, part, rows, expected)
+        return total

@@ -13,7 +13,7 @@ import pytest
 from faulty_storage import Fault, FaultyStorage
 from hypothesis import given
 from hypothesis import strategies as st
-from upkeep_repositories import FOREIGN, build_untidy, commit, keys_of
+from upkeep_repositories import FOREIGN, PartCollector, build_untidy, commit, keys_of
 
 from icechunk_format.errors import (
     ConflictError,
@@ -255,6 +255,19 @@ def test_times_of_whole_seconds_count_as_the_end_of_their_second():
     assert not is_older(datetime(2024, 7, 1, 12, 0, 0, tzinfo=UTC), cutoff)
     assert is_older(datetime(2024, 7, 1, 11, 59, 59, tzinfo=UTC), cutoff)
     assert not is_older(cutoff, cutoff)
+
+
+@pytest.mark.parametrize(("spec_version", "depth"), [(1, 1), (2, 1), (2, 2)])
+def test_parts_collect_what_one_process_collects(spec_version, depth):
+    built = build_untidy(spec_version)
+    alone, location = built.clone(), built.repository.location
+    cutoff = built.instants["gone"]
+    collector = PartCollector(location, cutoff, depth=depth)
+    result = collect_from(built.storage, collector, spec_version=spec_version, older_than=cutoff)
+    assert result == collect(alone, cutoff)
+    assert result.chunks_deleted > 0
+    copies = ["overwritten/"]
+    assert keys_of(built.storage, without=copies) == keys_of(alone.storage, without=copies)
 
 
 # -- refusals -----------------------------------------------------------------------------------

@@ -77,7 +77,12 @@ _PART_SIZE: Final = 16 * 2**20
 # obstore has repeated the request itself; what is left is a body that broke off halfway.
 _ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
 
-_WHOLE_BATCH: Final = (FailureKind.UNREACHABLE, FailureKind.MISSING_BUCKET, FailureKind.DENIED)
+_WHOLE_BATCH: Final = (
+    FailureKind.UNREACHABLE,
+    FailureKind.MISSING_BUCKET,
+    FailureKind.DENIED,
+    FailureKind.THROTTLED,  # halves of the batch would only be more requests
+)
 
 _runtime_owner: int | None = None
 
