@@ -25,7 +25,8 @@ def test_an_empty_place_is_called_empty(memory_repository):
         ([".zgroup", "t/.zarray"], "plain Zarr version 2 store"),
         (["data/a.nc"], "other files, such as 'data/a.nc'"),
         (["snapshots/1CECHNKREP0F1RSTCMT0"], "files of a repository are there"),
-        (["refs/branch.other/ref.json"], "files of a repository are there"),
+        (["refs/branch.other/ref.json"], "files of a repository of version 1 are there"),
+        (["refs/elsewhere"], "files of a repository are there"),
         (["deep/down/repo", "deep/down/snapshots/x"], "lies below it, in 'deep/down'"),
         (["old/refs/branch.main/ref.json"], "lies below it, in 'old'"),
     ],
@@ -44,6 +45,26 @@ def test_a_path_to_a_group_inside_of_a_repository_leads_to_the_repository(memory
     last_line = str(caught.value).splitlines()[-1]
     assert url_of(memory_repository) in last_line
     assert "group=/weather/t2m" in last_line
+
+
+@pytest.mark.parametrize(
+    ("keys", "advice"),
+    [
+        (["r/main/ZZZZZZZZ.json", "s/0"], "import_draft"),
+        (["state.json", "s/structure.parquet"], "import_draft"),
+        (["refs/branch.other/ref.json", "snapshots/x"], "upgrade"),
+    ],
+)
+def test_drafts_and_half_upgraded_repositories_say_what_makes_them_readable(
+    memory_repository, keys, advice
+):
+    for key in keys:
+        memory_repository.storage.put(key, b"{}")
+    with pytest.raises(NotFoundError) as caught:
+        Repository.open(memory_repository.location)
+    last_line = str(caught.value).splitlines()[-1]
+    assert advice in last_line
+    assert memory_repository.location.url in last_line
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

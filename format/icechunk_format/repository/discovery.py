@@ -7,6 +7,7 @@ version 1. A failed search pays for a few more requests, since "not found" alone
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MAIN_REF: Final = branch_ref_key("main")
 _ZARR_V3: Final = "zarr.json"
 _ZARR_V2: Final = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_DRAFT_BRANCH: Final = re.compile(r"r/[^/]+/[0-9A-HJKMNP-TV-Z]{8}\.json")
 _MOST_LISTED: Final = 500
 _MOST_PARENTS: Final = 4
 
@@ -70,9 +72,24 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
             f"what is there is a plain Zarr {kind} store, without versions",
             "a plain Zarr store has to be copied into an Icechunk repository first",
         )
+    draft = _draft(storage)
+    if draft is not None:
+        return (
+            f"what is there is a repository of a draft from before the first release, {draft}",
+            f"{location} is of a draft from before the first release: import it with "
+            "icechunk_format.drafts.import_draft(source, target), then open the target",
+        )
     inner = _repository_below(keys)
     if inner is not None:
         return f"a repository lies below it, in {inner!r}", f"open {url_join(str(location), inner)}"
+    if any(found.key.startswith(f"{REFS}branch.") for found in storage.list(REFS)):
+        return (
+            "files of a repository of version 1 are there, but branch 'main' is not, which an "
+            "upgrade to version 2 takes away: one was interrupted or lost its 'repo' object, or a "
+            "copy of the repository is incomplete",
+            f"{location} is half upgraded: put {REPO!r} back from a copy, or {MAIN_REF} with the "
+            "snapshot of main, then finish with Repository.upgrade() or 'icechunk-spark upgrade'",
+        )
     if any(key.startswith((SNAPSHOTS, REFS)) for key in keys):
         return (
             "files of a repository are there, but not the one that every reading starts with: it "
@@ -80,6 +97,16 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
             None,
         )
     return f"what is there are other files, such as {sorted(keys)[0]!r}", None
+
+
+def _draft(storage: Storage) -> str | None:
+    """Tell by which file a draft is known; the package ``drafts`` reads them."""
+    for found in storage.list("r/"):
+        if _DRAFT_BRANCH.fullmatch(found.key):
+            return f"with branch files such as {found.key!r}"
+    if storage.head("state.json") is not None and any(True for _ in storage.list("s/")):
+        return "with the state file 'state.json'"
+    return None
 
 
 def _repository_above(location: Location) -> tuple[str, str] | None:
