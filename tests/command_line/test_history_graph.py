@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.command_line.history_graph import graph_rows, newest_first
+from icechunk_format.command_line.history_graph import graph_rows
 from icechunk_format.command_line.screen import ASCII, UNICODE
+from icechunk_format.repository.graph import newest_first
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.repo_info import SnapshotInfo

@@ -13,48 +13,15 @@ them, on a line of their own above that parent.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from icechunk_format.command_line.screen import Glyphs
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import SnapshotInfo
-
-
-def newest_first(
-    snapshots: Mapping[SnapshotId, SnapshotInfo], tips: Iterable[SnapshotId]
-) -> list[SnapshotInfo]:
-    """Return what the tips reach: children before parents, and the newest first among the rest.
-
-    A parent that is not among ``snapshots`` ends its line.
-    """
-    reached: dict[SnapshotId, SnapshotInfo] = {}
-    children: dict[SnapshotId, int] = {}
-    for tip in tips:
-        info = snapshots.get(tip)
-        while info is not None and info.id not in reached:
-            reached[info.id] = info
-            if info.parent_id is None:
-                break
-            children[info.parent_id] = children.get(info.parent_id, 0) + 1
-            info = snapshots.get(info.parent_id)
-    waiting = [(-i.flushed_at, i.id.raw, i.id) for i in reached.values() if not children.get(i.id)]
-    heapq.heapify(waiting)
-    ordered: list[SnapshotInfo] = []
-    while waiting:
-        info = reached[heapq.heappop(waiting)[2]]
-        ordered.append(info)
-        parent = None if info.parent_id is None else reached.get(info.parent_id)
-        if parent is None:
-            continue
-        children[parent.id] -= 1
-        if children[parent.id] == 0:
-            heapq.heappush(waiting, (-parent.flushed_at, parent.id.raw, parent.id))
-    return ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.command_line.history_graph import graph_rows, newest_first
+from icechunk_format.command_line.history_graph import graph_rows
 from icechunk_format.command_line.plain_text import (
     age,
     counted,
@@ -27,6 +27,7 @@ from icechunk_format.command_line.plain_text import (
 from icechunk_format.command_line.screen import columns_of, styled
 from icechunk_format.dataset.history_rows import change_rows, operation_rows
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.graph import newest_first
 from icechunk_format.spec.envelope import SPEC_V1
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from icechunk_format.repository.container_options import check_virtual_options
 from icechunk_format.repository.create import create_repository
 from icechunk_format.repository.diff import Changes, add_up
 from icechunk_format.repository.discovery import MAIN_REF, has_repository, no_repository
+from icechunk_format.repository.graph import GraphEntry, version_graph
 from icechunk_format.repository.history import History, RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.objects import (
     load_manifest,
@@ -227,6 +228,16 @@ class Repository(RepositoryChanges):
         branch or tag reaches, at one request for each.
         """
         return self._history().snapshots()
+
+    def graph(self) -> list[GraphEntry]:
+        """Return all versions that branches and tags reach, with the names that point to them.
+
+        Children come before parents, and the newest first among the rest. Spec version 1 costs one
+        request for each version.
+        """
+        history = self._history()
+        snapshots = {info.id: info for info in history.snapshots()}
+        return version_graph(snapshots, history.branches(), history.tags())
 
     def operations(self) -> Iterator[Update]:
         """Yield the operations log, newest first. Spec version 1 has none.
