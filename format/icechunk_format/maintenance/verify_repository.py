@@ -37,7 +37,7 @@ from icechunk_format.maintenance.verify_state import (
     WantedVersion,
     read_repo_state,
 )
-from icechunk_format.maintenance.verify_uses import ManifestClaims
+from icechunk_format.maintenance.verify_uses import gather
 from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.repository.container_options import check_virtual_options
 from icechunk_format.repository.discovery import MAIN_REF, no_repository
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
-
-    from icechunk_format.spec.ids import ManifestId
 
 _BRANCHES = branch_ref_key("")[: -len("/ref.json")]
 
@@ -120,21 +118,18 @@ def verify(
         virtual_options=virtual_options,
     )
     check_backups(context, state.backups, report)
-    claims: dict[ManifestId, ManifestClaims] = {}
-    for said in check_versions(context, state.versions, report):
-        known = claims.get(said.manifest_id)
-        if known is None:
-            known = claims[said.manifest_id] = ManifestClaims(said.manifest_id)
-        known.add(said)
+    claims = gather(check_versions(context, state.versions, report))
     chunks = ObjectListing.of(context.storage, CHUNKS)
     for used in ManifestChecks(context, report).check(claims.values()):
         check_chunk_objects(used, chunks, report)
+    report.count(f"foreign {CHUNKS}", chunks.foreign)
     if state.is_whole:
         manifests = ObjectListing.of(context.storage, MANIFESTS)
         for manifest_id in claims:
             manifests.mark(manifest_id.raw)
-        count_listing(MANIFESTS, manifests, report)
-        count_listing(CHUNKS, chunks, report)
+        report.count(f"foreign {MANIFESTS}", manifests.foreign)
+        report.count(f"unreferenced {MANIFESTS}", *manifests.unused())
+        report.count(f"unreferenced {CHUNKS}", *chunks.unused())
     add_summary(report, state)
     return report.to_table()
 
@@ -182,13 +177,6 @@ def plan_verification(
         max_findings=report.max_findings,
     )
     return state, context
-
-
-def count_listing(prefix: str, listing: ObjectListing, report: Report) -> None:
-    """Add the totals of a listing, after all that is in use was marked."""
-    report.count(f"foreign {prefix}", listing.foreign)
-    report.count(f"unreferenced {prefix}", *listing.unused())
-    report.count(f"listed {prefix}", len(listing), int(listing.sizes.sum()))
 
 
 def add_summary(report: Report, state: VerifyState) -> None:

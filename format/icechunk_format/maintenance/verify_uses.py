@@ -108,6 +108,11 @@ class ManifestClaims:
             self._said[said.identity] = said
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no version says anything."""
+        return not self._said
+
+    @property
     def uses(self) -> list[ManifestUse]:
         """Arrays that take chunks from it, those of the newest versions first."""
         return sorted(
@@ -132,6 +137,17 @@ class ManifestClaims:
     def expected_size(self) -> int:
         """Bytes to expect, 0 if nobody knows."""
         return max((entry.size for entry in self.entries), default=0)
+
+
+def gather(said: Iterable[Said]) -> dict[ManifestId, ManifestClaims]:
+    """Return what versions say, by manifest."""
+    claims: dict[ManifestId, ManifestClaims] = {}
+    for one in said:
+        known = claims.get(one.manifest_id)
+        if known is None:
+            known = claims[one.manifest_id] = ManifestClaims(one.manifest_id)
+        known.add(one)
+    return claims
 
 
 def pack(said: Iterable[Said]) -> bytes:

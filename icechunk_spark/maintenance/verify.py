@@ -1,0 +1,150 @@
+"""Verification as one Spark job, for repositories that one process is too slow or too small for.
+
+How the work is cut
+-------------------
+The driver reads ``repo`` (in spec version 1, the refs and the chain of snapshots) and the names
+below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and say
+which manifests they use; rows about one manifest come together, and each manifest is read once; its
+references are joined with a listing of ``chunks/``, which tasks make by the first character of the
+ids. Findings pass through all of that in the same rows, so that it is one job, which runs once.
+
+Rules of this file
+------------------
+1. No set of ids is on the driver, but what ``repo`` lists. What comes back is findings, merged in a
+   task to at most ``max_findings`` of each severity.
+2. What the tasks do is in ``icechunk_format.maintenance.verify_parts``; rows hold no credentials.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from icechunk_format.maintenance.findings import (
+    DEFAULT_MAX_FINDINGS,
+    FINDINGS_SCHEMA,
+    REPORT_SCHEMA,
+    Report,
+)
+from icechunk_format.maintenance.verify_parts import (
+    LISTING_SCHEMA,
+    WORK_SCHEMA,
+    cut_pieces,
+    listing_parts,
+)
+from icechunk_format.maintenance.verify_repository import add_summary, plan_verification
+from icechunk_format.maintenance.verify_state import WantedVersion
+from icechunk_spark.maintenance import verify_tasks
+from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+from icechunk_spark.options import collect_options, fold_name
+from icechunk_spark.schema import spark_type
+from icechunk_spark.write_options import option_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_WAVES: Final = 4
+_MAX_PARTITIONS: Final = 10_000
+_AUTHORIZE: Final = "virtual.authorize"
+_VIRTUAL: Final = "virtual.storage.*"
+_AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
+
+
+def verify(
+    spark: SparkSession,
+    path: str,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    deep: bool = False,
+    max_findings: int = DEFAULT_MAX_FINDINGS,
+    **options: Any,
+) -> DataFrame:
+    """Check a repository with Spark, and answer with what was found.
+
+    The job runs when this is called; the DataFrame holds its answer. It is that of
+    ``icechunk_format.maintenance.verify``, row for row, and the docstring there says what the
+    rows mean.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository.
+    branch, tag, snapshot, deep, max_findings
+        As there.
+    **options
+        ``storage.*`` options, as in ``spark.read.option``, ``virtual.authorize`` and
+        ``virtual.storage.*``: ``**{"virtual.authorize": "s3://archive/"}`` has the files behind
+        virtual chunks looked at, too.
+
+    Returns
+    -------
+    DataFrame
+        At most ``max_findings`` rows, errors first: ``severity``, ``kind``, ``object_key``,
+        ``snapshot_id``, ``node_path``, ``chunk``, ``problem``, ``advice``.
+
+    Raises
+    ------
+    IcechunkError
+        As there.
+
+    Examples
+    --------
+    >>> found = verify(spark, "s3://bucket/weather")  # doctest: +SKIP
+    >>> found.where("severity = 'error'").show(truncate=False)  # doctest: +SKIP
+    """
+    given = collect_options(option_texts(options), use="read")
+    others = {name: value for name, value in options.items() if not _is_virtual(name)}
+    location = location_from(path, others)
+    report = Report(max_findings)
+    state, context = plan_verification(
+        location,
+        report,
+        WantedVersion(branch=branch, tag=tag, snapshot=snapshot),
+        deep=deep,
+        authorized=given.get(_AUTHORIZE, ()),
+        virtual_options=given.get(_VIRTUAL, {}),
+    )
+    partitions = min(_WAVES * cores_of(spark), _MAX_PARTITIONS)
+    pieces = _frame(spark, cut_pieces(state, partitions), partitions)
+    work = pieces.mapInArrow(verify_tasks.pieces_task(context), _struct(WORK_SCHEMA))
+    work = work.repartition(partitions, "id").sortWithinPartitions("id")
+    work = work.mapInArrow(verify_tasks.manifests_task(context), _struct(WORK_SCHEMA))
+    parts = _frame(spark, listing_parts(), partitions)
+    listing = parts.mapInArrow(verify_tasks.listing_task(context), _struct(LISTING_SCHEMA))
+    joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
+    found = joined.mapInArrow(verify_tasks.joined_task(context), _struct(REPORT_SCHEMA))
+    found = found.repartition(1)
+    found = found.mapInArrow(verify_tasks.merge_task(context), _struct(REPORT_SCHEMA))
+    with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
+        report.absorb(row.asDict() for row in found.collect())
+    add_summary(report, state)
+    return spark.createDataFrame(report.to_table(), schema=_struct(FINDINGS_SCHEMA))
+
+
+def _is_virtual(name: str) -> bool:
+    return fold_name(name).startswith(fold_name("virtual."))
+
+
+def _struct(schema: pa.Schema) -> StructType:
+    return StructType([StructField(field.name, spark_type(field.type)) for field in schema])
+
+
+def _frame(spark: SparkSession, pieces: Sequence[Any], partitions: int) -> DataFrame:
+    """Return pieces of work as rows, spread over partitions."""
+    table = verify_tasks.piece_table([pickle.dumps(piece) for piece in pieces])
+    rows = spark.createDataFrame(table, schema=_struct(verify_tasks.PIECES))
+    partitions = max(1, min(len(pieces), partitions))
+    by_id = getattr(rows, "repartitionById", None)
+    if by_id is not None:  # Spark 4.1: no two pieces share a partition while another is empty
+        return by_id(partitions, (F.col("number") % partitions).cast("int"))  # type: ignore[no-any-return]
+    return rows.repartition(partitions, "number")

@@ -1,0 +1,97 @@
+"""What executors run in a verification: rows in, rows out.
+
+Rules of this file
+------------------
+1. The functions close over a ``VerifyContext``; every task unpickles it. What they do is in
+   ``icechunk_format.maintenance.verify_parts``.
+2. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from icechunk_format.maintenance import verify_parts
+from icechunk_format.maintenance.findings import REPORT_SCHEMA
+from icechunk_format.maintenance.verify_parts import LISTING_SCHEMA, WORK_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icechunk_format.maintenance.verify_files import VerifyContext
+
+    Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+PIECES: Final = pa.schema([pa.field("number", pa.int64()), pa.field("piece", pa.binary())])
+_JOINED: Final = pa.schema([*WORK_SCHEMA, *LISTING_SCHEMA])
+
+
+def piece_table(pieces: list[bytes]) -> pa.Table:
+    """Return pickled pieces of work as rows of ``PIECES``."""
+    return pa.table([range(len(pieces)), pieces], schema=PIECES)
+
+
+def pieces_task(context: VerifyContext) -> Task:
+    """Return the function from pieces of the first stage to rows of work."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for piece in _pieces(batches):
+            yield from verify_parts.check_piece(context, piece)  # type: ignore[arg-type]
+
+    return run
+
+
+def manifests_task(context: VerifyContext) -> Task:
+    """Return the function from rows about manifests to rows of references."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from verify_parts.check_manifest_rows(context, _fitted(batches, WORK_SCHEMA))
+
+    return run
+
+
+def listing_task(context: VerifyContext) -> Task:
+    """Return the function from first characters to chunk objects."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in _pieces(batches):
+            yield from verify_parts.list_chunk_objects(context, str(part))
+
+    return run
+
+
+def joined_task(context: VerifyContext) -> Task:
+    """Return the function from references joined with objects to findings."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from verify_parts.check_joined_rows(context, _fitted(batches, _JOINED))
+
+    return run
+
+
+def merge_task(context: VerifyContext) -> Task:
+    """Return the function that merges all findings."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from verify_parts.merge_reports(context, _fitted(batches, REPORT_SCHEMA))
+
+    return run
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[object]:
+    for batch in batches:
+        for piece in batch.column("piece"):
+            yield pickle.loads(piece.as_py())
+
+
+def _fitted(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield Spark's batches in the types of ``schema``, by position."""
+    for batch in batches:
+        columns = [
+            column if column.type.equals(field.type) else column.cast(field.type)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
