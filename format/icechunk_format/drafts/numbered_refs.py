@@ -51,6 +51,7 @@ _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/([{_ALPHABET}]{{8}})\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
 _TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
+_FROM_CROCKFORD: Final = bytes.maketrans(_ALPHABET.encode(), b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 _ENDINGS: Final = ("", ".json", ".msgpack", ".chunk")
 _SPELLINGS: Final = 3
 
@@ -76,6 +77,15 @@ def id_text(raw: bytes) -> str:
     return base64.b32encode(raw).rstrip(b"=").translate(_TO_CROCKFORD).decode()
 
 
+def _raw_id(text: str) -> bytes | None:
+    """Return the bytes of an id; None for a text that is no id."""
+    try:
+        raw = base64.b32decode(text.encode("ascii").translate(_FROM_CROCKFORD) + b"======")
+    except (UnicodeEncodeError, ValueError):
+        return None
+    return raw if id_text(raw) == text else None
+
+
 def _spellings(raw: bytes) -> tuple[str, ...]:
     return id_text(raw), raw.hex(), str(uuid.UUID(bytes=raw))
 
@@ -97,7 +107,6 @@ class NumberedRepository(DraftRepository):
         self._names: dict[str, _Names] = {}
         self._files: tuple[dict[str, list[str]], dict[str, str]] | None = None
         self._before: dict[str, str] | None = None
-        self._raw_ids: dict[str, bytes] = {}
 
     def branches(self) -> dict[str, str]:
         """Return every branch and the id of its newest version, sorted by name."""
@@ -180,15 +189,12 @@ class NumberedRepository(DraftRepository):
         return record
 
     def _target(self, record: Record, name: str = "snapshot") -> str:
-        raw = record.raw_bytes(record.field(name), name, ID_SIZE)
-        text = id_text(raw)
-        self._raw_ids[text] = raw
-        return text
+        return id_text(record.raw_bytes(record.field(name), name, ID_SIZE))
 
     # -- snapshots --------------------------------------------------------------------------
 
     def _record(self, snapshot_id: str) -> Record:
-        raw = self._raw_ids.get(snapshot_id)
+        raw = _raw_id(snapshot_id)
         key = None if raw is None else self._find(SNAPSHOTS, raw)
         if key is None:
             raise NotFoundError(
@@ -216,7 +222,8 @@ class NumberedRepository(DraftRepository):
                 parent = self._previous()[snapshot_id]
         else:
             parent = self._previous().get(snapshot_id) if total else None
-        if parent is None or self._find(SNAPSHOTS, self._raw_ids[parent]) is None:
+        raw = None if parent is None else _raw_id(parent)
+        if raw is None or self._find(SNAPSHOTS, raw) is None:
             return None
         return parent
 
