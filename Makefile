@@ -6,9 +6,10 @@ SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
 ON_SPARK40 := tests/spark/test_reading.py tests/spark/test_registration.py tests/spark/test_write_modes.py
+SECONDS  = 300
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test test-fast check format clean java
+.PHONY: help demo cluster bench test torture test-fast check format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -31,9 +32,13 @@ test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, 
 	$(PYTEST) tests/spark
 	$(SPARK40)/bin/python -m pytest $(ON_SPARK40)
 
+torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
+	TORTURE_SECONDS=$(SECONDS) $(PYTEST) -s --timeout=0 tests/torture
+	FUZZ_SECONDS=$(SECONDS) $(PYTEST) -s --timeout=0 tests/fuzz
+
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/spec tests/arrays tests/public
-	$(PYTEST) tests/repository tests/storage tests/maintenance
+	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
 	$(PYTEST) tests/dataset
 
 check: $(VENV)/.ready  ## style, types and the layer rule

@@ -34,7 +34,8 @@ _WORDS = (
 )
 
 
-def _mutate(data: bytes, chance: random.Random) -> bytes:
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """Return a copy with a few bits, bytes or words changed; it may be shorter or longer."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
         at = chance.randrange(len(changed))
@@ -70,7 +71,7 @@ def damaged_files(data: bytes, file_type: FileType, *, count: int, seed: int) ->
     envelope = unwrap(data, file_type=file_type, object_key="original")
     for number in range(count):
         if number % 4 == 0:
-            yield _mutate(data, chance)
+            yield mutate(data, chance)
         else:
-            payload = _mutate(envelope.payload, chance)
+            payload = mutate(envelope.payload, chance)
             yield wrap(payload, file_type=file_type, spec_version=envelope.spec_version, level=1)

@@ -1,7 +1,9 @@
 """A small HTTP server in this process that misbehaves on demand, for storage tests.
 
 It keeps objects by path, knows byte ranges and the conditions of S3, and does what ``faults`` say
-before it answers: each fault is taken by one request, in order.
+before it answers: each fault is taken by one request, in order. With ``chance`` and ``rate``, other
+requests meet faults at random; ``deny`` says which requests are not permitted (any more), and
+``clock`` what time it is there.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ import contextlib
 import hashlib
 import http.server
 import threading
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
 
 
@@ -33,6 +38,8 @@ class Fault:
         Send only so many bytes of the body that was announced.
     method
         Only for requests of this method; others pass.
+    delay
+        Seconds to wait first.
     """
 
     status: int | None = None
@@ -40,6 +47,17 @@ class Fault:
     drop: str | None = None
     cut: int | None = None
     method: str | None = None
+    delay: float = 0.0
+
+
+RANDOM_FAULTS = (
+    Fault(status=503, code="SlowDown"),
+    Fault(status=500),
+    Fault(drop="before"),
+    Fault(drop="after"),
+    Fault(cut=3),
+    Fault(delay=0.05),
+)
 
 
 @dataclass
@@ -51,6 +69,10 @@ class MisbehavingServer:
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    chance: random.Random | None = None
+    rate: float = 0.0
+    deny: Callable[[str, str], bool] = lambda method, path: False
+    clock: Callable[[], float] = lambda: 0.0
 
     def take_fault(self, method: str) -> Fault:
         with self.lock:
@@ -58,6 +80,8 @@ class MisbehavingServer:
                 if fault.method in (None, method):
                     self.faults.remove(fault)
                     return fault
+            if self.chance is not None and self.chance.random() < self.rate:
+                return self.chance.choice(RANDOM_FAULTS)
         return Fault()
 
     def count(self, method: str) -> int:
@@ -78,7 +102,11 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with state.lock:
                 state.requests.append((self.command, path))
+            if state.deny(self.command, path):
+                self.answer(403, _error_body("AccessDenied"))
+                return
             fault = state.take_fault(self.command)
+            time.sleep(fault.delay)
             if fault.drop == "before":
                 self.close_connection = True
                 return
@@ -102,11 +130,20 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
                     self.headers.get("If-None-Match") and current is not None
                 ):
                     return 412, {}, _error_body("PreconditionFailed")
+                source = self.headers.get("x-amz-copy-source")
+                if source is not None:
+                    return self.copy(objects, "/" + unquote(source).lstrip("/"), path)
                 objects[path] = _without_chunk_signatures(self.headers, body)
                 return 200, {"ETag": etag(objects[path])}, b""
+            query = parse_qs(urlsplit(self.path).query)
+            if "list-type" in query:
+                return self.listing(objects, path.rstrip("/"), query.get("prefix", [""])[0])
             if current is None:
                 return 404, {}, _error_body("NoSuchKey")
-            headers = {"ETag": etag(current), "Last-Modified": formatdate(0, usegmt=True)}
+            headers = {
+                "ETag": etag(current),
+                "Last-Modified": formatdate(server().clock(), usegmt=True),
+            }
             wanted = self.headers.get("Range")
             if wanted is None:
                 return 200, headers, current
@@ -120,6 +157,30 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
                 return 416, headers, _error_body("InvalidRange")
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(current)}"
             return 206, headers, current[start:stop]
+
+        def listing(self, objects, bucket, prefix):
+            now = datetime.fromtimestamp(server().clock(), UTC)
+            found = "".join(
+                f"<Contents><Key>{key.removeprefix(f'{bucket}/')}</Key><Size>{len(data)}</Size>"
+                f"<LastModified>{now:%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
+                f"<ETag>{etag(data)}</ETag></Contents>"
+                for key, data in sorted(objects.items())
+                if key.startswith(f"{bucket}/{prefix}")
+            )
+            whole = f"<IsTruncated>false</IsTruncated><KeyCount>{found.count('<Key>')}</KeyCount>"
+            text = f"<ListBucketResult>{whole}<Prefix>{prefix}</Prefix>{found}</ListBucketResult>"
+            return 200, {"Content-Type": "application/xml"}, text.encode()
+
+        def copy(self, objects, source, target):
+            found = objects.get(source)
+            if found is None:
+                return 404, {}, _error_body("NoSuchKey")
+            wanted = self.headers.get("x-amz-copy-source-if-match")
+            if wanted and wanted.strip('"') != etag(found).strip('"'):
+                return 412, {}, _error_body("PreconditionFailed")
+            objects[target] = found
+            result = f"<ETag>{etag(found)}</ETag><LastModified>2024-07-01T00:00:00Z</LastModified>"
+            return 200, {}, f"<CopyObjectResult>{result}</CopyObjectResult>".encode()
 
         def answer(self, status, content, headers=None, cut=None):
             self.send_response(status)

@@ -32,6 +32,7 @@ from torture.actors import Keeper, Notes, Reader, Writer, applied, first_content
 from torture.turns import Turns
 
 from icechunk_format.errors import StorageError
+from icechunk_format.maintenance import verify
 from icechunk_format.repository import commit as commit_module
 from icechunk_format.repository import objects, publish
 from icechunk_format.repository.objects import ObjectCache
@@ -114,6 +115,8 @@ class Torture:
         for snapshot, seen in self.notes.read:
             assert seen == keys_of(self.contents_of(snapshot)), snapshot
         self.check_refs(repository)
+        findings = verify(self.location, deep=False).to_pylist()
+        assert not [found for found in findings if found["severity"] != "info"], findings
         self.check_with_reference(repository, branches, folder)
 
     def check_what_writers_were_told(self, branches):
