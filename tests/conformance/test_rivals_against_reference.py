@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import icechunk
 import pytest
-from rival_writers import compete, expected_after, prepare
+from competing_processes import compete, expected_after, prepare
 from s3_server import running_s3_server
 from session_model import stored_contents
 from zarr.core.buffer import default_buffer_prototype

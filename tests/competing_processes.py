@@ -51,7 +51,7 @@ def compete(location):
     """Let the rivals loose; return what each one reported, by its number."""
     # Children of a server that has imported everything are quick to start, and have no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["icechunk_format.repository.repository", "rival_writers"])
+    context.set_forkserver_preload(["icechunk_format.repository.repository", "competing_processes"])
     barrier, outcomes = context.Barrier(RIVALS), context.SimpleQueue()
     rivals = [
         context.Process(target=_rival, args=(location, number, barrier, outcomes))

@@ -1,0 +1,12 @@
+"""On S3 as well, readers beside hundreds of commits see one whole version each time they look."""
+
+import uuid
+
+from snapshot_watchers import check
+
+from icechunk_format.storage.location import Location
+
+
+def test_readers_see_whole_versions(s3_server, shared_bucket):
+    url = f"s3://{shared_bucket}/{uuid.uuid4()}"
+    check(Location(url, options=s3_server.storage_options), 300)
