@@ -7,13 +7,17 @@ what readers never look at: differences, amendments, rebases, expiry and collect
 
 import asyncio
 import itertools
+import secrets
 from datetime import UTC, datetime, timedelta
 
 import icechunk
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from session_model import (
     Model,
+    ModelNode,
     OurDriver,
     RandomChanges,
     array_document,
@@ -24,9 +28,11 @@ from zarr.core.buffer import default_buffer_prototype
 
 from icechunk_format.errors import ConflictError
 from icechunk_format.repository.chunk_files import store_chunks
-from icechunk_format.repository.manifest_files import store_manifests
+from icechunk_format.repository.coord_set import CoordSet
+from icechunk_format.repository.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.objects import metadata_cache
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import ManifestId
 
 icechunk.set_logs_filter("off")
 PROTOTYPE = default_buffer_prototype()
@@ -162,6 +168,98 @@ def test_both_take_turns(tmp_path, seed, splits):
     assert [str(info.id) for info in ours.ancestry()] == [
         info.id for info in theirs.ancestry(branch="main")
     ]
+
+
+def our_amendment(directory, changes):
+    session = Repository.open(str(directory)).writable_session()
+    changes.session(OurDriver(session), 6)
+    session.amend("amended by us", allow_empty=True)
+
+
+def reference_amendment(directory, changes):
+    session = open_reference(directory).writable_session("main")
+    changes.session(ReferenceDriver(session), 6)
+    session.amend("amended by the reference", allow_empty=True)
+
+
+def own_array(model, path, version):
+    """Tell the model of an array of one chunk, which others know nothing of."""
+    model.nodes[path] = ModelNode(version=version, shape=(1,), chunk_shape=(1,))
+    model.nodes[path].chunks[(0,)] = path.encode()
+    return model.nodes[path]
+
+
+def add_array(driver, path, node):
+    driver.create_array(path, node)
+    driver.set_chunks(path, [(0,)], [node.chunks[(0,)]])
+
+
+def our_rebase(directory, changes):
+    """Begin, let the reference commit random changes, and commit over them."""
+    ours = Repository.open(str(directory)).writable_session()
+    reference_commit(directory, changes, "theirs first", steps=6)
+    path = f"/ours{changes.random.randrange(10**6)}"
+    add_array(OurDriver(ours), path, own_array(changes.model, path, 1))
+    assert ours.commit("ours over theirs").rebased == 1
+
+
+def reference_rebase(directory, changes):
+    """Let the reference begin and us commit random changes; then it commits over them."""
+    theirs = open_reference(directory).writable_session("main")
+    our_commit(directory, changes, "ours first", steps=6)
+    path = f"/theirs{changes.random.randrange(10**6)}"
+    add_array(ReferenceDriver(theirs), path, own_array(changes.model, path, 2))
+    theirs.commit("theirs over ours", rebase_with=icechunk.ConflictDetector())
+
+
+def reference_rewrite(directory, changes):
+    open_reference(directory).rewrite_manifests("rewritten", branch="main")
+
+
+def reference_cleaning(directory, changes):
+    """Let the reference forget all but the newest versions and delete what only they had."""
+    later = datetime.now(UTC) + timedelta(seconds=5)
+    theirs = open_reference(directory)
+    theirs.expire_snapshots(later)
+    theirs.garbage_collect(later)
+    # Nothing of what was deleted may come from memory.
+    metadata_cache().clear()
+
+
+TURNS = {
+    "our commit": lambda d, c: our_commit(d, c, "ours", steps=6),
+    "their commit": lambda d, c: reference_commit(d, c, "theirs", steps=6),
+    "our amendment": our_amendment,
+    "their amendment": reference_amendment,
+    "our rebase": our_rebase,
+    "their rebase": reference_rebase,
+    "our moves": lambda d, c: our_moves(d, c, "our moves"),
+    "their moves": lambda d, c: reference_moves(d, c, "their moves"),
+    "their rewrite": reference_rewrite,
+    "their cleaning": reference_cleaning,
+}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**16), turns=st.lists(st.sampled_from(sorted(TURNS)), max_size=8))
+def test_all_operations_in_any_order(tmp_path_factory, seed, turns):
+    """Whatever one library does on top of whatever the other one did, both read the same."""
+    directory = tmp_path_factory.mktemp("turns")
+    Repository.create(str(directory))
+    model = Model()
+    changes = RandomChanges(model, seed)
+    our_commit(directory, changes, "first", steps=8)
+    moved = False
+    for turn in turns:
+        # A version that moves nodes cannot be amended with changes, nor the other way round.
+        if moved and "amendment" in turn:
+            continue
+        TURNS[turn](directory, changes)
+        moved = "moves" in turn or (moved and turn == "their cleaning")
+        ours, theirs = assert_both_hold(directory, model.keys())
+        assert [str(info.id) for info in ours.ancestry()] == [
+            info.id for info in theirs.ancestry(branch="main")
+        ]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -507,3 +605,44 @@ def test_a_large_commit_cut_into_manifests_is_readable(tmp_path):
     opened = theirs.readonly_session("main")
     for i, j in ((0, 0), (66, 299), (150, 7), (299, 299)):
         assert get_chunk(opened, f"big/c/{i}/{j}") == b"%d" % (i * 300 + j)
+
+
+def test_a_log_of_a_million_chunks_is_readable(tmp_path):
+    """Boxes, gaps and single chunks of many tasks, generated block by block while it is written."""
+    repository = start(tmp_path)
+    session = repository.writable_session()
+    shape = (400, 50, 50)
+    session.create_array("/big", array_document(shape, (1, 1, 1)), shape=shape, num_chunks=shape)
+    is_there = np.ones(shape, dtype=bool)
+    is_there[::7, ::3, 5] = False
+    is_there[300:] = False
+    receipts = []
+    for low, high in itertools.product(range(0, 300, 100), (0, 25)):
+        part = np.zeros(shape, dtype=bool)
+        part[low : low + 100, high : high + 25] = is_there[low : low + 100, high : high + 25]
+        coords = CoordSet.of(np.argwhere(part))
+        extents = tuple(map(tuple, coords.bounds().tolist()))
+        receipts.append(
+            ManifestReceipt(
+                manifest_id=ManifestId.from_random(secrets.token_bytes(12)),
+                size_bytes=1,
+                num_chunk_refs=coords.count,
+                extents=extents,
+                coords=coords,
+            )
+        )
+    # Nobody reads these manifests here; what counts is the log.
+    session.add_manifests("/big", receipts)
+    session.set_chunk("/big", [350, 1, 2], b"x")
+    is_there[350, 1, 2] = True
+    result = session.commit("big")
+    log = repository.transaction_log(result.snapshot_id)
+    expected = np.argwhere(is_there)
+    assert log.num_updated_chunks == len(expected) > 700_000
+    theirs = open_reference(tmp_path)
+    found = theirs.diff(
+        from_snapshot_id=str(result.parent_id), to_snapshot_id=str(result.snapshot_id)
+    )
+    assert (np.array(sorted(found.updated_chunks["/big"])) == expected).all()
+    [coords] = log.updated_chunks.values()
+    assert (coords == expected).all()
