@@ -12,6 +12,7 @@ from icechunk_format.command_line import (
     inspect_commands,
     ref_commands,
     rewrite_command,
+    transfer_commands,
     upkeep_commands,
     verify_command,
 )
@@ -86,6 +87,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "gc": upkeep_commands.gc,
     "rewrite-manifests": rewrite_command.rewrite_manifests,
     "upgrade": upkeep_commands.upgrade,
+    "copy": transfer_commands.copy,
+    "import-draft": transfer_commands.import_draft,
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }

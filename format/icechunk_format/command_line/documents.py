@@ -1,4 +1,4 @@
-"""The keys of what ``--json`` prints, declared once: ``--help`` and the README have them from here.
+"""The keys of what ``--json`` prints, declared once: ``--help`` has them from here.
 
 A key that a script may use is never renamed; new ones may come. Times are ISO 8601 in UTC with
 microseconds, sizes are bytes, ids are the text that all Icechunk tools show. What is not known is
@@ -231,6 +231,33 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "deleted_tags": "number",
         "files_deleted": "keys of files of version 1",
     },
+    "copy": {
+        **_REPOSITORY,
+        "target": "path or URL of the other repository",
+        "branch": "name in the target",
+        "snapshots": "number of files that were stored",
+        "manifests": "number of files that were stored",
+        "chunks": "number of files that were stored",
+        "bytes": "size of all that was stored",
+        "skipped_chunks": "number of chunks that were there already",
+        "snapshot_id": "where the branch of the target is",
+    },
+    "import-draft": {
+        **_REPOSITORY,
+        "target": "path or URL of the new repository",
+        **_DRY_RUN,
+        "kind": "which draft it was: 'numbered refs' or 'state file'",
+        "snapshots": "number",
+        "branches": "names",
+        "tags": "names",
+        "chosen_main": "version at which main was put, where the draft has no such branch",
+        "native_chunks": "number",
+        "inline_chunks": "number",
+        "virtual_chunks": "number",
+        "bytes_copied": "size of native chunks",
+        "virtual_prefixes": "URLs below which virtual chunks lie",
+        "snapshot_ids": "object of ids in the draft to new ids",
+    },
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
@@ -249,19 +276,3 @@ def _key_lines(keys: Keys, indent: str) -> Iterator[str]:
         yield f"{indent}{key}: {about}"
         if inner is not None:
             yield from _key_lines(inner, indent + "  ")
-
-
-def documents_markdown() -> str:
-    """Return the README's table of commands and the keys of their documents."""
-    lines = ["| command | keys of its JSON document |", "|---|---|"]
-    for command, keys in DOCUMENTS.items():
-        lines.append(f"| `{command}` | {', '.join(_short(keys))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _short(keys: Keys) -> Iterator[str]:
-    for key, meaning in keys.items():
-        if isinstance(meaning, str):
-            yield f"`{key}`"
-        else:
-            yield f"`{key}` ({', '.join(meaning[1])})"
