@@ -39,7 +39,7 @@ torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTU
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/spec tests/arrays tests/public
 	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
-	$(PYTEST) tests/dataset
+	$(PYTEST) tests/dataset tests/drafts tests/command_line
 
 check: $(VENV)/.ready  ## style, types and the layer rule
 	$(VENV)/bin/ruff check .
