@@ -779,3 +779,22 @@ def test_a_receipt_without_its_file_is_found_out_where_it_is_read(repository_v2)
     session.set_chunk("/a", [0], b"x")
     with pytest.raises(NotFoundError, match="manifests/0000"):
         session.commit("broken")
+
+
+def test_more_chunks_than_a_log_can_list_are_refused_before_anything_is_stored(repository):
+    session = grid_session(repository, (1000, 1000, 100))
+    receipts = [
+        ManifestReceipt(
+            manifest_id=ManifestId(bytes([half]) * 12),
+            size_bytes=1,
+            num_chunk_refs=50_000_000,
+            extents=((half * 500, half * 500 + 500), (0, 1000), (0, 100)),
+            coords=CoordSet.of_boxes([[[half * 500, half * 500 + 500], [0, 1000], [0, 100]]]),
+        )
+        for half in (0, 1)
+    ]
+    session.add_manifests("/a", receipts)
+    before = sorted(found.key for found in repository.storage.list(""))
+    with pytest.raises(InvalidInputError, match=r"of 100000000 changed chunks .* several parts"):
+        session.commit("too much")
+    assert sorted(found.key for found in repository.storage.list("")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,13 +15,16 @@ from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
-from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
+from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
 from icechunk_format.spec.vector_assembly import (
     Assembly,
     TableLayout,
     bytes_field,
     offset_field,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ids = st.binary(min_size=8, max_size=8).map(NodeId)
 id_lists = st.lists(ids, max_size=5, unique=True).map(tuple)
@@ -186,6 +190,44 @@ def test_coordinates_of_another_type_are_refused() -> None:
     )
     with pytest.raises(InvalidInputError, match="float64"):
         transaction_log.encode(log)
+
+
+class Claimed:
+    """Coordinates that claim to be so many, and are generated as so many."""
+
+    ndim = 3
+
+    def __init__(self, count: int, made: int) -> None:
+        self.count, self.made = count, made
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        for begin in range(0, self.made, 1000):
+            rows = np.arange(begin, min(begin + 1000, self.made), dtype=np.uint32)
+            yield np.stack([rows // 2**16, rows % 2**16, rows * 0], axis=1)
+
+
+def test_coordinates_that_are_generated_are_written_as_others_are() -> None:
+    node = NodeId(b"n" * 8)
+    log = TransactionLog(id=SnapshotId(b"s" * 12))
+    written = EncodedLog(log, chunks={node: Claimed(123_456, 123_456)}).file()
+    whole = np.concatenate(list(Claimed(0, 123_456).blocks()))
+    same = TransactionLog(id=log.id, updated_chunks={node: whole})
+    payloads = [
+        unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key="t").payload
+        for data in (written, transaction_log.encode(same))
+    ]
+    assert payloads[0] == payloads[1]
+    assert (transaction_log.decode(written).updated_chunks[node] == whole).all()
+    with pytest.raises(InvalidInputError, match=r"are not the \d+ bytes that they should be"):
+        EncodedLog(log, chunks={node: Claimed(5_000, 4_999)}).file()
+
+
+def test_a_log_that_no_reader_accepts_is_refused_before_it_is_made() -> None:
+    log = TransactionLog(id=SnapshotId(b"s" * 12))
+    node = NodeId(b"n" * 8)
+    EncodedLog(log, chunks={node: Claimed(46_000_000, 0)})
+    with pytest.raises(InvalidInputError, match="log of 50000000 changed chunks needs at least"):
+        EncodedLog(log, chunks={node: Claimed(50_000_000, 0)})
 
 
 def test_damage_only_gives_typed_errors() -> None:

@@ -323,7 +323,8 @@ class EncodedLog:
             }
         self._spec_version = spec_version
         self._made = Assembly(
-            f"the transaction log of {sum(c.count for c in chunks.values())} changed chunks"
+            f"the transaction log of {sum(c.count for c in chunks.values())} changed chunks",
+            remedy="commit them in several parts, each of at most 40 million chunks",
         )
         _assemble(self._made, log, chunks, spec_version)
 

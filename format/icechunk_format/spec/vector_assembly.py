@@ -155,11 +155,12 @@ class Records:
 class Assembly:
     """A flatbuffer under construction, from front to back."""
 
-    __slots__ = ("_extra_apparent", "_head", "_segments", "_size", "_subject")
+    __slots__ = ("_extra_apparent", "_head", "_remedy", "_segments", "_size", "_subject")
 
-    def __init__(self, subject: str) -> None:
-        """Start a buffer; ``subject`` names it in the error that says it grew too large."""
+    def __init__(self, subject: str, *, remedy: str = "split it into several") -> None:
+        """Start a buffer; the arguments go into the error that says it grew too large."""
         self._subject = subject
+        self._remedy = remedy
         self._segments: list[NDArray[np.uint8] | Callable[[], Iterator[memoryview]]] = []
         self._size = 0
         self._extra_apparent = 0
@@ -195,7 +196,7 @@ class Assembly:
         if total > MAX_BUFFER_SIZE:
             raise InvalidInputError(
                 f"{self._subject} needs at least {total} bytes before compression, but readers "
-                f"accept {MAX_BUFFER_SIZE}; split it into several",
+                f"accept {MAX_BUFFER_SIZE}; {self._remedy}",
                 found=total,
                 allowed=MAX_BUFFER_SIZE,
             )
