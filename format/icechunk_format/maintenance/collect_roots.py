@@ -83,12 +83,15 @@ def reachable(info: RepoInfo, extra_roots: Iterable[SnapshotId] = ()) -> set[Sna
     """
     found: set[SnapshotId] = set()
     for tip in (*info.branches.values(), *info.tags.values(), *extra_roots):
-        if tip in found:
-            continue
-        for ancestor in info.ancestry(tip):
-            if ancestor.id in found:
+        following: SnapshotId | None = tip
+        # Histories share their beginnings, so each snapshot is passed once, whatever the refs.
+        while following is not None and following not in found:
+            snapshot = info.snapshots.get(following)
+            if snapshot is None:
+                info.ancestry(tip)  # which says what is wrong with this history
                 break
-            found.add(ancestor.id)
+            found.add(following)
+            following = snapshot.parent_id
     return found
 
 

@@ -36,7 +36,7 @@ from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_updates import ExpirationRanUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
@@ -220,7 +220,7 @@ def with_nearest(
     """
     over: list[SnapshotId] = []
     new_parent: SnapshotId | None = None
-    for ancestor in info.ancestry(snapshot.id)[1:]:
+    for ancestor in _ancestors(info, snapshot):
         if is_parent(ancestor):
             new_parent = ancestor.id
             break
@@ -232,3 +232,17 @@ def with_nearest(
         parent_id=new_parent,
         pruned_ancestor_tx_logs=(*reversed(over), *snapshot.pruned_ancestor_tx_logs),
     )
+
+
+def _ancestors(info: RepoInfo, snapshot: SnapshotInfo) -> Iterator[SnapshotInfo]:
+    """Yield the ancestors of a snapshot, no further than they are asked for."""
+    seen = {snapshot.id}
+    following = snapshot.parent_id
+    while following is not None:
+        ancestor = info.snapshots.get(following)
+        if ancestor is None or following in seen:
+            info.ancestry(snapshot.id)  # which says what is wrong with this history
+            return
+        seen.add(following)
+        yield ancestor
+        following = ancestor.parent_id

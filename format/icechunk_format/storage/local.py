@@ -253,6 +253,14 @@ class LocalStorage:
         return version
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        wanted = list(keys)
+        if len(wanted) < _FILES_FOR_THREADS:
+            return self._delete(wanted)
+        step = -(-len(wanted) // _THREADS)
+        batches = [wanted[first : first + step] for first in range(0, len(wanted), step)]
+        return [failure for batch in self._threads.map(self._delete, batches) for failure in batch]
+
+    def _delete(self, keys: list[str]) -> list[DeleteFailure]:
         failures: list[DeleteFailure] = []
         for key in keys:
             path = self._writable_path(key)
@@ -317,8 +325,11 @@ class LocalStorage:
 
     def _writable_path(self, key: str) -> str:
         path = self._path(key)
-        if not self._follow_symlinks and os.path.dirname(path) not in self._trusted_folders:
-            self._refuse_outside(os.path.dirname(path), key)
+        folder = os.path.dirname(path)
+        if not self._follow_symlinks and folder not in self._trusted_folders:
+            self._refuse_outside(folder, key)
+            if os.path.isdir(folder):
+                self._trusted_folders.add(folder)
         return path
 
     def _refuse_outside(self, path: str, key: str) -> None:
