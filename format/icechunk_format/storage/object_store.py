@@ -369,7 +369,8 @@ class ObjectStoreStorage:
             if fetched.version.etag != source_version.etag:
                 return Lost()
             return self.put(target, fetched.data)
-        self._server.call("copy", source, lambda: obstore.copy(self._clients.patient, *paths))
+        action = f"copy to {target!r} the"
+        self._server.call(action, source, lambda: obstore.copy(self._clients.patient, *paths))
         info = self.head(target)
         if info is None:
             raise missing_object(target, self.root_url)

@@ -378,7 +378,8 @@ class S3fsStorage:
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.CONDITION:
                 return Lost()
-            raise self._server.error(error.failure, "copy", source) from None
+            action = f"copy to {target!r} the"
+            raise self._server.error(error.failure, action, source) from None
         return Written(version=_version(answer["CopyObjectResult"]))
 
     def _run(self, coroutine: Callable[[], Any]) -> Any:
