@@ -11,8 +11,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from damaged_repository import LINES, Damaged, build_sound
 from file_damage import damaged_files
-from planted_damage import DAMAGES, LINES, Damaged, build_sound
+from planted_damage import DAMAGES
 from session_model import Model, OurDriver, RandomChanges
 
 from icechunk_format.errors import InvalidInputError, NotFoundError

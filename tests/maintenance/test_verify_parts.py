@@ -10,7 +10,8 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from planted_damage import DAMAGES, Damaged, build_sound
+from damaged_repository import Damaged, build_sound
+from planted_damage import DAMAGES
 
 from icechunk_format.maintenance import verify
 from icechunk_format.maintenance.findings import Report
@@ -87,7 +88,7 @@ def test_a_sound_repository(sound):
 
 
 # Each of these takes both ways through a different stage.
-@pytest.mark.parametrize("planted", DAMAGES[::2], ids=lambda d: d.name)
+@pytest.mark.parametrize("planted", DAMAGES[::3], ids=lambda d: d.name)
 def test_planted_damage(planted, sound, tmp_path):
     copy = Damaged(sound, tmp_path / "repository")
     containers = copy.repository.config.virtual_chunk_containers

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from icechunk_format.maintenance.verify_state import Version
     from icechunk_format.maintenance.verify_uses import ManifestClaims, Said
     from icechunk_format.repository.chunks import ChunkSource
-    from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.protocol import Storage
 
+_VERSIONS_AT_ONCE: Final = 8
 _FILES_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _UNKNOWN_SIZE: Final = 2**20
@@ -77,29 +77,32 @@ def check_versions(
 ) -> Iterator[Said]:
     """Check snapshots and transaction logs; yield what versions say about manifests.
 
-    Memory: the files of ``_FILES_AT_ONCE`` versions, and 16 bytes for each distinct node.
+    Memory: the files of ``_VERSIONS_AT_ONCE`` versions, one of them decoded, and 16 bytes for each
+    distinct node.
     """
     storage = context.storage
     seen, seen_logs = SeenNodes(), SeenNodes()
-    for batch in batches(versions, _FILES_AT_ONCE):
-        contents = read_present(storage, [snapshot_key(v.snapshot_id) for v in batch])
-        logs: list[tuple[Version, SnapshotId]] = []
-        snapshots = {}
-        for version, data in zip(batch, contents, strict=True):
+    for batch in batches(versions, _VERSIONS_AT_ONCE):
+        ids = [version.snapshot_id for version in batch]
+        snapshots = read_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
+        logs = read_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
+        for version, data, log in zip(batch, snapshots, logs, strict=True):
             checked = check_snapshot(version, data, report)
+            snapshot = None
             if checked is not None:
                 snapshot, mark = checked
-                snapshots[version.snapshot_id] = snapshot
                 yield from check_nodes(snapshot, mark, report, seen, with_documents=context.deep)
-            logs += [
-                (version, log_id)
-                for log_id in (version.snapshot_id, *version.pruned_logs)
-                if log_id == version.snapshot_id or seen_logs.is_new(log_id.raw)
-            ]
-        for part in batches(logs, _FILES_AT_ONCE):
+            check_log(version, version.snapshot_id, log, snapshot, report)
+        pruned = [
+            (version, log_id)
+            for version in batch
+            for log_id in version.pruned_logs
+            if seen_logs.is_new(log_id.raw)
+        ]
+        for part in batches(pruned, _FILES_AT_ONCE):
             found = read_present(storage, [transaction_log_key(log_id) for _, log_id in part])
-            for (version, log_id), data in zip(part, found, strict=True):
-                check_log(version, log_id, data, snapshots.get(version.snapshot_id), report)
+            for (version, log_id), log in zip(part, found, strict=True):
+                check_log(version, log_id, log, None, report)
 
 
 def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:

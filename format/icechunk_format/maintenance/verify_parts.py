@@ -67,6 +67,7 @@ LISTING_SCHEMA: Final = pa.schema(
 
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
+_FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 
 
 class Piece(NamedTuple):
@@ -105,8 +106,11 @@ def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
 
 
 def listing_parts() -> list[str]:
-    """Return the characters that ids begin with: parts of a listing."""
-    return list(ALPHABET.decode("ascii"))
+    """Return the characters that names begin with, of ids and of foreign objects: parts of a listing.
+
+    Foreign names that begin in yet other ways are not seen, which costs nothing but their count.
+    """
+    return list(ALPHABET.decode("ascii") + _FOREIGN)
 
 
 def _cuts(length: int, count: int) -> list[tuple[int, int]]:

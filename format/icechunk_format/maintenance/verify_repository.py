@@ -73,6 +73,9 @@ def verify(
 ) -> pa.Table:
     """Check a repository, and answer with what was found.
 
+    Writers may go on meanwhile. What a garbage collection or an expiration deletes meanwhile may be
+    reported as missing: verify again when it is done.
+
     Parameters
     ----------
     location
