@@ -285,9 +285,29 @@ def test_credentials_are_in_no_message(command):
     ):
         for flag in (["--option", wrong], [f"--option={wrong}"], [f"-o{wrong}"]):
             for extra in ([], ["--option", "storage.anon=maybe"], ["--nope"]):
-                outcome = command("log", "s3://bucket/path", *flag, *extra)
+                outcome = command("log", "s3://bucket/path", *flag, *extra, "--traceback")
                 assert outcome.code == 2
                 assert secret not in outcome.err + outcome.out
+
+
+def test_an_error_that_repeats_a_credential_is_masked(command, monkeypatch):
+    secret = "abcd/efgh=="
+
+    def fail(*_, **__):
+        raise RuntimeError(f"signed with {secret}\x1b[31m")
+
+    monkeypatch.setattr(Repository, "open", fail)
+    for flag in (
+        ["-o", f"storage.secret={secret}"],
+        [f"-ostorage.secret={secret}"],
+        [f"--option=storage.session_token={secret}"],
+        ["-o", "storage.region=x", f"--option=storage.key={secret}"],
+    ):
+        outcome = command("log", "s3://bucket/path", *flag, "--traceback")
+        assert outcome.code == 1
+        assert "signed with ***" in outcome.err
+        assert secret not in outcome.err
+        assert "\x1b" not in outcome.err
 
 
 def test_options_have_their_names_in_spark():

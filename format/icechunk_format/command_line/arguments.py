@@ -74,6 +74,7 @@ _AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _STORAGE, _VIRTUAL, _AUTHORIZE = "storage.", "virtual.storage.", "virtual.authorize"
 _CLIENT: Final = "storage.client"
 _PREFIXES: Final = (_STORAGE, _VIRTUAL, _AUTHORIZE)
+_SHORTEST_SECRET: Final = 4
 _SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
 
 
@@ -237,10 +238,12 @@ def resolve_name(repository: Repository, name: str) -> SnapshotId:
 
 
 def secrets_in(arguments: Sequence[str]) -> list[str]:
-    """Return the values of ``--option`` that may be credentials, to keep them out of messages."""
-    found = []
+    """Return the values among arguments that may be credentials, to keep them out of messages."""
+    found = set()
     for argument in arguments:
-        name, equals, value = argument.rpartition("--option=")[2].partition("=")
-        if equals and len(value) >= 4 and _SECRET.search(name):
-            found.append(value)
+        # An option may be written in one argument or two, so each "=" may be the one that counts.
+        for match in re.finditer("=", argument):
+            value = argument[match.end() :]
+            if len(value) >= _SHORTEST_SECRET and _SECRET.search(argument[: match.start()]):
+                found.add(value)
     return sorted(found, key=len, reverse=True)

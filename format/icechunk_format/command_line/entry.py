@@ -12,7 +12,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.exit_codes import ExitCode, of_error
-from icechunk_format.command_line.plain_text import one_line
+from icechunk_format.command_line.plain_text import one_line, safe
 from icechunk_format.errors import IcechunkError
 
 if TYPE_CHECKING:
@@ -74,18 +74,24 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
         return ExitCode.INTERRUPTED
     except Exception as error:
         # The last stop of every error: it becomes one line and an exit code.
+        hidden = secrets_in(given)
         if wants_traceback:
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                print(safe(_without(hidden, line)), file=sys.stderr)
         if type(error).__name__ == _NO_ARGUMENTS:
             # A bare command asks what there is: its help is no error to be told in a line.
             print(_parser_message(error), file=sys.stderr)
             return ExitCode.USAGE
         message, code = _told(error)
-        for secret in secrets_in(given):
-            message = message.replace(secret, "***")
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {_without(hidden, message)}", file=sys.stderr)
         return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _without(hidden: Sequence[str], text: str) -> str:
+    for secret in hidden:
+        text = text.replace(secret, "***")
+    return text
 
 
 def _told(error: Exception) -> tuple[str, ExitCode]:
