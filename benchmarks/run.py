@@ -44,6 +44,7 @@ BENCHMARKS = {
     "plan": ("planning", False),
     "manifest": ("manifests", False),
     "selective": ("selective", True),
+    "collect": ("collecting", True),
 }
 """Modules by name, and whether they need Spark."""
 

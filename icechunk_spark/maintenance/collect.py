@@ -65,7 +65,11 @@ _REFS_PER_PART: Final = 4_000_000
 # Compressed manifests that one task reads: some millions of references.
 _MANIFEST_BYTES_PER_TASK: Final = 32 * 2**20
 _MAX_TASKS: Final = 10_000
-# Tasks for each core: more of them even out what parts have more or fewer of.
+# Ids that one task compares and snapshots that one task reads, where there are so many. Fewer make
+# fewer tasks, but at least one for each core: nobody knows beforehand how much garbage there is.
+_IDS_PER_TASK: Final = 1_000_000
+_SNAPSHOTS_PER_TASK: Final = 16
+# Tasks for each core at most.
 _WAVES: Final = 4
 
 
@@ -163,7 +167,8 @@ class SparkCollector:
         parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
         task = collect_tasks.old_snapshots_task(self._location, self._older_than, raw)
         rows = self._frame([(part, b"") for part in parts])
-        found = rows.repartition(len(parts), "part").mapInArrow(task, _PACKED)
+        tasks = min(len(parts), cores_of(self._spark))
+        found = rows.repartition(tasks, "part").mapInArrow(task, _PACKED)
         old = b"".join(bytes(row["ids"]) for row in found.collect())
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
@@ -172,12 +177,13 @@ class SparkCollector:
         """Read kept snapshots and their manifests, and store what they need."""
         self.close()
         cores = cores_of(self._spark)
-        packed = collect_parts.snapshot_rows(kept, _WAVES * cores)
+        tasks = min(_WAVES * cores, -(-len(kept) // _SNAPSHOTS_PER_TASK))
+        packed = collect_parts.snapshot_rows(kept, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
         listed = snapshots.mapInArrow(collect_tasks.listed_manifests_task(self._location), _PACKED)
         manifests = self._stored(
             Phase.MANIFESTS,
-            self._by_part(listed, collect_parts.part_count(1)).mapInArrow(
+            self._by_part(listed, collect_parts.part_count(1), 0).mapInArrow(
                 collect_tasks.distinct_manifests_task(), _MANIFESTS
             ),
         )
@@ -188,7 +194,7 @@ class SparkCollector:
         self._sent[Phase.MANIFESTS] = {part: ids // _ID_SIZE for part, ids, *_ in numbers}
         rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
         depth = self._depths[Phase.CHUNKS] = _depth(references)
-        tasks = max(min(rows, 2 * cores), size // _MANIFEST_BYTES_PER_TASK, 1)
+        tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # By their content and in order, so that a task that is run again gets and gives the same.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
         read = collect_tasks.referenced_chunks_task(self._location, depth)
@@ -215,13 +221,16 @@ class SparkCollector:
             depth=depth,
             dry_run=self._dry_run,
         )
-        swept = self._by_part(rows, count).mapInArrow(collect_tasks.sweep_task(task), _REPORT)
+        swept = self._by_part(rows, count, sum(sent.values())).mapInArrow(
+            collect_tasks.sweep_task(task), _REPORT
+        )
         reports = [pickle.loads(bytes(row["report"])) for row in swept.collect()]
         return sum(reports, DeleteReport())
 
-    def _by_part(self, rows: DataFrame, count: int) -> DataFrame:
+    def _by_part(self, rows: DataFrame, count: int, ids: int) -> DataFrame:
         """Return the rows with those of a part together, and parts one after the other."""
-        tasks = min(count, _WAVES * cores_of(self._spark))
+        cores = cores_of(self._spark)
+        tasks = min(count, max(cores, min(_WAVES * cores, ids // _IDS_PER_TASK)))
         by_id = getattr(rows, "repartitionById", None)
         if by_id is not None:  # Spark 4.1: all tasks get about as many parts
             rows = by_id(tasks, (F.col("part") % tasks).cast("int"))

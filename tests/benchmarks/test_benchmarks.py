@@ -56,7 +56,8 @@ def test_plans_open_no_manifest_and_manifests_come_back(report):
 @pytest.mark.needs_reference
 def test_scans_are_compared_in_one_run(report):
     pytest.importorskip("icechunk")
-    rows = report("scan", "tiny-chunks", "selective", "--scale", "0.005", "--no-memory")["rows"]
+    names = ("scan", "tiny-chunks", "selective", "collect")
+    rows = report(*names, "--scale", "0.005", "--no-memory")["rows"]
     by_benchmark: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_benchmark.setdefault(row["benchmark"], []).append(row)
@@ -70,6 +71,10 @@ def test_scans_are_compared_in_one_run(report):
     peers = {row["case"]: row["versus"] for row in by_benchmark["tiny-chunks"]}
     assert peers["inline, tasks in this process"] == "inline, zarr-python"
     assert peers["native, tasks in this process"] == "native, zarr-python"
+    # All of them left the same objects, which the benchmark itself compares.
+    for row in by_benchmark["collect"][:2]:
+        assert row["versus"] == "reference"
+        assert row["figures"]["deleted"] >= row["figures"]["objects"] // 2
     for row in by_benchmark["selective"]:
         if row["figures"]:
             # Shards this small are read whole: fewer requests are worth more than the bytes.
