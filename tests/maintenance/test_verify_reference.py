@@ -29,7 +29,7 @@ def test_states_of_the_reference_are_sound(name, spec_version, tmp_path):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository with a group and an array in it, and a way to start two sessions at once."""
+    """Build a repository with a group and an array in it."""
     made = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")))
     session = made.writable_session("main")
     root = zarr.create_group(session.store)

@@ -22,6 +22,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import string
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -106,7 +107,7 @@ def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
 
 
 def listing_parts() -> list[str]:
-    """Return the characters that names begin with, of ids and of foreign objects: parts of a listing.
+    """Return what names begin with, of ids and of foreign objects: the parts of a listing.
 
     Foreign names that begin in yet other ways are not seen, which costs nothing but their count.
     """
