@@ -109,6 +109,15 @@ def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
+def beyond(own: Timing, fixed: Timing, other: Timing) -> float | None:
+    """Return how many times faster a case is than another, its fixed cost taken off.
+
+    Never below what the clock can tell: a hundredth of the fixed cost counts at least.
+    """
+    left = [max(a - b, b / 100) for a, b in zip(own.wall, fixed.wall, strict=True)]
+    return _ratio(other.wall, left)
+
+
 def interleaved(
     cases: Mapping[str, Callable[[], Any]], *, rounds: int, warm_up: bool = True
 ) -> dict[str, Timing]:

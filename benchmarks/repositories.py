@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-# Rival commits are unsafe on local disks, says the reference; here is one writer.
-os.environ.setdefault("ICECHUNK_LOG", "error")
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,12 +25,16 @@ from typing import TYPE_CHECKING
 from measurement import tree_cpu_seconds
 
 HERE = Path(__file__).resolve().parent
+# The S3 server of the tests serves here as well.
+sys.path.append(str(HERE.parent / "tests"))
 # Spark starts Python workers by name, and they import the rivals of this folder.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Rival commits are unsafe on local disks, says the reference; there is one writer at a time.
+os.environ.setdefault("ICECHUNK_LOG", "error")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +48,13 @@ BENCHMARKS = {
     "plan": ("planning", False),
     "manifest": ("manifests", False),
     "selective": ("selective", True),
+    "write": ("writing", True),
     "collect": ("collecting", True),
+    "verify": ("verifying", False),
+    "analyses": ("analyses", True),
+    "distant": ("distant", True),
+    "append": ("appending", False),
+    "rival-writers": ("rival_writers", False),
 }
 """Modules by name, and whether they need Spark."""
 

@@ -1,0 +1,80 @@
+"""A distant object store: passes everything on to a near one, later.
+
+Each direction of a connection is a queue in time: bytes leave as long after their arrival as they
+arrived after one another, so the delay costs latency and no bandwidth. ``delay_s`` is that of a
+round trip; half of it is spent each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PIECE = 1 << 18
+
+
+@contextlib.contextmanager
+def delayed(host: str, port: int, delay_s: float) -> Iterator[int]:
+    """Listen on a free local port until the end of the block, and yield the port."""
+    ready: Future[tuple[int, Callable[[], object]]] = Future()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there_reader, there_writer = await asyncio.open_connection(host, port)
+        except OSError:
+            writer.close()
+            return
+        with contextlib.suppress(OSError):
+            await asyncio.gather(
+                _pass_on(reader, there_writer, delay_s / 2),
+                _pass_on(there_reader, writer, delay_s / 2),
+            )
+
+    async def serve() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(connect, "127.0.0.1", 0)
+        ready.set_result(
+            (server.sockets[0].getsockname()[1], lambda: loop.call_soon_threadsafe(stop.set))
+        )
+        await stop.wait()
+        server.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    own_port, end = ready.result(timeout=10)
+    try:
+        yield own_port
+    finally:
+        end()
+        thread.join()
+
+
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float
+) -> None:
+    clock = asyncio.get_running_loop().time
+    on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def take() -> None:
+        while piece := await reader.read(_PIECE):
+            on_the_way.put_nowait((clock() + delay_s, piece))
+        on_the_way.put_nowait((clock() + delay_s, b""))
+
+    taking = asyncio.ensure_future(take())
+    try:
+        while True:
+            due, piece = await on_the_way.get()
+            await asyncio.sleep(max(0.0, due - clock()))
+            if not piece:
+                break
+            writer.write(piece)
+            await writer.drain()
+    finally:
+        taking.cancel()
+        writer.close()
