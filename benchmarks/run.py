@@ -51,6 +51,7 @@ BENCHMARKS = {
     "write": ("writing", True),
     "collect": ("collecting", True),
     "verify": ("verifying", False),
+    "verify": ("verifying", False),
     "analyses": ("analyses", True),
     "distant": ("distant", True),
     "append": ("appending", False),
