@@ -6,10 +6,10 @@ Algorithm
    Spark runs anything.
 2. Ask for the coordinates: one job (:mod:`icechunk_spark.coordinate_job`), then the grid is
    planned on the driver.
-3. Give every row its place: the dimension columns are joined with small tables from label to
-   index. Units (what one task owns) and blocks (chunks that are encoded together) are integer
-   sums over those tables, so all of this happens inside the JVM.
-4. Bring the rows of a unit together, sort them by block, and let the tasks write chunks and
+3. Give every row the number of its cell: the dimension columns are joined with small tables from
+   label to term, and the number is the sum. Unit (what one task owns), block (chunks that are
+   encoded together) and place follow from it, so all of this happens inside the JVM.
+4. Bring the rows of a unit together, sort them by that number, and let the tasks write chunks and
    manifests. Each answers with a receipt.
 5. Commit once, with the receipts.
 
@@ -66,9 +66,9 @@ _UNITS_PER_CORE: Final = 2
 _BROADCAST_LABELS: Final = 4_000_000
 
 # Names that tasks give to a row's place, which no column of the DataFrame may have.
+CELL: Final = "_cell"
 UNIT: Final = "_unit"
 BLOCK: Final = "_block"
-_INDEX: Final = "_index_"
 
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 
@@ -111,7 +111,8 @@ def _write_cells(
     receipts: list[Any] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)
-        rows = _distributed(rows, part.units, [UNIT, BLOCK], request.distribution)
+        unit = F.expr(f"{CELL} div {part.cells_per_unit}")
+        rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
         receipts += _receipts(rows, cell_task(part.context, part.input_schema))
     return plan, receipts
 
@@ -132,7 +133,7 @@ def _cores(frame: DataFrame) -> int:
 
 
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
-    """Return the rows of a part: unit, block and indices instead of labels, then the variables.
+    """Return the rows of a part: the number of the cell instead of labels, then the variables.
 
     Columns get names of our own on the way, since not every name that a DataFrame may have
     survives `mapInArrow`; the task knows them by position.
@@ -142,31 +143,26 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     rows = frame.select(*labels, *values)
     if part.is_distinct:
         rows = rows.distinct()
-    units: Column = F.lit(0).cast("bigint")
-    blocks: Column = F.lit(0).cast("bigint")
+    cells: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
         places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
         # Left, so that a label that the first pass did not see is noticed by the task.
         rows = rows.join(places, F.col(f"_at_{axis}") == F.col(f"_label_{axis}"), "left")
-        units, blocks = units + F.col(f"_unit_{axis}"), blocks + F.col(f"_block_{axis}")
+        cells += F.col(f"_term_{axis}")
     return rows.select(
-        units.alias(UNIT),
-        blocks.alias(BLOCK),
-        *[F.col(f"_index_{axis}") for axis in range(len(part.dims))],
+        cells.alias(CELL),
         *[F.col(f"_v_{number}") for number in range(len(part.variables))],
     )
 
 
 def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
-    """Return the table from a dimension's labels to their places, as Spark joins it."""
+    """Return the table from a dimension's labels to their terms, as Spark joins it."""
     columns = {
         f"_label_{axis}": table.column("value"),
-        f"_index_{axis}": table.column("index"),
-        f"_unit_{axis}": table.column(f"unit_{part}"),
-        f"_block_{axis}": table.column(f"block_{part}"),
+        f"_term_{axis}": table.column(f"cell_{part}"),
     }
     # Given the types, Spark takes a time without a zone for what it is.
-    kinds = [frame.schema[name].dataType, LongType(), LongType(), LongType()]
+    kinds = [frame.schema[name].dataType, LongType()]
     schema = StructType(
         [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     )
@@ -201,7 +197,7 @@ def _write_layout(
         )
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
-    rows = _distributed(rows, part.units, order, request.distribution)
+    rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
     return plan, _receipts(rows, layout_task(part.context, schema))
 
 
@@ -210,15 +206,17 @@ def _dot(values: Column, strides: str) -> Column:
     return F.aggregate(products, F.lit(0).cast("bigint"), lambda total, item: total + item)
 
 
-def _distributed(rows: DataFrame, units: int, order: list[str], distribution: str) -> DataFrame:
-    """Return the rows with those of a unit in one partition, in the order of their blocks."""
+def _distributed(
+    rows: DataFrame, unit: Column, units: int, order: list[str], distribution: str
+) -> DataFrame:
+    """Return the rows with those of a unit in one partition, sorted."""
     if distribution == "hash":
         tasks = max(1, min(units, MAX_TASKS))
         by_id = getattr(rows, "repartitionById", None)
         if by_id is not None:  # Spark 4.1: no two units share a partition while another is empty
-            rows = by_id(tasks, (F.coalesce(F.col(UNIT), F.lit(0)) % tasks).cast("int"))
+            rows = by_id(tasks, (F.coalesce(unit, F.lit(0)) % tasks).cast("int"))
         else:
-            rows = rows.repartition(tasks, UNIT)
+            rows = rows.repartition(tasks, unit)
     return rows.sortWithinPartitions(*order)
 
 
@@ -237,7 +235,7 @@ def _refuse_our_names(names: list[str]) -> None:
             column=twice[0],
         )
     for name in names:
-        if name in (UNIT, BLOCK) or name.startswith(_INDEX):
+        if name in (CELL, UNIT, BLOCK):
             raise InvalidInputError(
                 f"column '{name}' has a name that the write uses itself: rename it, as in"
                 f" df.withColumnRenamed('{name}', '{name.strip('_')}')",

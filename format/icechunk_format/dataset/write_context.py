@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.cf_encode import VariableEncoder
-    from icechunk_format.dataset.chunk_axis import ChunkAxis
+    from icechunk_format.dataset.write_cells import CellNumbers
     from icechunk_format.repository.chunks import ChunkSource
     from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.spec.ids import NodeId, SnapshotId
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 UNIT = "_unit"
 BLOCK = "_block"
-
-
-def index_name(position: int) -> str:
-    """Return the name of the column that holds indices along a dimension of the part."""
-    return f"_index_{position}"
+"""In the layouts of chunks, the columns that say where rows belong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +71,8 @@ class WriteContext:
         Number of the part.
     dims
         Its dimensions.
-    axes
-        How blocks lie along them.
+    numbers
+        How its cells are numbered; None in the layouts of chunks.
     arrays
         The arrays that it writes.
     base
@@ -94,7 +90,7 @@ class WriteContext:
     location: Location
     part: int
     dims: tuple[str, ...]
-    axes: tuple[ChunkAxis, ...]
+    numbers: CellNumbers | None = None
     arrays: tuple[ArrayTarget, ...]
     base: SnapshotId | None
     chunk_source: ChunkSource

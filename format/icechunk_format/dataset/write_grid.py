@@ -1,21 +1,19 @@
-"""Cutting a write into blocks of chunks, and blocks into units of work.
+"""Cutting a write into blocks of chunks that all its variables share.
 
 A *block* is the smallest box of cells that is made of whole chunks of every variable: a task holds
 one at a time. A *unit* is a box of blocks: it goes to one task, which writes one manifest per array
-for it, so that the manifests of a write are boxes that do not overlap.
+for it, so that the manifests of a write are boxes that do not overlap (``write_cells``).
 
 Rules of this file
 ------------------
-1. Only what rows touch counts: a write of one day into a century is one day large.
-2. Variables share blocks while the common block stays near the size of their chunks; others become
+1. Variables share blocks while the common block stays near the size of their chunks; others become
    parts of the write of their own, with their own shuffle.
-3. Everything is a function of numbers. The cost follows the number of distinct coordinates.
+2. Everything is a function of numbers.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -32,25 +30,6 @@ if TYPE_CHECKING:
 
 # A common block may have this many times the cells of a chunk before variables go apart.
 _MOST_GROWTH: Final = 4
-_MOST_BLOCKS_PER_UNIT: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnitNumbers:
-    """The units and blocks of one part, by dimension.
-
-    Parameters
-    ----------
-    units
-        How many units there are.
-    unit_terms, block_terms
-        By dimension: ``int64 (n,)``, for each distinct value. Summed over the dimensions, they
-        number the unit and the block of a row.
-    """
-
-    units: int
-    unit_terms: dict[str, NDArray[np.int64]]
-    block_terms: dict[str, NDArray[np.int64]]
 
 
 def common_axes(
@@ -115,53 +94,3 @@ def group_arrays(
         else:
             groups.append([name])
     return [tuple(group) for group in groups]
-
-
-def number_units(
-    dims: Sequence[str],
-    axes: Sequence[ChunkAxis],
-    places: Mapping[str, NDArray[np.int64]],
-    *,
-    row_count: int | None,
-    rows_per_unit: int,
-) -> UnitNumbers:
-    """Give numbers to the blocks that rows touch, and to the units that they make.
-
-    Parameters
-    ----------
-    dims, axes
-        The dimensions of the part, and how blocks lie along them.
-    places
-        By dimension: the index of each distinct value.
-    row_count
-        Rows of the part, where known; otherwise the grid is taken for full.
-    rows_per_unit
-        Wanted rows of a unit.
-    """
-    ranks: list[NDArray[np.int64]] = []
-    counts: list[int] = []
-    cells = 1
-    for dim, axis in zip(dims, axes, strict=True):
-        blocks, rank = np.unique(axis.chunk_of(places[dim]), return_inverse=True)
-        ranks.append(rank.reshape(-1).astype(np.int64))
-        counts.append(max(1, len(blocks)))
-        cells *= max(1, len(places[dim]))
-    total = math.prod(counts)
-    rows = cells if row_count is None else min(row_count, cells)
-    wanted = max(1, min(_MOST_BLOCKS_PER_UNIT, rows_per_unit * total // max(1, rows)))
-    # Blocks of a unit lie behind one another along the last dimensions first.
-    per_unit: list[int] = []
-    for count in reversed(counts):
-        taken = max(1, min(count, wanted))
-        per_unit.append(taken)
-        wanted //= taken
-    per_unit.reverse()
-    unit_counts = [-(-count // taken) for count, taken in zip(counts, per_unit, strict=True)]
-    unit_terms: dict[str, NDArray[np.int64]] = {}
-    block_terms: dict[str, NDArray[np.int64]] = {}
-    for position, dim in enumerate(dims):
-        unit_stride = math.prod(unit_counts[position + 1 :])
-        block_stride = math.prod(counts[position + 1 :])
-        unit_terms[dim] = ranks[position] // per_unit[position] * unit_stride
-        block_terms[dim] = ranks[position] * block_stride
-    return UnitNumbers(units=math.prod(unit_counts), unit_terms=unit_terms, block_terms=block_terms)

@@ -85,7 +85,6 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
         location=prepared.location,
         part=0,
         dims=(),
-        axes=(),
         arrays=tuple(targets),
         base=prepared.base,
         chunk_source=prepared.chunk_source,

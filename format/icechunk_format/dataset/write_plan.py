@@ -5,7 +5,7 @@ Steps
 1. Each dimension gets its places: old labels keep theirs, new ones follow.
 2. Every array gets its document, with its size after the write. Arrays of the group that no column
    names grow as well where a dimension grows, so that the group stays one dataset.
-3. Variables that share blocks of chunks become parts; places become numbers of units and blocks.
+3. Variables that share blocks of chunks become parts; places become numbers of cells.
 
 Rules of this file
 ------------------
@@ -26,15 +26,10 @@ import pyarrow as pa
 
 from icechunk_format.dataset.chunk_axis import grid_axes
 from icechunk_format.dataset.write_arrays import NewArray
-from icechunk_format.dataset.write_context import (
-    BLOCK,
-    UNIT,
-    ArrayTarget,
-    WriteContext,
-    index_name,
-)
+from icechunk_format.dataset.write_cells import CELL, number_cells
+from icechunk_format.dataset.write_context import ArrayTarget, WriteContext
 from icechunk_format.dataset.write_dimensions import DimensionPlaces
-from icechunk_format.dataset.write_grid import common_axes, group_arrays, number_units
+from icechunk_format.dataset.write_grid import common_axes, group_arrays
 from icechunk_format.dataset.write_prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -72,6 +67,8 @@ class WritePart:
         Whether rows repeat along dimensions that the part has not, and must be made distinct.
     units
         How many units there are.
+    cells_per_unit
+        The number of a cell by this is its unit; of no meaning in the layouts of chunks.
     context
         For the tasks.
     input_schema
@@ -83,6 +80,7 @@ class WritePart:
     variables: tuple[str, ...]
     is_distinct: bool
     units: int
+    cells_per_unit: int = 1
     context: WriteContext
     input_schema: pa.Schema
 
@@ -98,7 +96,8 @@ class WritePlan:
     parts
         What tasks do; nearly always one part.
     dimension_tables
-        By dimension: ``value``, ``index``, and ``unit_k`` and ``block_k`` for each part ``k``.
+        By dimension: ``value``, and ``cell_k`` for each part ``k`` that has the dimension. The
+        sum of them over the dimensions of a part is the number of a cell.
     base
         The version that the write starts from; None where the commit creates the repository.
     row_count
@@ -195,7 +194,7 @@ class _Planner:
         parts = self._parts(is_variable)
         return WritePlan(
             prepared=prepared,
-            parts=tuple(part for part, _ in parts),
+            parts=tuple(parts),
             dimension_tables=self._tables(parts),
             base=prepared.base,
             row_count=self._rows,
@@ -287,60 +286,57 @@ class _Planner:
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _parts(self, arrays: Mapping[str, ArrayTarget]) -> list[tuple[WritePart, Any]]:
+    def _parts(self, arrays: Mapping[str, ArrayTarget]) -> list[WritePart]:
         by_dims: dict[frozenset[str], dict[str, tuple[tuple[str, ...], ArrayMetadata]]] = {}
         for name, array in arrays.items():
             by_dims.setdefault(frozenset(array.dims), {})[name] = (array.dims, array.metadata)
-        found: list[tuple[WritePart, Any]] = []
+        found: list[WritePart] = []
         for members in by_dims.values():
             for names in group_arrays(members):
                 found.append(self._part(len(found), [arrays[name] for name in names]))
         return found
 
-    def _part(self, number: int, arrays: list[ArrayTarget]) -> tuple[WritePart, Any]:
+    def _part(self, number: int, arrays: list[ArrayTarget]) -> WritePart:
         prepared = self._prepared
         dims = tuple(dim for dim in prepared.dims if dim in arrays[0].dims)
-        axes = common_axes(dims, [(array.dims, array.metadata) for array in arrays])
         is_distinct = len(dims) < len(prepared.dims)
-        numbers = number_units(
-            dims,
-            axes,
-            {dim: self._placed[dim].places for dim in dims},
+        numbers = number_cells(
+            common_axes(dims, [(array.dims, array.metadata) for array in arrays]),
+            [self._placed[dim].places for dim in dims],
             row_count=None if is_distinct else self._rows,
             rows_per_unit=prepared.options.rows_per_unit,
         )
-        names = [UNIT, BLOCK, *(index_name(n) for n in range(len(dims)))]
-        fields = [pa.field(name, pa.int64()) for name in names]
+        fields = [pa.field(CELL, pa.int64())]
         fields += [pa.field(a.name, prepared.columns[a.name].arrow_type) for a in arrays]
         context = WriteContext(
             location=prepared.location,
             part=number,
             dims=dims,
-            axes=axes,
+            numbers=numbers,
             arrays=tuple(arrays),
             base=prepared.base,
             chunk_source=prepared.chunk_source,
             manifest_format=prepared.manifest_format,
             labels=self._places.labels_for_messages(dims),
         )
-        part = WritePart(
+        return WritePart(
             number=number,
             dims=dims,
             variables=tuple(array.name for array in arrays),
             is_distinct=is_distinct,
             units=numbers.units,
+            cells_per_unit=numbers.cells_per_unit,
             context=context,
             input_schema=pa.schema(fields),
         )
-        return part, numbers
 
-    def _tables(self, parts: list[tuple[WritePart, Any]]) -> dict[str, pa.Table]:
+    def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
         for dim, placed in self._placed.items():
-            columns: dict[str, Any] = {"value": self._places.values[dim], "index": placed.places}
-            for part, numbers in parts:
-                if dim in part.dims:
-                    columns[f"unit_{part.number}"] = numbers.unit_terms[dim]
-                    columns[f"block_{part.number}"] = numbers.block_terms[dim]
+            columns: dict[str, Any] = {"value": self._places.values[dim]}
+            for part in parts:
+                if dim in part.dims and part.context.numbers is not None:
+                    axis = part.dims.index(dim)
+                    columns[f"cell_{part.number}"] = part.context.numbers.terms(axis, placed.places)
             tables[dim] = pa.table(columns)
         return tables

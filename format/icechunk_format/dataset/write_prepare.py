@@ -10,7 +10,6 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.dataset.cf import inherit_time_attributes
@@ -18,6 +17,12 @@ from icechunk_format.dataset.cf_encode import VariableEncoder, variable_encoder
 from icechunk_format.dataset.group_choice import find_group
 from icechunk_format.dataset.variable import Variable
 from icechunk_format.dataset.write_arrays import NewArray
+from icechunk_format.dataset.write_checks import (
+    check_existing,
+    check_index_type,
+    check_names,
+    check_new_place,
+)
 from icechunk_format.dataset.write_columns import find_dims, source_columns
 from icechunk_format.dataset.write_layout_columns import check_layout_columns
 from icechunk_format.dataset.write_result import WriteResult, find_committed
@@ -25,14 +30,12 @@ from icechunk_format.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
-    UnsupportedError,
 )
 from icechunk_format.repository.chunks import ChunkSource
-from icechunk_format.repository.create import check_new_root
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -171,7 +174,7 @@ def prepare_write(
     place = Location(location) if isinstance(location, str) else location
     repository = Repository.open(place) if Repository.exists(place) else None
     if repository is None:
-        _check_new(place, options)
+        check_new_place(place, options)
         found = PreparedWrite(
             location=place,
             options=options,
@@ -217,18 +220,6 @@ def prepare_write(
         found = _with(found, replaced=arrays)
         arrays = {}
     return _prepare_cells(_with(found, kept=arrays), schema)
-
-
-def _check_new(place: Location, options: WriteOptions) -> None:
-    """Make sure that the commit will be able to create the repository."""
-    check_new_root(open_storage(place))
-    if options.branch != "main" and not options.create_branch:
-        raise NotFoundError(
-            f"there is no repository at {place}, so there is no branch {options.branch!r} either; "
-            "write to main first, or set createBranch=true to make the branch with the repository",
-            kind="branch",
-            name=options.branch,
-        )
 
 
 def _with(prepared: PreparedWrite, **changes: Any) -> PreparedWrite:
@@ -302,17 +293,17 @@ def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
             "name the dimensions with the option dims",
             dims=dims,
         )
-    _check_names(options, columns, dims)
+    check_names(options, columns, dims)
     attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
     targets: dict[str, ExistingArray | NewArray] = {}
     for name, column in columns.items():
         said = options.encoding.get(name, {})
         variable = kept.get(name)
         if name in dims and _is_index(column, variable, kept):
-            _check_index_type(column)
+            check_index_type(column)
             continue
         if variable is not None:
-            _check_existing(variable, column, dims, options)
+            check_existing(variable, column, dims, options)
             targets[name] = ExistingArray(
                 column=column,
                 variable=variable,
@@ -349,80 +340,6 @@ def _is_index(
     if any(column.name in other.dims for other in kept.values()):
         return True
     return column.is_index
-
-
-def _check_index_type(column: SourceColumn) -> None:
-    text = str(column.arrow_type)
-    if not text.startswith(("int", "uint")):
-        raise InvalidInputError(
-            f"the dimension {column.name!r} has no labels, so its column holds indices from 0 and "
-            f"must be BIGINT; found {text}",
-            dim=column.name,
-        )
-
-
-def _check_existing(
-    variable: Variable, column: SourceColumn, dims: Sequence[str], options: WriteOptions
-) -> None:
-    name = column.name
-    if not variable.codecs.can_encode:
-        raise UnsupportedError(
-            f"array {variable.path} stores its chunks in a format that is only read "
-            f"({_codec_names(variable)}), so nothing can be written into it; leave the column "
-            f"{name!r} out, or write it under another name",
-            variable=name,
-        )
-    if name in dims:
-        return
-    absent = [dim for dim in variable.dims if dim not in dims]
-    if absent or variable.has_repeated_dimension:
-        raise InvalidInputError(
-            f"array {variable.path} has the dimensions ({', '.join(variable.dims)}), and the "
-            f"DataFrame ({', '.join(dims)}); every dimension of the array needs a column",
-            variable=name,
-            dims=variable.dims,
-        )
-    if options.encoding.get(name):
-        raise InvalidInputError(
-            f"array {variable.path} exists, and an append keeps its encoding; leave encoding of "
-            f"{name!r} out, or write with mode=overwrite",
-            variable=name,
-        )
-    chunks = variable.metadata.grid.chunk_shape
-    if variable.codecs.sharding is not None:
-        chunks = variable.codecs.sharding.inner_shape
-    for dim, size in (options.chunks or {}).items():
-        if chunks is None or (dim in variable.dims and chunks[variable.dims.index(dim)] != size):
-            raise InvalidInputError(
-                f"array {variable.path} exists with chunks of {chunks}, and an append keeps them; "
-                f"leave chunks={dim}={size} out, or write with mode=overwrite",
-                variable=name,
-            )
-
-
-def _codec_names(variable: Variable) -> str:
-    codecs = variable.metadata.raw["codecs"]
-    return ", ".join(str(c.get("name") if isinstance(c, dict) else c) for c in codecs)
-
-
-def _check_names(
-    options: WriteOptions, columns: Mapping[str, SourceColumn], dims: Sequence[str]
-) -> None:
-    for option, names, allowed in (
-        ("encoding", options.encoding, tuple(columns)),
-        ("chunks", options.chunks or {}, tuple(dims)),
-        ("shards", options.shards or {}, tuple(dims)),
-    ):
-        for name in names:
-            if name not in allowed:
-                near = get_close_matches(name, allowed, n=1, cutoff=0.0)
-                raise InvalidInputError(
-                    f"{option} names {name!r}, which is no "
-                    f"{'column' if option == 'encoding' else 'dimension'}; did you mean "
-                    f"{near[0]!r}? There are {', '.join(allowed)}",
-                    option=option,
-                    name=name,
-                )
 
 
 def _prepare_layout(

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.dataset.write_cells import CELL
 from icechunk_format.dataset.write_commit import finish_write
-from icechunk_format.dataset.write_context import BLOCK, UNIT, index_name
 from icechunk_format.dataset.write_layouts import plan_layout_write, write_layout_table
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
@@ -71,24 +71,18 @@ def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt
 
 
 def placed_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part with their units, blocks and indices, sorted by the first two."""
+    """Yield the rows of a part with the numbers of their cells, sorted by them."""
     if part.is_distinct:
         table = _distinct(table.select([*part.dims, *part.variables]))
-    units = np.zeros(table.num_rows, np.int64)
-    blocks = np.zeros(table.num_rows, np.int64)
-    indices = []
+    cells = np.zeros(table.num_rows, np.int64)
     for dim in part.dims:
         places = plan.dimension_tables[dim]
         rows = pc.index_in(table.column(dim), places.column("value")).to_numpy()
-        for numbers, name in ((units, "unit"), (blocks, "block")):
-            numbers += places.column(f"{name}_{part.number}").to_numpy()[rows]
-        indices.append(places.column("index").to_numpy()[rows])
-    order = np.lexsort((blocks, units))
-    columns = [pa.array(units), pa.array(blocks), *map(pa.array, indices)]
-    names = [UNIT, BLOCK, *(index_name(n) for n in range(len(part.dims)))]
+        cells += places.column(f"cell_{part.number}").to_numpy()[rows]
+    order = np.argsort(cells, kind="stable")
     placed = pa.table(
-        [*columns, *(table.column(name) for name in part.variables)],
-        names=[*names, *part.variables],
+        [pa.array(cells), *(table.column(name) for name in part.variables)],
+        names=[CELL, *part.variables],
     )
     for start in range(0, len(order), _ROWS_PER_BATCH):
         taken = placed.take(pa.array(order[start : start + _ROWS_PER_BATCH]))
