@@ -411,6 +411,42 @@ def test_a_commit_on_garbage_during_a_collection_saves_its_history():
     assert built.contents()["branch revived"]["values/c/10/0"] == bytes([10]) * 700
 
 
+class Meanwhile(OneProcessCollector):
+    """A collector during whose first marking something happens."""
+
+    def __init__(self, storage, older_than, action):
+        super().__init__(storage, older_than)
+        self.action = action
+
+    def mark(self, kept):
+        super().mark(kept)
+        action, self.action = self.action, lambda: None
+        action()
+
+
+def test_a_branch_put_on_garbage_saves_it_in_version_1_as_well():
+    built = build_untidy(1)
+    collector = Meanwhile(
+        built.storage,
+        soon(),
+        lambda: built.repository.create_branch("revived", built.ids["side 5"]),
+    )
+    collect_from(built.storage, collector, spec_version=1, older_than=soon())
+    shown = built.contents()["branch revived"]
+    assert shown["values/c/5/0"] == bytes([5]) * 700
+
+
+def test_an_upgrade_during_a_collection_stops_it():
+    built = build_untidy(1)
+    keys = keys_of(built.storage)
+    collector = Meanwhile(built.storage, soon(), built.repository.upgrade)
+    with pytest.raises(ConflictError, match="was upgraded to spec version 2"):
+        collect_from(built.storage, collector, spec_version=1, older_than=soon())
+    assert {key for key in keys if not key.startswith(("refs/", "config"))} <= keys_of(
+        built.storage
+    )
+
+
 def test_a_repository_that_never_rests_is_given_up():
     built = build_untidy()
     snapshots = [built.ids["side 4"], built.ids["side 5"], built.ids["gone"]]

@@ -21,10 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
-
 from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
-from icechunk_format.maintenance.collect_marks import listed_manifests, referenced_chunks
+from icechunk_format.maintenance.collect_marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.collect_overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.collect_result import CollectResult, Phase
 from icechunk_format.maintenance.collect_roots import (
@@ -33,6 +31,7 @@ from icechunk_format.maintenance.collect_roots import (
     kept_logs,
     reachable,
     reachable_v1,
+    tips_v1,
     without_dropped,
 )
 from icechunk_format.maintenance.collect_sweep import (
@@ -54,8 +53,6 @@ from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
-
-    from numpy.typing import NDArray
 
     from icechunk_format.maintenance.collect_result import DeleteReport
     from icechunk_format.repository.repo_changes import Transition
@@ -175,10 +172,8 @@ def collect_from(
         )
     extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
     if spec_version == SPEC_V1:
-        roots = Roots(kept=reachable_v1(storage, extra))
-        collector.mark(roots.kept)
         info = None
-        kept, logs = roots.kept, roots.kept
+        kept = logs = _marked_v1(storage, collector, extra)
     else:
         info = _marked_state(storage, collector, extra, dry_run=dry_run)
         kept, logs = frozenset(info.snapshots), frozenset(kept_logs(info))
@@ -200,6 +195,27 @@ def collect_from(
         result = result.with_phase(Phase.OVERWRITTEN, report)
         _check_progress(storage, Phase.OVERWRITTEN, report, result)
     return result
+
+
+def _marked_v1(
+    storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
+) -> frozenset[SnapshotId]:
+    """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
+    for _ in range(_ATTEMPTS):
+        kept = reachable_v1(storage, extra)
+        collector.mark(kept)
+        if storage.head(REPO) is not None:
+            raise ConflictError(
+                f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
+                "nothing was deleted. Collect again",
+            )
+        if tips_v1(storage) <= kept:
+            return kept
+    raise ConflictError(
+        f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
+        "nothing was deleted. Collect when fewer branches are moved about",
+        attempts=_ATTEMPTS,
+    )
 
 
 def _marked_state(
@@ -306,28 +322,3 @@ class OneProcessCollector:
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
         garbage = find_garbage(self._storage, phase.prefix, needed, self._older_than)
         return delete_garbage(self._storage, garbage, dry_run=self._dry_run)
-
-
-def distinct_manifests(
-    storage: Storage, snapshot_ids: Iterable[SnapshotId]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return the manifests that snapshots list, each once.
-
-    Returns
-    -------
-    ids
-        uint8, shape (n, 12).
-    sizes
-        uint64, shape (n,): the bytes that snapshots list for them.
-    """
-    known = IdSet()
-    ids: list[NDArray[np.uint8]] = []
-    sizes: list[NDArray[np.uint64]] = []
-    for files in listed_manifests(storage, sorted(snapshot_ids)):
-        is_new = ~known.contains(files.ids)
-        ids.append(files.ids[is_new])
-        sizes.append(files.size_bytes[is_new])
-        known.add(ids[-1])
-    if not ids:
-        return known.ids(), np.empty(0, dtype=np.uint64)
-    return np.concatenate(ids), np.concatenate(sizes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.maintenance.id_set import IdSet
 from icechunk_format.spec import manifest as manifest_file
 from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.chunk_refs import KIND_NATIVE
@@ -26,7 +27,7 @@ from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.storage.protocol import ReadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,6 +61,31 @@ def listed_manifests(
             found = snapshot_file.decode(data, object_key=key)
             _check_id(found.id, wanted, key, "snapshot")
             yield found.manifest_files
+
+
+def distinct_manifests(
+    storage: Storage, snapshot_ids: Iterable[SnapshotId]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """Return the manifests that snapshots list, each once.
+
+    Returns
+    -------
+    ids
+        uint8, shape (n, 12).
+    sizes
+        uint64, shape (n,): the bytes that snapshots list for them.
+    """
+    known = IdSet()
+    ids: list[NDArray[np.uint8]] = []
+    sizes: list[NDArray[np.uint64]] = []
+    for files in listed_manifests(storage, sorted(snapshot_ids)):
+        is_new = ~known.contains(files.ids)
+        ids.append(files.ids[is_new])
+        sizes.append(files.size_bytes[is_new])
+        known.add(ids[-1])
+    if not ids:
+        return known.ids(), np.empty(0, dtype=np.uint64)
+    return np.concatenate(ids), np.concatenate(sizes)
 
 
 def referenced_chunks(

@@ -124,6 +124,12 @@ def reachable_v1(storage: Storage, extra_roots: Iterable[SnapshotId] = ()) -> fr
     return frozenset(found)
 
 
+def tips_v1(storage: Storage) -> set[SnapshotId]:
+    """Return what branches and tags point to in spec version 1."""
+    history = RefFilesHistory(storage)
+    return {*history.branches().values(), *history.tags().values()}
+
+
 def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
     """Return the state without the dropped snapshots, or why the roots are out of date."""
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
