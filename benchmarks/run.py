@@ -49,6 +49,7 @@ BENCHMARKS = {
     "manifest": ("manifests", False),
     "selective": ("selective", True),
     "write": ("writing", True),
+    "write": ("writing", True),
     "collect": ("collecting", True),
     "verify": ("verifying", False),
     "verify": ("verifying", False),
