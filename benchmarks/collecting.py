@@ -1,10 +1,10 @@
 """Collecting garbage: a repository of 100,000 objects at scale 1, half of them garbage.
 
-Most objects are chunks of a few bytes, since a collection reads none of them. Ten commits rewrite
-one array's manifest, each with all references so far, as appends do; as many chunk objects again,
-and some manifests, are what crashed writers left. Contestants get copies made of hard links, with
-the times of the files, each copy for one run, and must leave the same objects. So there is one
-round, whatever ``--rounds`` says.
+Most objects are chunks, names of one file of a few bytes, since a collection reads none of them.
+Ten commits rewrite one array's manifest, each with all references so far, as appends do; as many
+chunk objects again, and some manifests, are what crashed writers left. Contestants get copies made
+of hard links, with the times of the files, each copy for one run, and must leave the same objects.
+So there is one round, whatever ``--rounds`` says.
 
 Memory: of a process that did nothing else for the contestants that are one process; for Spark,
 what the driver's Python process came to need, since its executors are elsewhere on a cluster.
@@ -12,9 +12,11 @@ what the driver's Python process came to need, since its executors are elsewhere
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,8 +43,11 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     # The last one may have the original.
     copies = {name: _copied(place, folder / name) for name in ("one", "spark")} | {"theirs": place}
     one = in_fresh_process(collect_alone, str(copies["one"]), cutoff)
+    _tell("one process", one.wall_s, one.cpu_s, one.peak_mb)
     theirs = in_fresh_process(collect_with_reference, str(copies["theirs"]), cutoff)
+    _tell("reference", theirs.wall_s, theirs.cpu_s, theirs.peak_mb)
     spark_wall, spark_cpu, spark_mb, by_spark = _watched_with_spark(spark, copies["spark"], cutoff)
+    _tell("Spark", spark_wall, spark_cpu, spark_mb)
     if not one.value == theirs.value == by_spark:
         raise AssertionError(f"counts differ: {one.value}, {by_spark}, {theirs.value}")
     left = {name: _objects(copy) for name, copy in copies.items()}
@@ -83,6 +88,11 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     ]
 
 
+def _tell(case: str, wall_s: float, cpu_s: float, peak_mb: float) -> None:
+    text = f"  {case}: {wall_s:.2f} s, {cpu_s:.2f} s of processors, {peak_mb:.0f} MB"
+    print(text, file=sys.stderr, flush=True)
+
+
 def build(place: Path, count: int) -> None:
     """Make a repository whose objects are `count`, about."""
     from icechunk_format.repository.repository import Repository
@@ -108,19 +118,29 @@ def build(place: Path, count: int) -> None:
         session.commit(f"chunks from {first}")
         session = repository.writable_session()
     (place / "chunks").mkdir(exist_ok=True)
-    folder = os.open(place / "chunks", os.O_RDONLY)
-    try:
-        for begin in range(0, count, 10_000):
-            for name in encode_many(ids[begin : begin + 10_000]):
-                flags = os.O_WRONLY | os.O_CREAT
-                descriptor = os.open(name, flags, 0o644, dir_fd=folder)
-                os.write(descriptor, b"8 bytes.")
-                os.close(descriptor)
-    finally:
-        os.close(folder)
+    _link_chunks(place / "chunks", ids)
     for name in encode_many(ids[: min(count // 100, 1000)]):
         (place / "manifests" / name).write_bytes(b"of a crashed writer")
     time.sleep(1)
+
+
+def _link_chunks(folder: Path, ids: np.ndarray) -> None:
+    """Make an object for each id: names of one file, as long as the file system gives it more."""
+    from icechunk_format.spec.ids import encode_many
+
+    content, used = folder.parent / ".content", 0
+    content.write_bytes(b"8 bytes.")
+    for begin in range(0, len(ids), 10_000):
+        for name in encode_many(ids[begin : begin + 10_000]):
+            try:
+                os.link(content, folder / name)
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
+                used += 1
+                content = folder.parent / f".content-{used}"
+                content.write_bytes(b"8 bytes.")
+                os.link(content, folder / name)
 
 
 def collect_alone(place: str, cutoff: datetime) -> tuple[int, ...]:
