@@ -81,3 +81,12 @@ def test_scans_are_compared_in_one_run(report):
             least, most = (1, 100) if "shards" in row["case"] else (1, 1)
             assert least <= row["figures"]["bytes_by_ideal"] <= most
             assert row["figures"]["chunks_ideal"] <= row["figures"]["chunks_of_array"]
+
+
+@pytest.mark.needs_reference
+def test_a_verification_is_compared_with_reading_manifests(report):
+    pytest.importorskip("icechunk")
+    rows = report("verify", "--scale", "0.01", "--no-memory")["rows"]
+    assert [row["case"] for row in rows[:2]] == ["verify", "decode the manifests"]
+    assert rows[0]["figures"]["refs"] == 10_000
+    assert rows[0]["ratio"] > 0
