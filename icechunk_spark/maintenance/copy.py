@@ -1,0 +1,184 @@
+"""Copying between repositories on executors: chunks go from store to store past the driver.
+
+Jobs
+----
+1. Tasks copy manifests, and answer with the chunks in them, by part of the id space (ids that begin
+   with the same one or two characters).
+2. Chunks of a part come together in one task, which asks the target what it has of them and copies
+   the rest.
+3. The driver stores snapshots and logs, and publishes.
+
+Rules of this file
+------------------
+1. No set of chunks is ever on the driver; the lists of manifests are.
+2. What two attempts of a task do is the same, since an id stands for the same bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from icechunk_format.maintenance.collect_parts import part_count
+from icechunk_format.maintenance.copy import finish_copy
+from icechunk_format.maintenance.copy_objects import (
+    Copied,
+    chunks_by_part,
+    copy_manifests,
+    copy_part,
+)
+from icechunk_format.maintenance.copy_plan import plan_copy
+from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+from icechunk_spark.maintenance.task_rows import work_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icechunk_format.maintenance import CopyResult
+    from icechunk_format.maintenance.copy_objects import CopyContext
+
+_FOUND: Final = StructType(
+    [
+        StructField("part", LongType()),
+        StructField("chunks", BinaryType()),
+        StructField("copied", BinaryType()),
+    ]
+)
+_REPORT: Final = StructType([StructField("copied", BinaryType())])
+# A part of more chunks than this is cut finer; 20 bytes each, several times.
+_CHUNKS_PER_PART: Final = 2_000_000
+_WAVES: Final = 4
+_REPORTED: Final = -1
+
+
+def copy(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    target_branch: str = "main",
+    history: bool = True,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> CopyResult:
+    """Copy the line of a branch or a tag into another repository, with Spark.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    source, target
+        Roots of the repositories.
+    branch, tag, target_branch, history
+        As for ``icechunk_format.maintenance.copy``, which also says what comes back and what is
+        raised.
+    source_options, target_options
+        ``storage.*`` options of one side, as in ``spark.read.option``.
+    **options
+        ``storage.*`` options of both sides.
+
+    Notes
+    -----
+    Memory on an executor, for each task that runs: 64 MiB or four of the largest chunks, and some
+    60 bytes for each chunk of its part, of which there are 32 or 1024.
+    """
+    plan = plan_copy(
+        location_from(source, {**options, **(source_options or {})}),
+        location_from(target, {**options, **(target_options or {})}),
+        branch=branch,
+        tag=tag,
+        target_branch=target_branch,
+        history=history,
+    )
+    if not plan.manifests:
+        return finish_copy(plan, Copied(), Copied())
+    depth = 1 if plan.references <= _CHUNKS_PER_PART * part_count(1) else 2
+    with raised_in_jobs(
+        f"copying {plan.context.source} to {plan.context.target}",
+        "Nothing of the copy can be seen in the target; copying again goes on where this stopped",
+    ):
+        found = work_rows(spark, plan.manifests).mapInArrow(
+            _manifest_task(plan.context, depth), _FOUND
+        )
+        found = found.persist()
+        try:
+            done = found.where(F.col("part") == _REPORTED).select("copied").collect()
+            manifests = _sum(done)
+            chunks = _by_part(found.where(F.col("part") != _REPORTED), part_count(depth), spark)
+            chunks = chunks.mapInArrow(_chunk_task(plan.context, depth), _REPORT)
+            copied = _sum(chunks.collect())
+        finally:
+            found.unpersist()
+    return finish_copy(plan, manifests, copied)
+
+
+def _sum(rows: list[Any]) -> Copied:
+    return sum((pickle.loads(bytes(row["copied"])) for row in rows), Copied())
+
+
+def _by_part(rows: DataFrame, count: int, spark: SparkSession) -> DataFrame:
+    """Return the rows with those of a part together, and parts one after the other."""
+    tasks = min(count, _WAVES * cores_of(spark))
+    by_id = getattr(rows, "repartitionById", None)
+    if by_id is not None:  # Spark 4.1: all tasks get about as many parts
+        rows = by_id(tasks, (F.col("part") % tasks).cast("int"))
+    else:
+        rows = rows.repartition(tasks, "part")
+    return rows.sortWithinPartitions("part")
+
+
+def _manifest_task(context: CopyContext, depth: int) -> Callable[..., Iterator[pa.RecordBatch]]:
+    return partial(_copy_manifests, context, depth)
+
+
+def _copy_manifests(
+    context: CopyContext, depth: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for piece in batch.column("piece"):
+            copied, packed = copy_manifests(context, pickle.loads(piece.as_py()))
+            for part, chunks in chunks_by_part(packed, depth):
+                yield _found(part, chunks, None)
+            yield _found(_REPORTED, None, pickle.dumps(copied))
+
+
+def _found(part: int, chunks: bytes | None, copied: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "part": pa.array([part], pa.int64()),
+            "chunks": pa.array([chunks], pa.binary()),
+            "copied": pa.array([copied], pa.binary()),
+        }
+    )
+
+
+def _chunk_task(context: CopyContext, depth: int) -> Callable[..., Iterator[pa.RecordBatch]]:
+    return partial(_copy_chunks, context, depth)
+
+
+def _copy_chunks(
+    context: CopyContext, depth: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    rows = (
+        (part, chunks)
+        for batch in batches
+        for part, chunks in zip(
+            batch.column("part").to_pylist(), batch.column("chunks").to_pylist(), strict=True
+        )
+    )
+    copied = Copied()
+    for part, mine in groupby(rows, key=itemgetter(0)):
+        copied += copy_part(context, (chunks for _, chunks in mine), part, depth)
+    yield pa.RecordBatch.from_pydict({"copied": pa.array([pickle.dumps(copied)], pa.binary())})

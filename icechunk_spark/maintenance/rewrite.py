@@ -1,0 +1,84 @@
+"""Rewriting manifests on executors: each task makes about one new manifest, one commit joins them.
+
+Rules of this file
+------------------
+1. Only answers that Spark hands back count; what a lost or speculative attempt stored has ids of
+   its own that no commit mentions.
+2. The driver holds lists of manifests, never references.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.maintenance import rewrite as one_process
+from icechunk_format.repository.manifest_files import MAX_REFS_PER_MANIFEST
+from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+from icechunk_spark.maintenance.task_rows import answers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from icechunk_format.maintenance import RewriteResult
+    from icechunk_format.maintenance.rewrite_task import RewriteContext, RewriteTask
+
+# Fewer references than this are not worth a task.
+_LEAST_REFS_PER_TASK: Final = 50_000
+_WAVES: Final = 2
+
+
+def rewrite_manifests(
+    spark: SparkSession,
+    path: str,
+    *,
+    branch: str = "main",
+    splitting: one_process.Splitting | None = None,
+    paths: Sequence[str] | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    amend: bool = False,
+    dry_run: bool = False,
+    **options: Any,
+) -> RewriteResult:
+    """Rewrite the manifests that do not fit the splitting rules, in one version, with Spark.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository.
+    branch, splitting, paths, message, metadata, amend, dry_run
+        As for ``icechunk_format.maintenance.rewrite_manifests``, which also says what comes back
+        and what is raised.
+    **options
+        ``storage.*`` options, as in ``spark.read.option``.
+
+    Notes
+    -----
+    Memory on an executor, for each task that runs: the references of one new manifest, at most
+    about a million, and of its sources. On the driver: the lists of manifests.
+    """
+    location = location_from(path, options)
+    chosen = {"branch": branch, "splitting": splitting, "paths": paths}
+    plan = one_process.plan_rewrite(location, **chosen)  # type: ignore[arg-type]
+    if dry_run:
+        return one_process.planned_result(plan)
+    plan.repository.writable_tip(branch)
+    share = plan.references // (_WAVES * cores_of(spark))
+    if share < MAX_REFS_PER_MANIFEST:
+        plan = one_process.repacked(plan, max(share, _LEAST_REFS_PER_TASK))
+    with raised_in_jobs(
+        f"rewriting manifests of {location}",
+        "Nothing was committed; rewriting again starts afresh",
+    ):
+        answers = list(answers_of(spark, plan.tasks, partial(_run, plan.context)))
+    made = [part for answer in answers for part in answer]
+    return one_process.finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
+
+
+def _run(context: RewriteContext, task: RewriteTask) -> Any:
+    return task.run(context)

@@ -1,0 +1,76 @@
+"""Pieces of work as rows: one task of Spark for each, and one answer from each.
+
+Rules of this file
+------------------
+1. What differs between pieces travels in rows, which show up in plans: no credential may be among
+   them. What they share, the location above all, travels with the function.
+2. Pieces are pickled by us and only opened by us, so that Spark need not know their types.
+3. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS: Final = StructType([StructField("number", LongType()), StructField("piece", BinaryType())])
+_ANSWERS: Final = StructType([StructField("answer", BinaryType())])
+#: A partition is a piece as long as there are not more of them than this.
+MAX_PARTITIONS: Final = 10_000
+
+
+def answers_of(
+    spark: SparkSession, pieces: Sequence[Any], run: Callable[[Any], Any]
+) -> Iterator[Any]:
+    """Run a function on every piece of work, on executors; yield the answers in any order.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    pieces
+        Values that can be pickled, without credentials.
+    run
+        What is done with a piece; it can be pickled, and so can what it answers.
+    """
+    if not pieces:
+        return
+    for answer in work_rows(spark, pieces).mapInArrow(_task(run), _ANSWERS).collect():
+        yield pickle.loads(bytes(answer["answer"]))
+
+
+def work_rows(spark: SparkSession, pieces: Sequence[Any]) -> DataFrame:
+    """Return pieces of work as rows ``number``, ``piece`` (pickled), one for each task of Spark."""
+    table = pa.table(
+        {
+            "number": pa.array(range(len(pieces)), pa.int64()),
+            "piece": pa.array([pickle.dumps(piece) for piece in pieces], pa.binary()),
+        }
+    )
+    return _spread(spark.createDataFrame(table, schema=_ROWS), min(len(pieces), MAX_PARTITIONS))
+
+
+def _spread(rows: DataFrame, partitions: int) -> DataFrame:
+    by_id = getattr(rows, "repartitionById", None)
+    if by_id is not None:  # Spark 4.1: no two pieces share a partition while another is empty
+        return by_id(partitions, (F.col("number") % partitions).cast("int"))  # type: ignore[no-any-return]
+    return rows.repartitionByRange(partitions, "number")
+
+
+def _task(run: Callable[[Any], Any]) -> Callable[..., Iterator[pa.RecordBatch]]:
+    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for piece in batch.column("piece"):
+                answer = pickle.dumps(run(pickle.loads(piece.as_py())))
+                yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+
+    return over
