@@ -44,6 +44,11 @@ def set_group(session, path, version):
     session.update_metadata(path, group_document(version))
 
 
+def new_tree(session, path):
+    session.create_group(path, group_document())
+    array(session, f"{path}/a")
+
+
 ACTIONS = {
     "chunk 0": lambda s, who: s.set_chunk("/g/a", [0], who),
     "chunk 1": lambda s, who: s.set_chunk("/g/a", [1], who),
@@ -60,6 +65,7 @@ ACTIONS = {
     "new array": lambda s, who: array(s, "/g/new", who[0]),
     "new group": lambda s, who: s.create_group("/g/new", group_document(who[0])),
     "new apart": lambda s, who: array(s, "/new" + who.decode(), 0),
+    "new tree apart": lambda s, who: new_tree(s, "/tree" + who.decode()),
     "move array": lambda s, who: s.move("/g/a", "/moved"),
     "move group": lambda s, who: s.move("/g", "/h"),
     "move other": lambda s, who: s.move("/b", "/g/new"),

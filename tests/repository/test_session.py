@@ -38,6 +38,7 @@ from icechunk_format.repository.publish import update_repo
 from icechunk_format.repository.repo_changes import set_config
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec import snapshot as snapshot_file
+from icechunk_format.spec.chunk_refs import ChunkRefs
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.spec.object_keys import snapshot_key
@@ -798,3 +799,27 @@ def test_more_chunks_than_a_log_can_list_are_refused_before_anything_is_stored(r
     with pytest.raises(InvalidInputError, match=r"of 100000000 changed chunks .* several parts"):
         session.commit("too much")
     assert sorted(found.key for found in repository.storage.list("")) == before
+
+
+def test_manifests_whose_chunks_lie_between_one_another_are_taken_over(repository):
+    session = grid_session(repository, (9,))
+    node_id = session.node("/a").id
+    parts = []
+    for start in (0, 1):
+        coords = [[i] for i in range(start, 8, 2)]
+        payloads = [b"%d" % i for [i] in coords]
+        refs = store_chunks(repository.storage, coords, payloads, inline_threshold=512)
+        parts.append((node_id, refs))
+    receipts = [
+        r for found in store_manifests(repository.storage, session.format, parts) for r in found
+    ]
+    session.add_manifests("/a", receipts)
+    session.set_refs("/a", ChunkRefs.empty(1))
+    session.delete_chunks("/a", [[8]])
+    result = session.commit("interleaved")
+    [coords] = repository.transaction_log(result.snapshot_id).updated_chunks.values()
+    assert coords[:, 0].tolist() == list(range(9))
+    contents = stored_contents(repository, result.snapshot_id)
+    assert {k: v for k, v in contents.items() if "/c/" in k} == {
+        f"a/c/{i}": b"%d" % i for i in range(8)
+    }

@@ -130,8 +130,7 @@ class ChunkChanges:
         self._deleted = deleted[inside_box(deleted, box)]
         kept = []
         for receipt in self.receipts:
-            limits = receipt.coords.bounds()
-            if (limits[:, 1] <= box[:, 1]).all():
+            if (receipt.coords.bounds()[:, 1] <= box[:, 1]).all():
                 kept.append(receipt)
                 continue
             coords = receipt.coords.coords()
@@ -139,8 +138,7 @@ class ChunkChanges:
             if is_outside.all():
                 continue
             kept.append(receipt)
-            if is_outside.any():
-                self._deleted = _joined([self._deleted, coords[is_outside]], self.ndim)
+            self._deleted = _joined([self._deleted, coords[is_outside]], self.ndim)
         self.receipts = kept
         self.revision += 1
 

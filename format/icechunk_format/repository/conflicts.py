@@ -331,6 +331,10 @@ def rebased(
         del changes.deleted[node_id]
     if resolve != "theirs":
         return
-    for conflict in conflicts:
-        if conflict.coords is not None and conflict.node_id is not None:
-            changes.chunks[conflict.node_id].yield_to_others(conflict.coords)
+    shared = [
+        (conflict.node_id, conflict.coords)
+        for conflict in conflicts
+        if conflict.node_id is not None and conflict.coords is not None
+    ]
+    for node_id, coords in shared:
+        changes.chunks[node_id].yield_to_others(coords)
