@@ -283,11 +283,15 @@ def test_credentials_are_in_no_message(command):
         f"secret={secret}",
         f"storage.secret {secret}",
     ):
-        for flag in (["--option", wrong], [f"--option={wrong}"], [f"-o{wrong}"]):
-            for extra in ([], ["--option", "storage.anon=maybe"], ["--nope"]):
-                outcome = command("log", "s3://bucket/path", *flag, *extra, "--traceback")
-                assert outcome.code == 2
-                assert secret not in outcome.err + outcome.out
+        for more in (
+            ["--option", wrong],
+            [f"--option={wrong}"],
+            [f"-o{wrong}", "--option", "storage.anon=maybe"],
+            ["-o", wrong, "--nope"],
+        ):
+            outcome = command("log", "s3://bucket/path", *more, "--traceback")
+            assert outcome.code == 2
+            assert secret not in outcome.err + outcome.out
 
 
 def test_an_error_that_repeats_a_credential_is_masked(command, monkeypatch):

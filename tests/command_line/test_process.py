@@ -37,12 +37,9 @@ def test_answers_are_on_stdout_and_errors_on_stderr(weather_on_disk):
 def test_a_pipe_gets_no_colours_and_whole_lines(weather_on_disk):
     narrow = {**os.environ, "COLUMNS": "20", "TERM": "xterm-256color", "PYTHONUTF8": "1"}
     narrow.pop("FORCE_COLOR", None)
-    done = run("log", weather_on_disk.url, env=narrow)
-    text = done.stdout.decode()
+    text = run("tree", weather_on_disk.url, env=narrow).stdout.decode()
     assert "\x1b" not in text
-    assert f"●    {weather_on_disk.second}  main" in text.splitlines()
-    tree = run("tree", weather_on_disk.url, env=narrow).stdout.decode()
-    assert any("2 of 2, 2 virtual  3.0 kB elsewhere" in line for line in tree.splitlines())
+    assert any("2 of 2, 2 virtual  3.0 kB elsewhere" in line for line in text.splitlines())
 
 
 def test_an_output_without_line_drawing_gets_ascii(weather_on_disk):
@@ -71,8 +68,7 @@ def test_at_a_terminal_it_asks(weather_on_disk, answer, code):
     assert "1 snapshot would be on no branch or tag:" in shown
     assert re.search(r"Delete branch audit, which is at \w{20}\? \[y/N\]", shown)
     assert status == code
-    left = json.loads(run("branch", "list", weather_on_disk.url, "--json").stdout)["branches"]
-    assert ("audit" in [branch["name"] for branch in left]) is (answer == "n")
+    assert ("audit" in weather_on_disk.repository.branches()) is (answer == "n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import traceback
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.exit_codes import ExitCode, of_error
@@ -16,7 +17,7 @@ from icechunk_format.command_line.plain_text import one_line, safe
 from icechunk_format.errors import IcechunkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 PROGRAM: Final = "icechunk-spark"
 _TRACEBACK: Final = "--traceback"
@@ -62,11 +63,10 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
             file=sys.stderr,
         )
         return ExitCode.NOT_INSTALLED
-    from icechunk_format.command_line.app import app
     from icechunk_format.command_line.arguments import secrets_in
 
     try:
-        result = app(given, prog_name=PROGRAM, standalone_mode=False)
+        result = _parser()(given, prog_name=PROGRAM, standalone_mode=False)
     except BrokenPipeError:
         return _closed_pipe()
     except KeyboardInterrupt:
@@ -86,6 +86,16 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
         print(f"error: {_without(hidden, message)}", file=sys.stderr)
         return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+@cache
+def _parser() -> Callable[..., Any]:
+    """Return the commands, ready to be called; made once, since scripts may call ``run`` often."""
+    from typer.main import get_command
+
+    from icechunk_format.command_line.app import app
+
+    return get_command(app)
 
 
 def _without(hidden: Sequence[str], text: str) -> str:
