@@ -78,8 +78,6 @@ class CopyPlan:
         Whether there is a repository at the target.
     manifests
         What has to be read and copied, in pieces.
-    num_manifests
-        How many they are.
     references
         References in all of them, as listed.
     """
@@ -92,7 +90,6 @@ class CopyPlan:
     squashed: SnapshotInfo | None
     target_exists: bool
     manifests: tuple[ManifestPiece, ...]
-    num_manifests: int
     references: int
 
 
@@ -151,7 +148,6 @@ def plan_copy(
         squashed=squashed,
         target_exists=existing is not None,
         manifests=tuple(_pieces(listed)),
-        num_manifests=len(listed),
         references=int(listed["refs"].sum(dtype=np.uint64)),
     )
 
