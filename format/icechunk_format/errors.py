@@ -8,11 +8,27 @@ Rules of this file
 2. Every error survives pickling, because errors cross from executors to the driver.
 3. No credential ever enters a message or a fact. Callers pass names of options, never values of
    secret ones.
+4. Messages quote names from repositories, which strangers write. Characters that would act on a
+   terminal or turn the order of words around are shown as escapes.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
+
+# Control characters but the end of a line, marks of writing direction, and halves of characters.
+_ESCAPED: Final = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for codes in (
+        range(10),
+        range(11, 32),
+        range(127, 160),
+        range(0x202A, 0x202F),
+        range(0x2066, 0x206A),
+        range(0xD800, 0xE000),
+    )
+    for code in codes
+}
 
 
 class IcechunkError(Exception):
@@ -27,6 +43,7 @@ class IcechunkError(Exception):
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
+        message = message.translate(_ESCAPED)
         super().__init__(message)
         self.message = message
         self.facts: dict[str, Any] = facts

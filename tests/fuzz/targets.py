@@ -440,6 +440,8 @@ def make_targets() -> list[Target]:
 def _encoded(tree: Any) -> bytes:
     try:
         return encode_flexbuffer(tree)
+    except RecursionError:
+        return b""
     except Exception as error:
         # What our own encoder refuses, another one might write: that is what "flexbuffers" is for.
         _only_ours(error)
@@ -447,9 +449,11 @@ def _encoded(tree: Any) -> bytes:
 
 
 def _damaged_yaml(tree: Any, chance: random.Random) -> bytes:
-    data = yaml.safe_dump(damaged_tree(tree, chance), allow_unicode=True).encode(
-        "utf-8", "surrogatepass"
-    )
+    try:
+        text = yaml.safe_dump(damaged_tree(tree, chance), allow_unicode=True)
+    except RecursionError:
+        text = "[" * 20_000 + "]" * 20_000
+    data = text.encode("utf-8", "surrogatepass")
     if chance.random() < 0.2:
         return damaged(data, chance)
     if chance.random() < 0.05:

@@ -13,6 +13,7 @@ Algorithm
 
 A container may also name an endpoint. Endpoints on this machine or on a metadata service need the
 user's word like any other place: by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
+Redirects of web servers to such hosts are not followed.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
 """
@@ -20,7 +21,7 @@ Specification: "Virtual chunks", "Virtual chunk containers".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from icechunk_format.errors import (
     FormatError,
@@ -226,7 +227,11 @@ class VirtualResolver:
         options, endpoint = container_storage_options(kind, container, self._options)
         if endpoint is not None:
             self._check_endpoint(endpoint, location)
-        return VirtualObject(location=Location(root_url, options=options), object_key=object_key)
+        # Web servers redirect, and of the clients only this one lets us look where to.
+        client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
+        return VirtualObject(
+            location=Location(root_url, client=client, options=options), object_key=object_key
+        )
 
     def _check_endpoint(self, endpoint: str, location: str) -> None:
         try:

@@ -20,23 +20,19 @@ Specification: "Virtual chunks".
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import socket
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from icechunk_format.errors import IcechunkError
+from icechunk_format.storage.inner_hosts import is_this_machine
+
+__all__ = ["MalformedUrlError", "UrlParts", "is_this_machine", "parse_url", "shown"]
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)", re.DOTALL)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _USER_IN_AUTHORITY: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
-_LOCAL_NAMES: Final = ("localhost", "metadata.google.internal", "metadata")
-# Metadata and host services of clouds outside the link-local ranges: AWS (IPv6), Azure, Alibaba.
-_SERVICE_ADDRESSES: Final = frozenset(
-    map(ipaddress.ip_address, ("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
-)
 
 
 class MalformedUrlError(IcechunkError):
@@ -118,34 +114,3 @@ def shown(location: str) -> str:
     if separator and "@" in rest.partition("/")[0] and scheme.lower() not in _USER_IN_AUTHORITY:
         text = f"{scheme}://***@{rest.partition('@')[2]}"
     return text if len(text) <= 300 else text[:300] + "..."
-
-
-def is_this_machine(authority: str) -> bool:
-    """Tell whether a host is loopback, link-local or a cloud's metadata service, by its name.
-
-    Such hosts answer to whoever asks from inside, so no repository may point there by itself.
-    """
-    host = authority.rpartition("@")[2].lower()
-    if host.startswith("["):
-        host = host[1:].partition("]")[0].partition("%")[0]
-    else:
-        host = host.partition(":")[0]
-    host = host.rstrip(".")
-    if host in _LOCAL_NAMES or host.endswith(".localhost"):
-        return True
-    try:
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
-    except ValueError:
-        try:
-            # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses too.
-            address = ipaddress.IPv4Address(socket.inet_aton(host))
-        except (OSError, UnicodeError):
-            return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return (
-        address.is_loopback
-        or address.is_link_local
-        or address.is_unspecified
-        or address in _SERVICE_ADDRESSES
-    )

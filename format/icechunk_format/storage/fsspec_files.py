@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.storage.inner_hosts import guarded_client
 from icechunk_format.storage.retry import safe_reason
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def open_file_system(
 def _arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if name not in _OURS}
     if address.kind == "http":
-        return {}
+        return {"get_client": guarded_client(address.url)}
     if address.kind == "gs":
         token = "anon" if options.flag("anon") else given.get("token")
         parsed: Any = token
