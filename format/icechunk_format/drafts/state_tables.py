@@ -88,7 +88,10 @@ def _read_table(
             groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
             size = sum(group.total_byte_size for group in groups)
             if size <= MAX_RECORD_BYTES:
-                return file.read([n for n in (*columns, *optional) if n in names])
+                table = file.read([n for n in (*columns, *optional) if n in names])
+                # Texts that are not UTF-8, and offsets that lead nowhere, are found here.
+                table.validate(full=True)
+                return table
     # Damaged files make Arrow raise OSError and ValueError besides its own errors.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FormatError(
