@@ -179,6 +179,17 @@ def test_expire_and_gc_say_first_what_will_go(command, weather, at_a_terminal):
     assert command("log", weather.url, "--all").code == 0
 
 
+def test_expire_names_no_snapshot_that_a_branch_keeps(command, weather_v1):
+    planned = command("expire", weather_v1.url, "--older-than", "0s", "--dry-run", "--json")
+    assert json.loads(planned.out)["released_snapshots"] == []
+    assert command("tag", "delete", weather_v1.url, "v1", "--yes").code == 0
+    done = command("expire", weather_v1.url, "--older-than", "0s", "--yes", "--json")
+    assert json.loads(done.out)["released_snapshots"] == [weather_v1.first]
+    left = json.loads(command("log", weather_v1.url, "--json").out)["snapshots"]
+    assert weather_v1.first not in {entry["snapshot_id"] for entry in left}
+    assert {weather_v1.second, weather_v1.audit} < {entry["snapshot_id"] for entry in left}
+
+
 def test_garbage_that_cannot_be_deleted_is_an_error(command, weather, monkeypatch):
     from icechunk_format import maintenance
 

@@ -5,7 +5,7 @@ Each first finds out what it would do, shows that, and asks; ``--yes`` goes stra
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.command_line.screen import Screen
     from icechunk_format.maintenance import CollectResult, ExpireResult
+    from icechunk_format.repository.repository import Repository
     from icechunk_format.repository.upgrade import UpgradeReport
     from icechunk_format.spec.repo_info import SnapshotInfo
 
@@ -70,16 +71,18 @@ def expire(
 
     def run(dry: bool) -> ExpireResult:
         with screen.working("Looking for expired snapshots" if dry else "Expiring"):
-            return expire_snapshots(
+            result = expire_snapshots(
                 location,
                 instant,
                 delete_expired_branches=delete_expired_branches,
                 delete_expired_tags=delete_expired_tags,
                 dry_run=dry,
             )
+            return _without_tips(opened, result)
 
+    opened = open_repository(repository, option)
     if dry_run or not yes:
-        infos = {str(info.id): info for info in open_repository(repository, option).snapshots()}
+        infos = {str(info.id): info for info in opened.snapshots()}
         planned = run(True)
         something = bool(planned.released_snapshots or planned.deleted_branches)
         something = something or bool(planned.deleted_tags)
@@ -92,6 +95,19 @@ def expire(
     done = run(False)
     screen.document({"repository": str(location), **asdict(done)})
     _show_expired(screen, screen.line, done, {})
+
+
+def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
+    """Leave out what a branch or tag still points to.
+
+    In spec version 1 an expiration also names the expired tips that stay, as existing libraries do;
+    people would take them for lost.
+    """
+    branches, tags = opened.branches().items(), opened.tags().items()
+    kept = {str(tip) for name, tip in branches if name not in result.deleted_branches}
+    kept |= {str(tip) for name, tip in tags if name not in result.deleted_tags}
+    left = tuple(name for name in result.released_snapshots if name not in kept)
+    return replace(result, released_snapshots=left)
 
 
 def _show_expired(
