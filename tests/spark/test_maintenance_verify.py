@@ -1,10 +1,16 @@
 """Verification with Spark answers what verification without Spark does, row for row.
 
 One repository with many damages at once is verified in both ways, so that findings of every stage
-of the job are compared at the price of few jobs; a sound one shows that the stages add up.
+of the job are compared at the price of few jobs; a sound one shows that the stages add up. Spark
+Connect runs in a process of its own, as in ``test_write_connect``.
 """
 
 from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 from damaged_repository import LINES, REMOTE, SMALL, Damaged, build_sound
@@ -51,7 +57,6 @@ def test_many_damages_deep_and_authorized(spark, sound, tmp_path):
     copy.truncate(f"overwritten/{name}", 120)
     copy.edit_array(REMOTE, shape=(5, 1024))
     authorized = prefixes(copy.path)
-    copy.path.with_name("unused").mkdir()
     expected = maintenance.verify(str(copy.path), deep=True, authorized=authorized).to_pylist()
     assert {row["kind"] for row in expected} >= {
         "chunk-missing", "chunk-too-short", "chunk-undecodable", "manifest-missing",
@@ -90,3 +95,46 @@ def test_mistakes(spark, sound, tmp_path):
         verify(spark, str(sound), tag="nope")
     with pytest.raises(InvalidInputError):
         verify(spark, str(sound), layout="cells")
+
+
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession
+from icechunk_spark.maintenance import verify
+
+spark = (
+    SparkSession.builder.remote("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "1g")
+    .config("spark.sql.shuffle.partitions", "2")
+    .getOrCreate()
+)
+found = verify(spark, sys.argv[1], deep=True)
+answer = {
+    "connect": "connect" in type(spark).__module__,
+    "rows": [row.asDict() for row in found.collect()],
+}
+print("ANSWER", json.dumps(answer))
+spark.stop()
+"""
+
+
+def test_over_connect(sound, tmp_path):
+    copy = Damaged(sound, tmp_path / "repository")
+    copy.file(copy.chunk_key(LINES, 0)).unlink()
+    copy.flip(copy.chunk_key(LINES, 2), 500)
+    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(copy.path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(lines[-1].removeprefix("ANSWER "))
+    assert answer["connect"] is True
+    assert answer["rows"] == maintenance.verify(str(copy.path), deep=True).to_pylist()
