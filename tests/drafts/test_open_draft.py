@@ -26,7 +26,7 @@ from draft_repositories import (
     write_numbered,
     write_state_file,
 )
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.drafts import import_draft, open_draft
@@ -45,6 +45,8 @@ from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTU
 from icechunk_format.storage.location import Location, open_storage
 
 _numbers = itertools.count()
+# A loaded machine is no failure.
+RELAXED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture
@@ -98,6 +100,7 @@ def test_versions_nodes_and_references_are_read(place, storage, tmp_path, write)
         draft.nodes("0" * 26)
 
 
+@RELAXED
 @given(st.integers(0, 2**40 - 2))
 def test_branch_files_count_down(number):
     assert sequence_name(number) == branch_file(number)
@@ -393,6 +396,7 @@ json_values = st.recursive(
 )
 
 
+@RELAXED
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_both_encodings_of_a_record_say_the_same(value):
     found = decode_record(json.dumps(value).encode(), object_key="x", file_type="draft ref")
@@ -400,6 +404,7 @@ def test_both_encodings_of_a_record_say_the_same(value):
     assert found.value == other.value == value
 
 
+@RELAXED
 @given(st.binary(max_size=50))
 def test_any_bytes_are_a_record_or_an_error(data):
     with contextlib.suppress(FormatError):
@@ -424,6 +429,7 @@ def _chunks(content):
     )
 
 
+@RELAXED
 @given(places, places)
 def test_differences_of_references_are_those_of_dictionaries(old, new):
     expected = sorted(at for at in {*old, *new} if old.get(at) != new.get(at))
