@@ -7,9 +7,10 @@ PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
 ON_SPARK40 := tests/spark/test_reading.py tests/spark/test_registration.py tests/spark/test_write_modes.py
 SECONDS  = 300
+LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture test-fast check format clean java
+.PHONY: help demo cluster bench test torture lower-bounds test-fast check format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -36,6 +37,12 @@ torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTU
 	TORTURE_SECONDS=$(SECONDS) $(PYTEST) -s --timeout=0 tests/torture
 	FUZZ_SECONDS=$(SECONDS) $(PYTEST) -s --timeout=0 tests/fuzz
 
+lower-bounds:  ## the format's tests with the oldest packages that pyproject.toml allows
+	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
+	@$(call PIP,$(LOWEST)) install uv
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
+	$(LOWEST)/bin/python -m pytest tests/spec tests/arrays tests/storage tests/repository tests/dataset
+
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/spec tests/arrays tests/public
 	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
@@ -52,7 +59,7 @@ format: $(VENV)/.ready  ## let ruff fix what it can
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the environments and what tests leave
-	rm -rf $(VENV) $(SPARK40) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java
