@@ -225,13 +225,11 @@ def show_log(
     room = max((len(row.node) for row in rows), default=0) + 2
     for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
         if row.above is not None:
-            screen.line(styled((row.above, "blue")))
+            screen.line(styled((row.above, "dim")))
         elif number > 0:
-            screen.line(styled((rows[number - 1].below, "blue")))
+            screen.line(styled((rows[number - 1].below, "dim")))
         screen.line(
-            styled(
-                (row.node.ljust(room), "blue"), (entry["snapshot_id"], "yellow"), *_labels(entry)
-            )
+            styled((row.node.ljust(room), "dim"), (entry["snapshot_id"], "yellow"), *_labels(entry))
         )
         instant = to_instant(info.flushed_at)
         when = f"{shown_time(instant)} ({age(instant, now)})"
@@ -248,7 +246,7 @@ def show_log(
             for key, value in entry["metadata"].items()
         ]
         for line in lines:
-            whole = styled((row.below.ljust(room), "blue")).append_text(line)
+            whole = styled((row.below.ljust(room), "dim")).append_text(line)
             whole.rstrip()
             screen.line(whole)
 

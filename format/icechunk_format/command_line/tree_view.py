@@ -119,7 +119,7 @@ def show_tree(
     table = [[styled((name, "dim")) for name in _HEADER if name not in hidden]]
     for path, guide, _ in walked:
         node = by_path.get(path)
-        cells = [styled((guide, "blue"), _name(path, top, node))]
+        cells = [styled((guide, "dim"), _name(path, top, node))]
         if node is not None and node["type"] == "array":
             shown = _cells(screen, node)
             cells += [shown[name] for name in _HEADER[1:] if name not in hidden]
@@ -133,7 +133,7 @@ def show_tree(
         screen.line(line if fits else _head(cells, node))
         if node is None:
             continue
-        prefix = styled((below, "blue"))
+        prefix = styled((below, "dim"))
         details = [] if fits or node["type"] == "group" else _stacked(screen, node)
         if node.get("problem"):
             details.append(styled((f"! {safe(node['problem'])}", "red")))
