@@ -10,7 +10,8 @@ module                  what is in it
 ``plain_text``          text from a repository, made safe to show; sizes, times and counts
 ``documents``           the keys of what ``--json`` prints
 ``..._commands``        commands: arguments, and which functions of the library answer them
-``..._view``            how answers look, and what is read for them
+``history_reading``     what is read about versions, as ``--json`` prints it
+``..._view``            how answers look
 ======================  ============================================================================
 
 Rules of this package

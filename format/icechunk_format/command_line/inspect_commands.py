@@ -57,7 +57,7 @@ def log(
     as_json: JsonOption = False,
 ) -> None:
     """Show the history of branches and tags as a graph."""
-    from icechunk_format.command_line import history_view
+    from icechunk_format.command_line import history_reading, history_view
     from icechunk_format.command_line.screen import Screen, styled
 
     if everything and (branch or tag):
@@ -73,12 +73,12 @@ def log(
         tips = list(dict.fromkeys([*opened.branches().values(), *opened.tags().values()]))
     limit = number or None
     with screen.working("Reading history"):
-        infos, cut = history_view.find_history(opened, tips, limit=limit)
+        infos, cut = history_reading.find_history(opened, tips, limit=limit)
     counts: list[dict[str, int] | None] = [None] * len(infos)
     if changes:
         with screen.working("Reading changes", len(infos)) as done:
-            counts = history_view.count_changes(opened, infos, done)
-    entries = history_view.describe_snapshots(opened, infos, counts)
+            counts = history_reading.count_changes(opened, infos, done)
+    entries = history_reading.describe_snapshots(opened, infos, counts)
     screen.document({"repository": str(opened.location), "snapshots": entries, "truncated": cut})
     if not as_json:
         history_view.show_log(screen, infos, entries, with_changes=changes)
@@ -102,7 +102,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one snapshot: what it is, holds and changed."""
-    from icechunk_format.command_line import history_view, tree_view
+    from icechunk_format.command_line import history_reading, history_view, tree_view
     from icechunk_format.command_line.screen import Screen
 
     if version is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
@@ -116,7 +116,7 @@ def show(
     else:
         chosen = resolve_name(opened, version)
     with screen.working("Reading changes"):
-        found = history_view.read_snapshot(opened, chosen)
+        found = history_reading.read_snapshot(opened, chosen)
     if sizes:
         nodes = tree_view.read_nodes(screen, opened, chosen, group=None, with_sizes=True)
         found.update(tree_view.add_up(nodes))
@@ -172,14 +172,14 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Show what changed from one version to a later one."""
-    from icechunk_format.command_line import history_view
+    from icechunk_format.command_line import history_reading, history_view
     from icechunk_format.command_line.screen import Screen, styled
 
     screen = Screen(as_json=as_json)
     opened = open_repository(repository, option)
     first, last = resolve_name(opened, older), resolve_name(opened, newer)
     with screen.working("Reading changes"):
-        changes = history_view.read_changes(opened, first, last)
+        changes = history_reading.read_changes(opened, first, last)
     screen.document(
         {
             "repository": str(opened.location),
@@ -216,17 +216,17 @@ def operations(
     as_json: JsonOption = False,
 ) -> None:
     """Show what was done to the repository, newest first."""
-    from icechunk_format.command_line import history_view
+    from icechunk_format.command_line import history_reading, history_view
     from icechunk_format.command_line.screen import Screen, styled
 
     screen = Screen(as_json=as_json)
     opened = open_repository(repository, option)
     with screen.working("Reading the operations log"):
-        found, cut = history_view.read_operations(opened, number or None)
+        found, cut = history_reading.read_operations(opened, number or None)
     screen.document({"repository": str(opened.location), "operations": found, "truncated": cut})
     if as_json:
         return
-    if not history_view.has_operations(opened):
+    if not history_reading.has_operations(opened):
         screen.aside("repositories of spec version 1 keep no log of operations")
     history_view.show_operations(screen, found)
     if cut:
