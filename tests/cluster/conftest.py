@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -35,7 +36,36 @@ class Cluster:
     master_url: str
     web_port: int
     environment: dict[str, str]
+    folder: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start_workers(self) -> None:
+        """Start what is missing of two workers, and wait for them."""
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        while len(self.workers) < 2:
+            name = f"worker-{secrets.token_hex(4)}"
+            # Spark never runs two attempts of a task on one host, so each worker has its own.
+            hosts = {_host_of(worker) for worker in self.workers}
+            host = min({"127.0.0.1", "127.0.0.2"} - hosts)
+            self.workers.append(
+                _spark_class(
+                    "worker.Worker",
+                    "--host",
+                    host,
+                    "--webui-port",
+                    "0",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(self.folder / name),
+                    self.master_url,
+                    environment={**self.environment, "SPARK_LOCAL_IP": host},
+                    log=self.folder / f"{name}.log",
+                )
+            )
+        self.wait_for(2)
 
     def alive_workers(self) -> int:
         """Count the workers that the master knows and believes alive."""
@@ -56,6 +86,11 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the cluster has {self.alive_workers()} of {workers} workers")
             time.sleep(0.5)
+
+
+def _host_of(worker: subprocess.Popen[bytes]) -> str:
+    arguments: Any = worker.args
+    return str(arguments[arguments.index("--host") + 1])
 
 
 def _free_port() -> int:
@@ -105,7 +140,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         environment.pop(name, None)
     port, web_port = _free_port(), _free_port()
     started = Cluster(
-        master_url=f"spark://127.0.0.1:{port}", web_port=web_port, environment=environment
+        master_url=f"spark://127.0.0.1:{port}",
+        web_port=web_port,
+        environment=environment,
+        folder=folder,
     )
     master = _spark_class(
         "master.Master",
@@ -119,26 +157,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         log=folder / "master.log",
     )
     try:
-        for number in (1, 2):
-            started.workers.append(
-                _spark_class(
-                    "worker.Worker",
-                    "--host",
-                    "127.0.0.1",
-                    "--webui-port",
-                    "0",
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1g",
-                    "--work-dir",
-                    str(folder / f"worker{number}"),
-                    started.master_url,
-                    environment=environment,
-                    log=folder / f"worker{number}.log",
-                )
-            )
-        started.wait_for(2)
+        started.start_workers()
         yield started
     finally:
         for process in (*started.workers, master):
