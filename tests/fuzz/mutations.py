@@ -66,7 +66,8 @@ def damaged_tree(tree: Any, chance: random.Random) -> Any:
         elif action == 2 and isinstance(holder, dict):
             holder[chance.choice(HOSTILE_TEXTS)] = hostile_value(chance)
         elif action == 3 and isinstance(holder[key], list):
-            holder[key] = holder[key] * chance.choice((0, 2, 33, 1000))
+            is_flat = not any(isinstance(item, dict | list) for item in holder[key])
+            holder[key] = holder[key][:9] * chance.choice((0, 2, 3, 1000 if is_flat else 4))
         elif action == 4 and isinstance(holder[key], int | float):
             holder[key] = chance.choice(HOSTILE_NUMBERS)
         elif action == 5:

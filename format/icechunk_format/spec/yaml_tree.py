@@ -19,7 +19,7 @@ import yaml
 
 from icechunk_format.errors import FormatError
 
-MAX_YAML_SIZE: Final = 1024 * 1024
+MAX_YAML_SIZE: Final = 256 * 1024
 
 
 def decode_yaml(data: bytes, *, object_key: str) -> Any:
