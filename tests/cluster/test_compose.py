@@ -146,7 +146,7 @@ def test_the_same_topology_runs_as_processes(tmp_path):
         driver.command = [sys.executable, "-c", DRIVER, master, "s3://demo/short"]
         driver.start()
         try:
-            assert driver.process.wait(timeout=240) == 0, driver.log.read_text()[-3000:]
+            assert driver.process.wait(timeout=420) == 0, driver.log.read_text()[-3000:]
         finally:
             driver.stop()
     answer = [line for line in driver.log.read_text().splitlines() if line.startswith("answer")]
