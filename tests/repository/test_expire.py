@@ -198,11 +198,11 @@ def test_a_commit_that_comes_first_is_seen():
         def __getattr__(self, name):
             return getattr(built.storage, name)
 
-        def copy(self, *args, **kwargs):
+        def put(self, *args, **kwargs):
             if not self.done:
                 self.done = True
                 built.note("late", commit(built.repository, 12))
-            return built.storage.copy(*args, **kwargs)
+            return built.storage.put(*args, **kwargs)
 
     done = expire_snapshots(Overtaken(), built.instants["late" if "late" in built.ids else "end"])
     assert built.ids["late"] not in done.released_snapshots

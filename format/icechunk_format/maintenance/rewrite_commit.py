@@ -14,6 +14,7 @@ Specification: "Snapshot Files", "Transaction Log Files".
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,6 +148,7 @@ def commit_rewrite(
     written = Written()
     current = base
     for attempt in range(_TRIES):
+        began = time.monotonic()
         applied = _applied(current, replacements, is_base=current is base)
         if not applied.nodes:
             raise ConflictError(
@@ -209,7 +211,7 @@ def commit_rewrite(
             )
         if moved.tip is None or amend:
             raise conflict_errors.tip_moved(storage, moved, current.id)
-        pause_after_lost_race(attempt)
+        pause_after_lost_race(attempt + 1, time.monotonic() - began)
         current = load_snapshot(storage, moved.tip)
     raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), base.id)
 

@@ -9,7 +9,8 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-Every answer is that of now: nothing is remembered from one call to the next.
+Every answer is that of now. What ``commits_since`` read is where ``advance`` begins, once: if that
+has become the past, the conditional write says so.
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
@@ -40,13 +41,13 @@ from icechunk_format.repository.repo_changes import (
     amend_commit,
     check_flag,
 )
-from icechunk_format.spec import repo_info
-from icechunk_format.spec.object_keys import REPO
+from icechunk_format.repository.repo_file import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.repository.repo_file import RepoState
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
     from icechunk_format.storage.protocol import Storage
@@ -121,6 +122,7 @@ class RepoBranchTip:
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
         self._branch = branch
+        self._seen: tuple[RepoState, bytes] | None = None
 
     @property
     def branch(self) -> str:
@@ -133,7 +135,8 @@ class RepoBranchTip:
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
         """Return what others committed since; None when the branch has not moved."""
-        info = self._info()
+        self._seen = read_state(self._storage)
+        info = self._seen[0].info
         tip = info.branches.get(self._branch)
         if tip is None:
             raise branch_deleted(self._storage, self._branch)
@@ -175,14 +178,15 @@ class RepoBranchTip:
     def _update(
         self, snapshot: SnapshotInfo, change: Callable[[RepoInfo], Transition | TipMoved]
     ) -> TipMoved | None:
+        seen, self._seen = self._seen, None
         # Ids are random: a state that lists ours stands on our write.
         answer = update_repo(
-            self._storage, change, landed=lambda info: snapshot.id in info.snapshots
+            self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
         )
         return answer.reason if isinstance(answer, Declined) else None
 
     def _info(self) -> RepoInfo:
-        return repo_info.decode(self._storage.get(REPO).data)
+        return read_state(self._storage)[0].info
 
 
 class RefBranchTip:

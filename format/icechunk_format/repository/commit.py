@@ -8,9 +8,10 @@ Order of writing
    still where the session began. Before this step nothing of the commit can be seen, and after it
    all of it can.
 
-When the branch has moved, the session is laid over the new tip (``conflicts``) and begins again at
-step 2; manifests that come out the same are not written again. A commit that fails deletes
-nothing: what it wrote is garbage for the collector, or belongs to a commit that landed after all.
+When the branch has moved, be it before step 2 or at step 3, the session is laid over the new tip
+(``conflicts``) and does step 2 for that; manifests that come out the same are not written again. A
+commit that fails deletes nothing: what it wrote is garbage for the collector, or belongs to a
+commit that landed after all.
 
 Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
 """
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 _FIRST_PAUSE: Final = 0.01
-_LONGEST_PAUSE: Final = 2.0
+_LONGEST_PAUSE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ def store_version(
     message: str,
     metadata: MetadataItems,
     written: Written,
-    joins_small: bool = True,
+    is_repeated: bool = False,
 ) -> StoredVersion:
     """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
 
@@ -125,8 +126,10 @@ def store_version(
         The parent of the new version: the base, or the parent of the base for an amendment.
     pruned_ancestor_tx_logs, log_before
         For an amendment: what it takes over from the version that it replaces.
-    joins_small
-        Whether small manifests may be joined on the way; see ``manifest_plan``.
+    is_repeated
+        Whether this session has stored a version a moment ago, which lost the race. Small manifests
+        are then not joined (see ``manifest_plan``), so that those of the first time serve again,
+        and the store's clock need not be asked for.
 
     Raises
     ------
@@ -146,7 +149,7 @@ def store_version(
         format.spec_version,
         log_before,
     )
-    nodes, files = _nodes_with_manifests(assembler, tree, joins_small)
+    nodes, files = _nodes_with_manifests(assembler, tree, joins_small=not is_repeated)
     return store_snapshot(
         storage,
         format,
@@ -160,6 +163,7 @@ def store_version(
         message=message,
         metadata=metadata,
         written=written,
+        clock_is_known=is_repeated,
     )
 
 
@@ -182,6 +186,7 @@ def store_snapshot(
     message: str,
     metadata: MetadataItems,
     written: Written,
+    clock_is_known: bool = False,
 ) -> StoredVersion:
     """Store snapshot and transaction log of a version whose manifests are stored.
 
@@ -195,13 +200,16 @@ def store_snapshot(
         All nodes of the new version, sorted by path, and its list of manifest files.
     parent_id, pruned_ancestor_tx_logs, written
         As for ``store_version``.
+    clock_is_known
+        Whether this machine's clock was compared with the store's a moment ago.
 
     Raises
     ------
     InvalidInputError, StorageError
         As for ``store_version``.
     """
-    flushed_at = max(now_in_microseconds(), base.flushed_at + 1)
+    now = now_in_microseconds()
+    flushed_at = max(now, base.flushed_at + 1)
     new = Snapshot(
         id=snapshot_id,
         parent_id=parent_id,
@@ -220,7 +228,8 @@ def store_snapshot(
     )
     written.add("snapshots", 1, len(snapshot_data))
     written.add("transactions", 1, len(log_data))
-    _check_clock(storage, snapshot_id, flushed_at)
+    if flushed_at != now or not clock_is_known:
+        _check_clock(storage, snapshot_id, flushed_at)
     info = SnapshotInfo(
         id=snapshot_id,
         parent_id=parent_id,
@@ -245,7 +254,7 @@ def _planned_log(
 
 
 def _nodes_with_manifests(
-    assembler: ManifestAssembler, tree: WorkingTree, joins_small: bool
+    assembler: ManifestAssembler, tree: WorkingTree, *, joins_small: bool
 ) -> tuple[list[NodeSnapshot], ManifestFiles]:
     """Return the nodes of the new version and the list of its manifest files."""
     base, changes = tree.base, tree.changes
@@ -311,6 +320,16 @@ def commit_metadata(
     return MetadataItems.of(values, spec_version=spec_version)
 
 
-def pause_after_lost_race(attempt: int) -> None:
-    """Wait a random while, so that many writers do not meet again and again."""
-    time.sleep(random.uniform(0, min(_FIRST_PAUSE * 1.3**attempt, _LONGEST_PAUSE)))
+def pause_after_lost_race(attempt: int, took_s: float) -> None:
+    """Wait a random while, so that many writers do not meet again and again.
+
+    Parameters
+    ----------
+    attempt
+        How often the race was lost.
+    took_s
+        Seconds of the attempt that lost: of the store's distance, the size of the commit, and the
+        crowd, which say how long the others need.
+    """
+    longest = max(_FIRST_PAUSE, took_s) * 1.5**attempt
+    time.sleep(random.uniform(0, min(longest, _LONGEST_PAUSE)))

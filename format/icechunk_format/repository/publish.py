@@ -4,7 +4,7 @@ Steps of an update
 ------------------
 1. Read ``repo`` and its version. Refuse when the repository is read-only.
 2. Apply the change, a pure function of the state. It may decline: then nothing is written.
-3. Copy the state read to ``overwritten/``, under a name with 96 random bits.
+3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits.
 4. Replace ``repo`` on the condition that it still is what was read. Lost: begin again.
 
 Why the outcome is always known, or said to be unknown
@@ -38,12 +38,12 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.repo_changes import Transition, check_writable, record
+from icechunk_format.repository.repo_file import read_state
 from icechunk_format.spec import repo_info, v1_refs
 from icechunk_format.spec.config import RepositoryConfig, decode_flexbuffer_config
 from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
 from icechunk_format.storage.protocol import (
     CreateOnly,
-    Lost,
     ObjectVersion,
     ReplaceIfUnchanged,
     Written,
@@ -52,6 +52,7 @@ from icechunk_format.storage.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from icechunk_format.repository.repo_file import RepoState
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo
     from icechunk_format.storage.protocol import Condition, Storage
@@ -125,6 +126,7 @@ def update_repo(
     landed: Callable[[RepoInfo], bool] | None = None,
     even_if_read_only: bool = False,
     max_attempts: int = MAX_ATTEMPTS,
+    seen: tuple[RepoState, bytes] | None = None,
 ) -> Published | Declined[DeclinedT]:
     """Apply a change to the ``repo`` object, however many others do so at the same time.
 
@@ -141,6 +143,9 @@ def update_repo(
         For the change of the status itself.
     max_attempts
         How often a race may be lost.
+    seen
+        What ``read_state`` answered a moment ago, to begin with. A state of the past is no danger:
+        nothing replaces it any more, and the next attempt asks.
 
     Raises
     ------
@@ -159,7 +164,9 @@ def update_repo(
     try:
         for attempt in range(1, max_attempts + 1):
             pause_before(attempt)
-            info, version = _read(storage)
+            state, stored = seen or read_state(storage)
+            seen = None
+            info = state.info
             if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
                 return Published(info=info, attempts=attempt - 1)
             if doubted is not None:
@@ -181,11 +188,11 @@ def update_repo(
                 answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
             )
             data = repo_info.encode(new)
-            if isinstance(storage.copy(REPO, overwritten_key(copy), source_version=version), Lost):
-                continue
+            # What was read is what will be replaced, or nothing is: no need to fetch it for a copy.
+            storage.put(overwritten_key(copy), stored)
             copies.add(copy)
             try:
-                put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=version))
+                put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=state.version))
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise
@@ -196,7 +203,7 @@ def update_repo(
                 return Published(info=new, attempts=attempt)
             # Lost, perhaps against our own first try.
             doubted = _time_of(info)
-        info, _ = _read(storage)
+        info = read_state(storage)[0].info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
             return Published(info=info, attempts=max_attempts)
     except CommitOutcomeUnknownError:
@@ -282,11 +289,6 @@ def update_branch_ref(
         "this change was tried; nothing was changed",
         branch=branch,
     )
-
-
-def _read(storage: Storage) -> tuple[RepoInfo, ObjectVersion]:
-    fetched = storage.get(REPO)
-    return repo_info.decode(fetched.data), fetched.version
 
 
 def _read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:

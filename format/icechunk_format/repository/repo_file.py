@@ -10,6 +10,7 @@ Specification: "Repo info file".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from icechunk_format.errors import NotFoundError
@@ -27,6 +28,30 @@ class RepoState:
 
     info: RepoInfo
     version: ObjectVersion
+
+
+@lru_cache(maxsize=2)
+def decode_state(data: bytes) -> RepoInfo:
+    """Decode the ``repo`` object, once for the readers and the writer that meet the same state.
+
+    Raises
+    ------
+    FormatError, UnsupportedError
+        As for ``repo_info.decode``.
+    """
+    return repo_info.decode(data)
+
+
+def read_state(storage: Storage) -> tuple[RepoState, bytes]:
+    """Read the object and return its state and its bytes.
+
+    Raises
+    ------
+    NotFoundError, StorageError, FormatError, UnsupportedError
+        It is missing or cannot be read.
+    """
+    fetched = storage.get(REPO)
+    return RepoState(info=decode_state(fetched.data), version=fetched.version), fetched.data
 
 
 class RepoFile:
@@ -56,7 +81,7 @@ class RepoFile:
                 raise
             state = None
         else:
-            state = RepoState(info=repo_info.decode(fetched.data), version=fetched.version)
+            state = RepoState(info=decode_state(fetched.data), version=fetched.version)
         self._state = state
         return state
 

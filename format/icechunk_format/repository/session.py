@@ -15,6 +15,7 @@ session.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Never
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
@@ -102,9 +103,13 @@ class WriteSession(SessionEdits):
             The repository cannot be written or read; nothing was committed.
         """
         self._check_commit(on_conflict, resolve, allow_empty)
+        if on_conflict == "rebase":
+            # Before anything is stored: what others did since the session began costs no files.
+            self.rebase(resolve=resolve)
         attempt = 0
         while True:
-            version = self._store(message, metadata, parent_id=self.snapshot_id)
+            began = time.monotonic()
+            version = self._store(message, metadata, parent_id=self.snapshot_id, attempt=attempt)
             moved = self._tip.advance(version.info)
             if moved is None:
                 return self._landed(version)
@@ -119,7 +124,7 @@ class WriteSession(SessionEdits):
                     branch=self.branch,
                     attempts=attempt,
                 )
-            pause_after_lost_race(attempt)
+            pause_after_lost_race(attempt, time.monotonic() - began)
             self.rebase(resolve=resolve)
 
     def amend(
@@ -241,6 +246,7 @@ class WriteSession(SessionEdits):
         parent_id: SnapshotId | None,
         pruned: tuple[SnapshotId, ...] = (),
         amends: bool = False,
+        attempt: int = 0,
     ) -> StoredVersion:
         spec_version = self.format.spec_version
         return store_version(
@@ -256,7 +262,7 @@ class WriteSession(SessionEdits):
                 metadata, spec_version=spec_version, rebased=self._times_rebased
             ),
             written=self._written,
-            joins_small=not self._times_rebased,
+            is_repeated=attempt > 0,
         )
 
     def _landed(self, version: StoredVersion) -> CommitResult:
