@@ -51,6 +51,7 @@ BENCHMARKS = {
     "write": ("writing", True),
     "collect": ("collecting", True),
     "verify": ("verifying", False),
+    "rewrite": ("rewriting", False),
     "analyses": ("analyses", True),
     "distant": ("distant", True),
     "append": ("appending", False),

@@ -373,11 +373,11 @@ class Interrupted:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def copy(self, source, target, *, source_version=None):
-        if source == "repo" and (self.every or not self.times):
+    def put(self, key, data, **kwargs):
+        if key == "repo" and (self.every or not self.times):
             self.times += 1
             self.action()
-        return self.inner.copy(source, target, source_version=source_version)
+        return self.inner.put(key, data, **kwargs)
 
 
 def test_a_commit_during_a_collection_is_kept():
