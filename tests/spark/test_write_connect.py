@@ -19,8 +19,10 @@ pytestmark = pytest.mark.needs_reference
 
 CLIENT = """
 import json, sys
+from datetime import datetime, timedelta, timezone
 from pyspark.sql import SparkSession
 import icechunk_spark
+from icechunk_spark import maintenance
 
 path = sys.argv[1]
 spark = (
@@ -49,6 +51,13 @@ for mode, again in (("error", frame(0, 1, "0")), ("append", doubled)):
         icechunk_spark.write(again, path, mode=mode, dims="time,latitude")
     except Exception as error:
         answer[mode] = [type(error).__name__, str(error)]
+open(path + "/chunks/ZZZZZZZZZZZZZZZZZZZG", "wb").write(b"litter")
+soon = datetime.now(timezone.utc) + timedelta(seconds=5)
+collected = [
+    maintenance.collect_garbage(spark, path, soon, dry_run=dry).chunks_deleted
+    for dry in (True, False, True)
+]
+answer["collected"] = collected
 frame(0, 1, "id").write.mode("overwrite").parquet(path + "-parquet")
 answer["parquet"] = spark.read.parquet(path + "-parquet").count()
 icechunk_spark.unregister(spark)
@@ -101,6 +110,12 @@ def test_errors_are_ours(answer):
     assert answer["error"][0] == "AlreadyExistsError"
     assert answer["append"][0] == "InvalidInputError"
     assert "latitude" in answer["append"][1]
+
+
+def test_garbage_is_collected(answer):
+    planned, collected, left = answer["collected"]
+    assert planned == collected >= 1
+    assert left == 0
 
 
 def test_other_formats_and_undoing(answer):
