@@ -249,7 +249,8 @@ def test_bounds_inherit_units() -> None:
     [
         (np.array([1, -9, 3], "i2"), {"_FillValue": -9}, "i8"),
         (np.array([1, -9, 3], "i2"), {"_FillValue": -9, "scale_factor": 0.5}, "f8"),
-        (np.array([1.5, np.nan], "f4"), {}, "f8"),
+        (np.array([1.5, np.nan], "f4"), {}, "f4"),
+        (np.array([1.5, np.nan], "f2"), {}, "f4"),
         (np.array([True, False]), {}, "i8"),
         (np.array([2**64 - 1, 1], "u8"), {"_FillValue": 1}, "u8"),
         (np.array([250, 3], "u1"), {}, "i8"),

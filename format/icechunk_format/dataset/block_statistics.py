@@ -1,8 +1,8 @@
 """Statistics of many blocks at once, and of blocks that were read in pieces.
 
 A block of values is divided by edges along each axis into segments; a segment is one row of the
-layout ``summary``. Everything is reduced axis by axis with NumPy, so ten thousand small segments
-cost as much as one large one.
+layout ``summary``. Small segments are reduced axis by axis with NumPy, so ten thousand of them cost
+as much as one large one; large segments are read once, in pieces that stay in the processor's cache.
 
 Rules of this file
 ------------------
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+# A piece, its copy as float64 and its differences fit into the second-level cache together.
+_PIECE_CELLS = 32_768
+
+# From this size on, a segment costs more by its passes over memory than by its calls of NumPy.
+_LARGE_SEGMENT_CELLS = 2_048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +125,8 @@ def summarise(
             cells = _reduce(np.add, keep.astype(np.int64), starts)
         else:
             cells = summarised_cells(shape, lengths)
+    if values.size >= _LARGE_SEGMENT_CELLS * count.size:
+        return _summarise_large(values, present, starts, cells, exact_sum)
     kind = values.dtype.kind
     if present is None:
         lows = highs = added = values
@@ -150,6 +158,60 @@ def summarise(
         mean=mean,
         m2=m2,
     )
+
+
+def _summarise_large(
+    values: NDArray[Any],
+    present: NDArray[np.bool_] | None,
+    starts: Sequence[NDArray[np.int64]],
+    cells: NDArray[np.int64],
+    exact_sum: bool,
+) -> Statistics:
+    """Do the work of `summarise` segment by segment; ``cells`` is how many each of them has."""
+    grid = cells.shape
+    count = np.zeros(grid, dtype=np.int64)
+    low, high = np.zeros(grid, dtype=values.dtype), np.zeros(grid, dtype=values.dtype)
+    total = np.zeros(grid, dtype=np.int64 if exact_sum else np.float64)
+    mean, m2 = np.zeros(grid), np.zeros(grid)
+    ends = [np.append(first[1:], size) for first, size in zip(starts, values.shape, strict=True)]
+    for at in np.ndindex(grid):
+        place = tuple(
+            slice(first[i], end[i]) for first, end, i in zip(starts, ends, at, strict=True)
+        )
+        flat = values[place].reshape(-1) if present is None else values[place][present[place]]
+        if len(flat):
+            count[at] = len(flat)
+            low[at], high[at], total[at], mean[at], m2[at] = _of_numbers(flat, total.dtype)
+    return Statistics(
+        count=count, nulls=cells - count, low=low, high=high, total=total, mean=mean, m2=m2
+    )
+
+
+def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return the smallest, the largest, the sum, the mean and m2 of at least one number."""
+    firsts = range(0, len(flat), _PIECE_CELLS)
+    lows, highs = np.empty(len(firsts), flat.dtype), np.empty(len(firsts), flat.dtype)
+    sums, m2s = np.empty(len(firsts), sum_type), np.empty(len(firsts))
+    counts = np.empty(len(firsts))
+    lowest = np.fmin if flat.dtype.kind == "f" else np.minimum
+    wide = np.empty(min(_PIECE_CELLS, len(flat)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for number, first in enumerate(firsts):
+            piece = flat[first : first + _PIECE_CELLS]
+            lows[number], highs[number] = lowest.reduce(piece), np.maximum.reduce(piece)
+            differences = wide[: len(piece)]
+            differences[...] = piece
+            exact = sums.dtype.kind == "i"
+            sums[number] = piece.sum(dtype=sum_type) if exact else differences.sum()
+            counts[number] = len(piece)
+            differences -= sums[number] / len(piece)
+            np.square(differences, out=differences)
+            m2s[number] = differences.sum()
+        total = sums.sum()
+        mean = total / len(flat)
+        # What the pieces differ by among themselves comes on top of what is within them.
+        m2 = m2s.sum() + (counts * np.square(sums / counts - mean)).sum()
+    return lowest.reduce(lows), np.maximum.reduce(highs), total, mean, m2
 
 
 def summarised_cells(

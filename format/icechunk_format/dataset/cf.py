@@ -66,7 +66,7 @@ class NumericValues:
     Attributes
     ----------
     values
-        Flat ``int64``, ``uint64`` or ``float64`` array; microseconds for times and durations.
+        Flat ``int64``, ``uint64``, ``float32`` or ``float64``; microseconds for times and durations.
         What stands where a value is missing is undefined.
     valid
         Where a value is present; None where all are.
@@ -153,7 +153,9 @@ class VariableDecoder:
         assert self.is_numeric, f"{self.name} holds {self.arrow_type}"
         numbers, valid = self._numbers(np.ascontiguousarray(values).reshape(-1))
         if numbers.dtype.kind == "f":
-            numbers = numbers.astype(np.float64, copy=False)
+            # As wide as they are: whoever sums them widens piece by piece.
+            if numbers.dtype.itemsize < 4:
+                numbers = numbers.astype(np.float32)
         elif numbers.dtype != np.uint64:
             numbers = numbers.astype(np.int64, copy=False)
         return NumericValues(numbers, valid)
