@@ -1,8 +1,9 @@
 """Statistics of many blocks at once, and of blocks that were read in pieces.
 
 A block of values is divided by edges along each axis into segments; a segment is one row of the
-layout ``summary``. Small segments are reduced axis by axis with NumPy, so ten thousand of them cost
-as much as one large one; large segments are read once, in pieces that stay in the processor's cache.
+layout ``summary``. Small segments are reduced axis by axis with NumPy, so ten thousand of them
+cost as much as one large one; large segments are read once, in pieces that stay in the cache of
+the processor.
 
 Rules of this file
 ------------------
@@ -193,7 +194,7 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
     lows, highs = np.empty(len(firsts), flat.dtype), np.empty(len(firsts), flat.dtype)
     sums, m2s = np.empty(len(firsts), sum_type), np.empty(len(firsts))
     counts = np.empty(len(firsts))
-    lowest = np.fmin if flat.dtype.kind == "f" else np.minimum
+    lowest: Any = np.fmin if flat.dtype.kind == "f" else np.minimum
     wide = np.empty(min(_PIECE_CELLS, len(flat)))
     with np.errstate(invalid="ignore", over="ignore"):
         for number, first in enumerate(firsts):

@@ -66,8 +66,8 @@ class NumericValues:
     Attributes
     ----------
     values
-        Flat ``int64``, ``uint64``, ``float32`` or ``float64``; microseconds for times and durations.
-        What stands where a value is missing is undefined.
+        Flat ``int64``, ``uint64``, ``float32`` or ``float64``; microseconds for times and
+        durations. What stands where a value is missing is undefined.
     valid
         Where a value is present; None where all are.
     """
