@@ -1,7 +1,9 @@
 """Full scans of an ERA5-like array through Spark.
 
 Limit: a Python data source that sends prebuilt batches of the same columns, as many rows in as
-many partitions. Peer: the reference library and zarr-python inside ``mapInArrow``.
+many partitions. Peer: the reference library and zarr-python inside ``mapInArrow``. The prebuilt
+batches also leave through ``mapInArrow``: what they gain there is Spark's own difference between
+the two ways, which no data source can take part in.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ import numpy as np
 from measurement import FreshRun, Row, in_fresh_process, interleaved, row
 from pyspark.sql import functions as F
 from repositories import build_grid
-from rivals import FIELDS, NullSource, null_frame, reference_batches, reference_frame
+from rivals import (
+    FIELDS,
+    NullSource,
+    null_frame,
+    null_frame_in_map,
+    reference_batches,
+    reference_frame,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 BENCHMARK = "scan"
 COLUMNS = [field.name for field in FIELDS]
 FEW = ["latitude", "t2m"]
+IN_MAP = "noop: null batches in mapInArrow"
 FEW_DDL = "latitude double, t2m float"
 
 
@@ -41,7 +51,11 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     }
     check_values([*frames.values(), *peers.values()], grid)
     planes_few = load(spark, grid, "planes", FEW_DDL)
-    scans: dict[str, Any] = {"noop: null source": lambda: drain(limit)}
+    in_map = null_frame_in_map(spark, rows=grid.cells, partitions=tasks)
+    scans: dict[str, Any] = {
+        "noop: null source": lambda: drain(limit),
+        IN_MAP: lambda: drain(in_map),
+    }
     for name in grid.layouts:
         scans[f"noop: {name}"] = lambda name=name: drain(frames[name])
         scans[f"noop: {name}, reference in mapInArrow"] = lambda name=name: drain(peers[name])
@@ -60,7 +74,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     rows = []
     for case, timing in timings.items():
         kind = case.partition(":")[0]
-        is_limit = "null source" in case
+        is_limit = case.endswith("null source")
         figures: dict[str, Any] = {"Mrows_per_s": round(grid.cells / timing.wall_s / 1e6, 2)}
         if case in alone:
             rate = grid.cells / alone[case].cpu_s / 1e6
@@ -72,7 +86,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
                 timings,
                 versus="" if is_limit else f"{kind}: null source",
                 peak_mb=alone[case].peak_mb if case in alone else None,
-                goal="" if is_limit or "reference" in case else "ratio >= 0.9",
+                goal="" if is_limit or "mapInArrow" in case else "ratio >= 0.9",
                 figures=figures,
             )
         )
@@ -86,6 +100,15 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         )
         for name in grid.layouts
     ]
+    rows.append(
+        row(
+            BENCHMARK,
+            "noop of 2 columns: planes",
+            timings,
+            versus="noop: planes",
+            goal="ratio >= 1.6",
+        )
+    )
     return rows
 
 

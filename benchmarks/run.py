@@ -1,8 +1,9 @@
 """Measures this library beside its limits and its peers, in one run: ``python benchmarks/run.py``.
 
-Prints a table and the same as JSON. Names choose benchmarks; ``--scale`` shrinks or enlarges all
-of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned chunks, manifests
-of a million references; under five minutes on an idle machine of two cores).
+Prints a table and the same as JSON; ``--markdown`` and ``--plots`` write what readers see, also
+from reports that were stored before (``--from``). Names choose benchmarks; ``--scale`` shrinks or
+enlarges all of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned
+chunks, manifests of a million references).
 
 Read ratios, not seconds: contestants take turns within one run, so what else the machine does
 meets all of them.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime as dt
 import importlib
 import json
 import os
@@ -22,7 +24,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from measurement import tree_cpu_seconds
+from measurement import Row, tree_cpu_seconds
+from presentation import as_markdown, plot
 
 HERE = Path(__file__).resolve().parent
 # The S3 server of the tests serves here as well.
@@ -38,8 +41,8 @@ os.environ.setdefault("ICECHUNK_LOG", "error")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
-    from measurement import Row
     from pyspark.sql import SparkSession
 
 BENCHMARKS = {
@@ -87,6 +90,10 @@ def running_spark(folder: Path) -> Iterator[SparkSession]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    if options.reports:
+        stored = [json.loads(file.read_text()) for file in options.reports]
+        present(options, stored)
+        return 0
     started = time.perf_counter()
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:
@@ -105,7 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = {
         "scale": options.scale,
         "rounds": options.rounds,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_memory_gib()} GiB",
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "seconds": round(time.perf_counter() - started, 1),
         "cpu_seconds": round(cpu_seconds, 1),
@@ -116,7 +125,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text)
     else:
         options.json.write_text(text + "\n")
+    present(options, [report])
     return 0
+
+
+def present(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
+    """Write what was asked for of one run, or of several."""
+    rows = [Row(**fields) for report in reports for fields in report["rows"]]
+    if options.markdown is not None:
+        runs = dict.fromkeys(
+            f"{r['date']}, {r['machine']}, scale {r['scale']:g}, medians of {r['rounds']}, "
+            f"load {r['load']} at the end"
+            for r in reports
+        )
+        options.markdown.write_text(as_markdown(rows, "Runs: " + "; ".join(runs) + "."))
+    if options.plots is not None:
+        for file in plot(rows, options.plots):
+            print(f"wrote {file}", file=sys.stderr)
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -125,6 +154,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="size of everything (default 1)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
     parser.add_argument("--json", type=Path, help="write the JSON to this file, not to the output")
+    parser.add_argument("--markdown", type=Path, help="write a table of all goals to this file")
+    parser.add_argument("--plots", type=Path, help="write a picture per benchmark to this folder")
+    parser.add_argument(
+        "--from",
+        dest="reports",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="JSON",
+        help="measure nothing: show reports that --json wrote",
+    )
     parser.add_argument(
         "--no-memory",
         dest="memory",
