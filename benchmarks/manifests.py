@@ -7,6 +7,7 @@ then do all that a commit does, and both read the same repository.
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,8 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
                 },
             )
         )
+    if importlib.util.find_spec("icechunk") is None:
+        return rows  # The rest needs no reference.
     return rows + beside_the_reference(folder, count, options.rounds)
 
 
