@@ -54,6 +54,38 @@ def test_plans_open_no_manifest_and_manifests_come_back(report):
 
 
 @pytest.mark.needs_reference
+def test_reports_become_pictures_and_a_table_again(report, tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("icechunk")
+    rows = report("plan", "manifest", "--scale", "0.001", "--no-memory")["rows"]
+    cases = {row["case"]: row for row in rows}
+    assert cases["open virtual, this library"]["versus"] == "open virtual, reference"
+    assert cases["commit virtual, this library"]["ratio"] > 0
+    table, pictures = tmp_path / "table.md", tmp_path / "pictures"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(RUN), "--from", str(tmp_path / "report.json")),
+            *("--markdown", str(table), "--plots", str(pictures)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(file.name for file in pictures.iterdir()) == ["manifest.png", "plan.png"]
+    for file in pictures.iterdir():
+        data = file.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert len(data) > 5_000
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("Runs: ")
+    assert "scale 0.001" in lines[0]
+    for row in rows:
+        shown = [line for line in lines if f"| {row['benchmark']}: {row['case']} |" in line]
+        assert len(shown) == (1 if row["goal"] else 0)
+
+
+@pytest.mark.needs_reference
 def test_scans_are_compared_in_one_run(report):
     pytest.importorskip("icechunk")
     names = ("scan", "tiny-chunks", "selective", "collect")
