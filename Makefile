@@ -21,8 +21,8 @@ demo: $(VENV)/.ready java  ## real data into a local repository, then read with 
 cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3, a Spark cluster, and the demo on them
 	$(PY) deploy/as_processes.py $(ARGS)
 
-bench: $(VENV)/.ready java  ## speed and memory beside limits and peers, under five minutes; NAMES=scan for one
-	$(PY) benchmarks/run.py $(NAMES)
+bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=scan for one, ARGS='--plots pictures'
+	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
 # A run for each layer: tests that fork or measure memory want a process without a JVM in it.
 # Within a run two processes share the files of tests, as there are two cores to share.

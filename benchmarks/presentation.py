@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _RATIO = re.compile(r"ratio >= ([\d.]+)")
 _SECONDS = re.compile(r"<= ([\d.]+) s\b")
 _MEGABYTES = re.compile(r"<= ([\d.]+) MB")
+_OPENING, _CLOSING = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#d1660f", "#8a8f94"
 
 
@@ -61,6 +62,23 @@ def as_markdown(rows: Sequence[Row], heading: str) -> str:
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def replace_table(document: str, table: str) -> str:
+    """Return a document with the table between the marks that it has, or only the table.
+
+    Raises
+    ------
+    ValueError
+        The document ends before the closing mark.
+    """
+    before, mark, rest = document.partition(_OPENING)
+    if not mark:
+        return table
+    _, end, after = rest.partition(_CLOSING)
+    if not end:
+        raise ValueError(f"{_OPENING} without {_CLOSING}")
+    return f"{before}{mark}\n{table}{end}{after}"
 
 
 def plot(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -122,12 +140,13 @@ def _bars(axis: object, rows: Sequence[Row], name: str) -> None:
     if not in_seconds:
         axis.set_xscale("log")
     least = min([*values, *(float(goal[1]) for goal in goals if goal)])
-    # On a logarithmic axis, a bar needs a left end.
-    left = 0.0 if in_seconds else min(0.5, least * 0.7)
+    left = 0.0 if in_seconds else min(0.5, least * 0.8)
+    # Seconds grow from nothing, ratios from "as fast".
+    origin = 0.0 if in_seconds else 1.0
     axis.barh(
         list(places),
-        [value - left for value in values],
-        left=left,
+        [value - origin for value in values],
+        left=origin,
         height=0.6,
         color=[colours[is_met(row)] for row in rows],
     )
@@ -140,7 +159,9 @@ def _bars(axis: object, rows: Sequence[Row], name: str) -> None:
             axis.plot([limit, limit], [place - 0.42, place + 0.42], color="black", linewidth=2)
     axis.set_yticks(list(places), labels, fontsize=8)
     axis.invert_yaxis()
-    top = max([*values, *(float(goal[1]) for goal in goals if goal)])
+    top = max(
+        [1.0 if not in_seconds else 0.0, *values, *(float(goal[1]) for goal in goals if goal)]
+    )
     axis.set_xlim(left, top * (1.15 if in_seconds else 1.5))
     if not in_seconds:
         axis.axvline(1.0, color=_GREY, linewidth=0.8, linestyle=":")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from measurement import Row, tree_cpu_seconds
-from presentation import as_markdown, plot
+from presentation import as_markdown, plot, replace_table
 
 HERE = Path(__file__).resolve().parent
 # The S3 server of the tests serves here as well.
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     started = time.perf_counter()
     rows: list[Row] = []
+    seconds: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icechunk-bench-")))
         needs_spark = any(BENCHMARKS[name][1] for name in options.names)
@@ -105,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own = folder / name
             own.mkdir()
             module = importlib.import_module(BENCHMARKS[name][0])
+            began = time.perf_counter()
             rows += module.run(spark, own, options)
+            seconds[name] = round(time.perf_counter() - began, 1)
         # While Spark runs: what ends unseen is not counted.
         cpu_seconds = tree_cpu_seconds()
     print(as_table(rows))
@@ -117,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "seconds": round(time.perf_counter() - started, 1),
+        "seconds_of": seconds,
         "cpu_seconds": round(cpu_seconds, 1),
         "rows": [row.to_json() for row in rows],
     }
@@ -138,7 +142,9 @@ def present(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
             f"load {r['load']} at the end"
             for r in reports
         )
-        options.markdown.write_text(as_markdown(rows, "Runs: " + "; ".join(runs) + "."))
+        table = as_markdown(rows, "Runs: " + "; ".join(runs) + ".")
+        before = options.markdown.read_text() if options.markdown.exists() else ""
+        options.markdown.write_text(replace_table(before, table))
     if options.plots is not None:
         for file in plot(rows, options.plots):
             print(f"wrote {file}", file=sys.stderr)
@@ -154,7 +160,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="size of everything (default 1)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
     parser.add_argument("--json", type=Path, help="write the JSON to this file, not to the output")
-    parser.add_argument("--markdown", type=Path, help="write a table of all goals to this file")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        help="write a table of all goals to this file, between its marks where it has them",
+    )
     parser.add_argument("--plots", type=Path, help="write a picture per benchmark to this folder")
     parser.add_argument(
         "--from",
