@@ -188,7 +188,7 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
             found=algorithm,
             allowed=tuple(CompressionAlgorithm),
         )
-    if not root.has(ManifestSlot.LOCATION_DICTIONARY, "location_dictionary")[0]:
+    if not root.has_all(ManifestSlot.LOCATION_DICTIONARY, "location_dictionary"):
         return None
     found = root.ranges(ManifestSlot.LOCATION_DICTIONARY, "location_dictionary")
     start, length = int(found.starts[0]), int(found.lengths[0])
@@ -210,12 +210,12 @@ class _RefsDecoder:
         self._coords_left -= coords.nbytes
         if self._coords_left < 0:
             self._reader.fail("chunk coordinates claim more bytes than there are", "refs.index")
-        has_id = tables.has(ChunkRefSlot.CHUNK_ID, "chunk_id")
         offset = tables.scalars(ChunkRefSlot.OFFSET, "offset", "<u8")
         length = tables.scalars(ChunkRefSlot.LENGTH, "length", "<u8")
         kind = np.full(len(tables), KIND_NATIVE, dtype=np.uint8)
         texts = None
-        if not has_id.all():
+        if not tables.has_all(ChunkRefSlot.CHUNK_ID, "chunk_id"):
+            has_id = tables.has(ChunkRefSlot.CHUNK_ID, "chunk_id")
             texts = self._texts(tables, has_id, kind)
             is_inline = kind == KIND_INLINE
             offset[is_inline] = 0

@@ -18,6 +18,7 @@ Spec: "Chunk Manifest Files".
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -60,6 +61,51 @@ if TYPE_CHECKING:
 DEFAULT_LOCATION_COMPRESSION: Final = LocationCompression()
 
 _COMPRESSED, _WITH_ETAG = 4, 8  # added to the kind, they number the groups of like tables
+
+_ARRAY_LAYOUT: Final = TableLayout(
+    {
+        "node_id": bytes_field(ArrayManifestSlot.NODE_ID, NodeId.SIZE),
+        "refs": offset_field(ArrayManifestSlot.REFS),
+    }
+)
+
+
+@lru_cache(maxsize=2)
+def _root_layout(*, has_dictionary: bool) -> TableLayout:
+    """Lay out the root table."""
+    fields = {
+        "id": bytes_field(ManifestSlot.ID, ManifestId.SIZE),
+        "arrays": offset_field(ManifestSlot.ARRAYS),
+        # Absent would mean the dictionary, so that it has none is always said.
+        "compression_algorithm": number_field(ManifestSlot.COMPRESSION_ALGORITHM, "<u1"),
+    }
+    if has_dictionary:
+        fields["location_dictionary"] = offset_field(ManifestSlot.LOCATION_DICTIONARY)
+    return TableLayout(fields)
+
+
+@lru_cache(maxsize=256)
+def _ref_layout(group: int, ndim: int, *, has_offset: bool, has_last_modified: bool) -> TableLayout:
+    """Lay out the tables of a group of references; for small files this costs more than filling."""
+    kind = group & ~(_COMPRESSED | _WITH_ETAG)
+    fields: dict[str, Field] = {"index": offset_field(ChunkRefSlot.INDEX)}
+    if kind == KIND_INLINE:
+        fields["text"] = offset_field(ChunkRefSlot.INLINE)
+    else:
+        fields["length"] = number_field(ChunkRefSlot.LENGTH, "<u8")
+        if has_offset:
+            fields["offset"] = number_field(ChunkRefSlot.OFFSET, "<u8")
+    if kind == KIND_NATIVE:
+        fields["chunk_id"] = bytes_field(ChunkRefSlot.CHUNK_ID, CHUNK_ID_SIZE)
+    if kind == KIND_VIRTUAL:
+        fields["text"] = offset_field(
+            ChunkRefSlot.COMPRESSED_LOCATION if group & _COMPRESSED else ChunkRefSlot.LOCATION
+        )
+        if group & _WITH_ETAG:
+            fields["etag"] = offset_field(ChunkRefSlot.CHECKSUM_ETAG)
+        if has_last_modified:
+            fields["last_modified"] = number_field(ChunkRefSlot.CHECKSUM_LAST_MODIFIED, "<u4")
+    return TableLayout(fields, embedded=ndim)
 
 
 def encode(
@@ -117,15 +163,7 @@ def encode_payload(
         [entry.refs for entry in entries], location_compression
     )
     made = Assembly(f"manifest {manifest.id}")
-    root_fields = {
-        "id": bytes_field(ManifestSlot.ID, ManifestId.SIZE),
-        "arrays": offset_field(ManifestSlot.ARRAYS),
-        # Absent would mean the dictionary, so that it has none is always said.
-        "compression_algorithm": number_field(ManifestSlot.COMPRESSION_ALGORITHM, "<u1"),
-    }
-    if dictionary is not None:
-        root_fields["location_dictionary"] = offset_field(ManifestSlot.LOCATION_DICTIONARY)
-    root = made.root(TableLayout(root_fields))
+    root = made.root(_root_layout(has_dictionary=dictionary is not None))
     root.rows["id"] = np.frombuffer(manifest.id.raw, dtype=np.uint8)
     if dictionary is not None:
         root.rows["compression_algorithm"] = CompressionAlgorithm.ZSTD_DICTIONARY
@@ -133,15 +171,7 @@ def encode_payload(
         root.point("location_dictionary", made.struct_vector(raw.reshape(-1, 1)))
     arrays_at, cells = made.offset_vector(len(entries))
     root.point("arrays", arrays_at)
-    tables = made.records(
-        TableLayout(
-            {
-                "node_id": bytes_field(ArrayManifestSlot.NODE_ID, NodeId.SIZE),
-                "refs": offset_field(ArrayManifestSlot.REFS),
-            }
-        ),
-        len(entries),
-    )
+    tables = made.records(_ARRAY_LAYOUT, len(entries))
     cells.point(slice(None), tables.positions)
     refs_at = np.zeros(len(entries), dtype=np.int64)
     for row, (entry, refs) in enumerate(zip(entries, all_refs, strict=True)):
@@ -161,10 +191,18 @@ def _write_refs(made: Assembly, refs: ChunkRefs, cells: OffsetVector) -> None:
             group_of_row += np.where(texts.is_compressed, np.uint8(_COMPRESSED), np.uint8(0))
         if texts.etag_starts is not None:
             group_of_row += np.where(texts.etag_starts >= 0, np.uint8(_WITH_ETAG), np.uint8(0))
-    groups = np.unique(group_of_row).tolist() if len(refs) else []
+    groups = _distinct(group_of_row)
     for group in groups:
         rows = slice(None) if len(groups) == 1 else np.flatnonzero(group_of_row == group)
         _write_group(made, refs, rows, group, cells)
+
+
+def _distinct(numbers: NDArray[np.uint8]) -> list[int]:
+    """Return the distinct values in ascending order."""
+    if not numbers.size:
+        return []
+    first = int(numbers[0])
+    return [first] if (numbers == first).all() else np.unique(numbers).tolist()
 
 
 def _write_group(
@@ -174,26 +212,14 @@ def _write_group(
     group: int,
     cells: OffsetVector,
 ) -> None:
-    kind = group & ~(_COMPRESSED | _WITH_ETAG)
-    offset, last_modified = refs.offset[rows], refs.last_modified[rows]
-    fields: dict[str, Field] = {"index": offset_field(ChunkRefSlot.INDEX)}
-    if kind == KIND_INLINE:
-        fields["text"] = offset_field(ChunkRefSlot.INLINE)
-    else:
-        fields["length"] = number_field(ChunkRefSlot.LENGTH, "<u8")
-        if offset.any():
-            fields["offset"] = number_field(ChunkRefSlot.OFFSET, "<u8")
-    if kind == KIND_NATIVE:
-        fields["chunk_id"] = bytes_field(ChunkRefSlot.CHUNK_ID, CHUNK_ID_SIZE)
-    if kind == KIND_VIRTUAL:
-        fields["text"] = offset_field(
-            ChunkRefSlot.COMPRESSED_LOCATION if group & _COMPRESSED else ChunkRefSlot.LOCATION
-        )
-        if group & _WITH_ETAG:
-            fields["etag"] = offset_field(ChunkRefSlot.CHECKSUM_ETAG)
-        if last_modified.any():
-            fields["last_modified"] = number_field(ChunkRefSlot.CHECKSUM_LAST_MODIFIED, "<u4")
-    records = made.records(TableLayout(fields, embedded=refs.ndim), len(offset))
+    layout = _ref_layout(
+        group,
+        refs.ndim,
+        has_offset=bool(refs.offset[rows].any()),
+        has_last_modified=bool(refs.last_modified[rows].any()),
+    )
+    fields = layout.offsets
+    records = made.records(layout, len(refs.kind[rows]))
     cells.point(rows, records.positions)
     records.point("index", records.positions + records.layout.offsets["embedded_length"])
     records.rows["embedded_length"] = refs.ndim

@@ -159,7 +159,7 @@ class RefTexts:
         """Turn ranges into text, once per run of equal ranges."""
         is_new = is_run_start(starts, lengths)
         try:
-            texts = _cut(buffer, starts[is_new], (starts + lengths)[is_new])
+            texts = cut_texts(buffer, starts[is_new], (starts + lengths)[is_new])
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"the text is not UTF-8 ({error.reason}); the manifest is damaged",
@@ -276,7 +276,7 @@ def _distinct_bytes(starts: NDArray[np.int64], lengths: NDArray[np.uint32]) -> i
     return int(sizes[is_run_start(starts, sizes)].sum())
 
 
-def _cut(
+def cut_texts(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[str]:
     """Return ranges of a buffer as strings."""

@@ -35,17 +35,17 @@ from icechunk_format.spec.envelope import (
 )
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
+from icechunk_format.spec.repo_lists import MIN_ROWS, read_snapshots, write_snapshots
 from icechunk_format.spec.repo_updates import (
     REPO_STATUS,
-    UPDATE,
     RepoStatus,
     Update,
     UpdateKind,
     read_backup_name,
     read_status,
-    read_update,
+    read_updates,
     write_status,
-    write_update,
+    write_updates,
 )
 from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.table_writer import TableWriter
@@ -226,12 +226,9 @@ def decode(
         )
     if spec_version == 0:
         raise root.error("spec_version", "it is 0 or absent; 1 or 2 is expected")
-    tables = list(root.children("snapshots", SNAPSHOT_INFO))
-    ids = [SnapshotId(table.raw_id("id")) for table in tables]
-    snapshots = {
-        snapshot_id: _read_snapshot_info(table, snapshot_id, ids, envelope.spec_version)
-        for snapshot_id, table in sorted(zip(ids, tables, strict=True), key=lambda p: p[0].raw)
-    }
+    infos = _read_snapshot_infos(root, envelope.spec_version)
+    ids = [info.id for info in infos]
+    snapshots = {info.id: info for info in sorted(infos, key=lambda info: info.id.raw)}
     if len(snapshots) != len(ids):
         raise root.error(
             "snapshots", f"{len(ids) - len(snapshots)} ids are listed twice; ids are unique"
@@ -243,13 +240,41 @@ def decode(
         deleted_tags=tuple(sorted(root.texts("deleted_tags"))),
         snapshots=snapshots,
         status=read_status(root.child("status", REPO_STATUS)),
-        latest_updates=tuple(read_update(t) for t in root.children("latest_updates", UPDATE)),
+        latest_updates=read_updates(root),
         repo_before_updates=read_backup_name(root, "repo_before_updates"),
         metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
         config=root.optional_blob("config"),
         enabled_feature_flags=_read_flags(root, "enabled_feature_flags"),
         disabled_feature_flags=_read_flags(root, "disabled_feature_flags"),
     )
+
+
+def _read_snapshot_infos(root: Table, spec_version: int) -> list[SnapshotInfo]:
+    """Return all snapshots in stored order."""
+    found = read_snapshots(root)
+    if found is None or not NO_PARENT <= min(found.parents) <= max(found.parents) < len(found.ids):
+        tables = list(root.children("snapshots", SNAPSHOT_INFO))
+        ids = [SnapshotId(table.raw_id("id")) for table in tables]
+        return [
+            _read_snapshot_info(table, snapshot_id, ids, spec_version)
+            for snapshot_id, table in zip(ids, tables, strict=True)
+        ]
+    ids = found.ids
+    # With None behind the last one, -1 is the index of no parent.
+    parent_ids = [*ids, None]
+    infos = [
+        SnapshotInfo(
+            id=snapshot_id, parent_id=parent_ids[parent], flushed_at=flushed_at, message=message
+        )
+        for snapshot_id, parent, flushed_at, message in zip(
+            ids, found.parents, found.flushed_at, found.messages, strict=True
+        )
+    ]
+    if found.odd_rows:
+        odd = root.children_at("snapshots", SNAPSHOT_INFO, found.odd_rows)
+        for row, table in zip(found.odd_rows, odd, strict=True):
+            infos[row] = _read_snapshot_info(table, ids[row], ids, spec_version)
+    return infos
 
 
 def _read_snapshot_info(
@@ -315,19 +340,17 @@ def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     """
     writer = TableWriter()
     ordered = sorted(repo.snapshots, key=lambda snapshot_id: snapshot_id.raw)
-    index_of = {snapshot_id: index for index, snapshot_id in enumerate(ordered)}
+    index_of = {snapshot_id.raw: index for index, snapshot_id in enumerate(ordered)}
     updates, repo_before_updates = _writable_log(repo)
     root = writer.table(
         REPO,
-        snapshots=writer.offsets(
-            [_write_snapshot_info(writer, repo, repo.snapshots[i], index_of) for i in ordered]
-        ),
+        snapshots=_write_snapshot_infos(writer, repo, ordered, index_of),
         tags=_write_refs(writer, repo.tags, index_of),
         branches=_write_refs(writer, repo.branches, index_of),
         deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
         status=write_status(writer, repo.status),
         metadata=write_items(writer, repo.metadata_items, spec_version=repo.spec_version),
-        latest_updates=writer.offsets([write_update(writer, update) for update in updates]),
+        latest_updates=write_updates(writer, updates),
         repo_before_updates=(
             None if repo_before_updates is None else writer.text(repo_before_updates)
         ),
@@ -367,8 +390,8 @@ def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
     return updates, repo.repo_before_updates
 
 
-def _index(index_of: dict[SnapshotId, int], snapshot_id: SnapshotId, of: str) -> int:
-    index = index_of.get(snapshot_id)
+def _index(index_of: dict[bytes, int], snapshot_id: SnapshotId, of: str) -> int:
+    index = index_of.get(snapshot_id.raw)
     if index is None:
         raise InvalidInputError(
             f"{of} names snapshot {snapshot_id}, which is not listed in the repository",
@@ -378,17 +401,54 @@ def _index(index_of: dict[SnapshotId, int], snapshot_id: SnapshotId, of: str) ->
     return index
 
 
+def _write_snapshot_infos(
+    writer: TableWriter,
+    repo: RepoInfo,
+    ordered: list[SnapshotId],
+    index_of: dict[bytes, int],
+) -> int:
+    infos = [repo.snapshots[snapshot_id] for snapshot_id in ordered]
+    rows = [
+        row
+        for row, info in enumerate(infos)
+        if not (info.metadata_items.items or info.pruned_ancestor_tx_logs)
+    ]
+    handles: dict[int, int] = {}
+    if len(rows) >= MIN_ROWS:
+        plain = [infos[row] for row in rows]
+        written = write_snapshots(
+            writer,
+            ids=[info.id for info in plain],
+            parents=[_parent_index(info, index_of) for info in plain],
+            flushed_at=[info.flushed_at for info in plain],
+            messages=[info.message for info in plain],
+        )
+        if written is not None:
+            handles = dict(zip(rows, written, strict=True))
+    return writer.offsets(
+        [
+            handles[row] if row in handles else _write_snapshot_info(writer, repo, info, index_of)
+            for row, info in enumerate(infos)
+        ]
+    )
+
+
+def _parent_index(info: SnapshotInfo, index_of: dict[bytes, int]) -> int:
+    parent = info.parent_id
+    if parent is None:
+        return NO_PARENT
+    index = index_of.get(parent.raw)
+    return _index(index_of, parent, f"snapshot {info.id}") if index is None else index
+
+
 def _write_snapshot_info(
-    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, index_of: dict[SnapshotId, int]
+    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, index_of: dict[bytes, int]
 ) -> int:
     pruned = info.pruned_ancestor_tx_logs
-    parent = info.parent_id
     return writer.table(
         SNAPSHOT_INFO,
         id=info.id.raw,
-        parent_offset=(
-            NO_PARENT if parent is None else _index(index_of, parent, f"snapshot {info.id}")
-        ),
+        parent_offset=_parent_index(info, index_of),
         flushed_at=info.flushed_at,
         message=writer.text(info.message),
         metadata=write_items(writer, info.metadata_items, spec_version=repo.spec_version),
@@ -399,7 +459,7 @@ def _write_snapshot_info(
 
 
 def _write_refs(
-    writer: TableWriter, refs: Mapping[str, SnapshotId], index_of: dict[SnapshotId, int]
+    writer: TableWriter, refs: Mapping[str, SnapshotId], index_of: dict[bytes, int]
 ) -> int:
     return writer.offsets(
         [

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
+from icechunk_format.spec.repo_lists import MIN_ROWS, read_commits, write_commits
 from icechunk_format.spec.table_schema import TableSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from icechunk_format.spec.table_writer import TableWriter
     from icechunk_format.spec.tables import Table
 
@@ -347,6 +350,59 @@ def _read_details(table: Table, kind: UpdateKind) -> UpdateDetails:
             values[name] = child.number(name)
     details: UpdateDetails = details_type(**values)
     return details
+
+
+def read_updates(root: Table) -> tuple[Update, ...]:
+    """Read the log of a repo info file."""
+    found = read_commits(root, UpdateKind.NEW_COMMIT)
+    if found is None or not all(map(is_backup_name, found.backups)):
+        return tuple(read_update(table) for table in root.children("latest_updates", UPDATE))
+    updates: dict[int, Update] = {}
+    for row, branch, snapshot_id, updated_at, backup in zip(
+        found.rows,
+        found.branches,
+        found.snapshot_ids,
+        found.updated_at,
+        found.backups,
+        strict=True,
+    ):
+        details = NewCommitUpdate(branch=branch, new_snap_id=snapshot_id)
+        updates[row] = Update(details=details, updated_at=updated_at, backup_path=backup)
+    if found.other_rows:
+        others = root.children_at("latest_updates", UPDATE, found.other_rows)
+        updates.update(zip(found.other_rows, map(read_update, others), strict=True))
+    return tuple(updates[row] for row in range(len(updates)))
+
+
+def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
+    """Write a log and return its handle; raises InvalidInputError for an unknown kind."""
+    handles: dict[int, int] = {}
+    branches: list[str] = []
+    ids: list[SnapshotId] = []
+    backups: list[str] = []
+    rows: list[int] = []
+    for row, update in enumerate(updates):
+        if type(update.details) is NewCommitUpdate and update.backup_path is not None:
+            rows.append(row)
+            branches.append(update.details.branch)
+            ids.append(update.details.new_snap_id)
+            backups.append(update.backup_path)
+    if len(rows) >= MIN_ROWS:
+        written = write_commits(
+            writer,
+            UpdateKind.NEW_COMMIT,
+            branches=branches,
+            snapshot_ids=ids,
+            updated_at=[updates[row].updated_at for row in rows],
+            backups=backups,
+        )
+        handles.update(zip(rows, written or (), strict=written is not None))
+    return writer.offsets(
+        [
+            handles[row] if row in handles else write_update(writer, update)
+            for row, update in enumerate(updates)
+        ]
+    )
 
 
 def write_update(writer: TableWriter, update: Update) -> int:

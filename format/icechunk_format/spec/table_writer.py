@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from icechunk_format.spec.table_schema import TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
+_LENGTH = struct.Struct("<I")
+_PADDING = tuple(bytes(4 - odd) for odd in range(4))
 _MAX_ALIGNMENT = 8
 _FORMATS = {
     "u8": "B",
@@ -76,17 +78,30 @@ class TableWriter:
         """Place a ready-made, self-contained run of objects; the handle is that of its start."""
         return self._push(content, alignment)
 
+    def handle_of(self, size: int, *, alignment: int = 4) -> int:
+        """Return the handle that a block of this size will get, if it is the next to be placed."""
+        return self._used + -(self._used + size) % alignment + size
+
     def text(self, value: str) -> int:
         """Write a string."""
-        try:
-            encoded = value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidInputError(
-                f"the text {value!r} holds half of a surrogate pair, which UTF-8 cannot express",
-                found=value,
-                allowed="text that UTF-8 can express",
-            ) from error
+        encoded = _encoded(value)
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
+
+    def text_list(self, values: Sequence[str]) -> list[int]:
+        """Write strings one behind the other and return their handles, without a vector."""
+        parts: list[bytes] = []
+        starts: list[int] = []
+        size = 0
+        for value in values:
+            encoded = _encoded(value)
+            length = len(encoded)
+            starts.append(size)
+            # At least one zero byte ends a string.
+            part = _LENGTH.pack(length) + encoded + _PADDING[length & 3]
+            parts.append(part)
+            size += len(part)
+        first = self._push(b"".join(parts), 4)
+        return [first - start for start in starts]
 
     def blob(self, value: bytes) -> int:
         """Write a vector of bytes."""
@@ -151,6 +166,17 @@ class TableWriter:
         self._parts.append(bytes(padding))
         self._parts.append(struct.pack("<I", total - root) + FILE_IDENTIFIER)
         return b"".join(reversed(self._parts))
+
+
+def _encoded(value: str) -> bytes:
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"the text {value!r} holds half of a surrogate pair, which UTF-8 cannot express",
+            found=value,
+            allowed="text that UTF-8 can express",
+        ) from error
 
 
 def _is_written(schema: TableSchema, name: str, value: int) -> bool:

@@ -29,7 +29,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.spec.table_schema import SCALARS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import DTypeLike, NDArray
 
@@ -360,6 +360,14 @@ class Table:
         return found
 
     # -- tables and unions --------------------------------------------------------------------
+
+    def children_at(self, field: str, schema: TableSchema, rows: Iterable[int]) -> Iterator[Table]:
+        """Read some tables of a vector that must be present, by their places in it."""
+        targets = self._targets(field)
+        if targets is None:
+            raise self.missing(field)
+        payload = self._payload
+        return (Table(payload, targets[i], schema, (self, field, i)) for i in rows)
 
     def optional_child(self, field: str, schema: TableSchema) -> Table | None:
         """Read a table; None when absent."""

@@ -208,7 +208,8 @@ class Assembly:
         self._count_visits(layout, count)
         start, raw = self.reserve(count * layout.dtype.itemsize, 8)
         rows = raw.view(layout.dtype)
-        positions = start + np.arange(count, dtype=np.int64) * layout.dtype.itemsize
+        step = layout.dtype.itemsize
+        positions = np.arange(start, start + count * step, step, dtype=np.int64)
         rows["vtable"] = positions - vtable_at
         return Records(rows=rows, positions=positions, layout=layout)
 
@@ -346,5 +347,6 @@ class OffsetVector:
 
     def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
         """Let the cells of these rows point to the tables at ``targets``."""
-        places = self.start + 4 * np.arange(len(self.cells), dtype=np.int64)
+        end = self.start + 4 * len(self.cells)
+        places = np.arange(self.start, end, 4, dtype=np.int64)
         self.cells[rows] = targets - places[rows]

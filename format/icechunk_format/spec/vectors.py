@@ -13,15 +13,18 @@ Rules of this file
 4. Absent fields become defaults; ``Tables.has`` tells which rows have a field.
 
 How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
-numbered once and each row keeps a number) -> offset of the field in the table -> gather.
+numbered once and each row keeps a number) -> offset of the field in the table -> gather. Where all
+tables share one vtable, as in most lists, what it says are plain numbers, and one check of the
+outermost tables holds for the fields inside all of them: small files cost few NumPy calls.
 
 Spec: https://flatbuffers.dev/internals. The writing side is ``vector_assembly``.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
 import numpy as np
 
@@ -31,6 +34,9 @@ from icechunk_format.spec.byte_ranges import byte_windows
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
 _OFFSET_SIZE: Final = 4
 _VTABLE_HEADER: Final = 4
 # Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
@@ -95,7 +101,7 @@ class VectorReader:
     def check(self, positions: NDArray[np.int64], size: int, field: str) -> None:
         """Raise unless ``size`` bytes from every position lie inside the buffer."""
         if positions.size and not (
-            int(np.min(positions)) >= 0 and int(np.max(positions)) + size <= self.data.size
+            _lowest(positions) >= 0 and _highest(positions) + size <= self.data.size
         ):
             self.fail(f"an offset points outside the {self.data.size} bytes", field)
 
@@ -106,7 +112,7 @@ class VectorReader:
         if not starts.size:
             return
         # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
-        if int(np.min(starts)) < 0 or int(np.max(starts + lengths * size)) > self.data.size:
+        if _lowest(starts) < 0 or _highest(starts + lengths * size) > self.data.size:
             self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
 
     def numbers(
@@ -116,10 +122,17 @@ class VectorReader:
         kind = np.dtype(dtype)
         return self.gather(positions, kind.itemsize, field).view(kind).astype(np.int64)
 
+    def number(self, position: int, kind: struct.Struct, field: str) -> int:
+        """Read one number; raises FormatError when it does not lie inside the buffer."""
+        if not 0 <= position <= self.data.size - kind.size:
+            self.fail(f"an offset points outside the {self.data.size} bytes", field)
+        found: int = kind.unpack_from(self.data.data, position)[0]
+        return found
+
     def root(self, field: str = "root") -> Tables:
         """Return the root table as one row."""
-        at = np.zeros(1, dtype=np.int64)
-        return self.tables(at + self.numbers(at, "<u4", field), field)
+        at = self.number(0, _U32, field)
+        return self.tables(np.array([at], dtype=np.int64), field)
 
     def tables(self, positions: NDArray[np.int64], field: str) -> Tables:
         """Return the tables at these positions as rows, with their vtables checked."""
@@ -127,8 +140,7 @@ class VectorReader:
 
     def table_vector(self, position: int, field: str) -> Tables:
         """Return the vector of tables whose 32-bit length lies at ``position``."""
-        at = np.array([position], dtype=np.int64)
-        count = int(self.numbers(at, "<u4", field)[0])
+        count = self.number(position, _U32, field)
         return self.tables_between(position + _OFFSET_SIZE, count, field)
 
     def tables_between(self, start: int, count: int, field: str) -> Tables:
@@ -136,9 +148,8 @@ class VectorReader:
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
             self.fail(f"a vector claims {count} tables, more than there are bytes for", field)
         offsets = self.data[start : start + count * _OFFSET_SIZE].view("<u4")
-        positions = np.arange(count, dtype=np.int64)
-        positions *= _OFFSET_SIZE
-        positions += start
+        end = start + count * _OFFSET_SIZE
+        positions = np.arange(start, end, _OFFSET_SIZE, dtype=np.int64)
         positions += offsets
         return self.tables(positions, field)
 
@@ -164,6 +175,29 @@ class Ranges:
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
+    def take(self, rows: NDArray[np.intp]) -> Ranges:
+        """Return the ranges of some rows."""
+        return Ranges(starts=self.starts[rows], lengths=self.lengths[rows])
+
+
+class _Shared(NamedTuple):
+    """The vtable of a list whose tables all have the same one.
+
+    Parameters
+    ----------
+    at, size
+        Where it lies, inside the buffer, and its bytes.
+    table_size
+        What it says of the size of each table.
+    last
+        Position of the last table in the buffer; the size of each fits behind it.
+    """
+
+    at: int
+    size: int
+    table_size: int
+    last: int
+
 
 class Tables:
     """Rows of tables of one type, read by column.
@@ -181,6 +215,7 @@ class Tables:
     __slots__ = (
         "_codes",
         "_field",
+        "_shared",
         "_slots",
         "_table_sizes",
         "_vtable_sizes",
@@ -194,8 +229,16 @@ class Tables:
         self.positions = positions
         self._field = field
         self._slots: dict[int, NDArray[np.int64]] = {}
+        if len(positions) == 1:
+            last = int(positions[0])
+            self._shared = self._read_shared(last - reader.number(last, _I32, field), last)
+            return
         vtables = positions - reader.numbers(positions, "<i4", field)
         self._vtables, self._codes = _number_vtables(vtables)
+        if self._codes is None and positions.size:
+            self._shared = self._read_shared(int(self._vtables[0]), _highest(positions))
+            return
+        self._shared = None
         sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
         sizes = sizes.reshape(-1, 2).astype(np.int64)
         self._vtable_sizes, self._table_sizes = sizes[:, 0], sizes[:, 1]
@@ -204,6 +247,25 @@ class Tables:
         reader.check_ranges(self._vtables, self._vtable_sizes, 1, f"{field} vtable")
         reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
 
+    def _read_shared(self, at: int, last: int) -> _Shared | None:
+        """Check the one vtable, and that all tables lie inside the buffer.
+
+        That no table starts before the buffer is known already: its offset has been read.
+        """
+        reader, field = self.r, self._field
+        size = reader.number(at, _U16, f"{field} vtable")
+        table_size = reader.number(at + _U16.size, _U16, f"{field} vtable")
+        if size < _VTABLE_HEADER or size & 1:
+            reader.fail("a vtable has an impossible size", field)
+        if at + size > reader.data.size:
+            reader.fail(
+                f"a vector claims more than the {reader.data.size} bytes there are",
+                f"{field} vtable",
+            )
+        if last + table_size > reader.data.size:
+            reader.fail(f"a vector claims more than the {reader.data.size} bytes there are", field)
+        return _Shared(at, size, table_size, last)
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -211,9 +273,7 @@ class Tables:
         """Turn one value per vtable into one per row."""
         if self._codes is not None:
             return per_vtable[self._codes]
-        if not len(self):
-            return np.empty(0, dtype=per_vtable.dtype)
-        return np.broadcast_to(per_vtable[:1], self.positions.shape)
+        return np.empty(0, dtype=per_vtable.dtype)
 
     def _offsets(self, slot: int, size: int, name: str) -> NDArray[np.int64]:
         """Offset of a field in its table for each vtable; 0 where the vtable lacks it."""
@@ -227,7 +287,7 @@ class Tables:
                 offsets[known] = self.r.numbers(self._vtables[known] + entry, "<u2", field)
             self._slots[slot] = offsets
         if ((offsets != 0) & (offsets < _OFFSET_SIZE)).any():
-            self.r.fail("the field lies over the offset that its table starts with", field)
+            self._fail_over_vtable(field)
         beyond = offsets + size > self._table_sizes
         if beyond.any():
             # Older builders let tables of several sizes share a vtable, and others read what they
@@ -237,14 +297,69 @@ class Tables:
             self.r.check_ranges(at, np.ones_like(at), size, field)
         return offsets
 
+    def _shared_offset(self, shared: _Shared, slot: int, size: int, name: str) -> int:
+        """Do what ``_offsets`` does for a list with one vtable."""
+        entry = _VTABLE_HEADER + 2 * slot
+        if shared.size < entry + 2:
+            return 0
+        offset: int = _U16.unpack_from(self.r.data.data, shared.at + entry)[0]
+        if 0 < offset < _OFFSET_SIZE:
+            self._fail_over_vtable(f"{self._field}.{name}")
+        if offset and offset + size > shared.table_size:
+            end = shared.last + offset + size
+            if end > self.r.data.size:
+                self.r.fail(
+                    f"a vector claims more than the {self.r.data.size} bytes there are",
+                    f"{self._field}.{name}",
+                )
+        return offset
+
+    def _fail_over_vtable(self, field: str) -> Never:
+        self.r.fail("the field lies over the offset that its table starts with", field)
+
     def has(self, slot: int, name: str) -> NDArray[np.bool_]:
         """Tell which rows have a field: bool, shape (n,)."""
+        if self._shared is not None:
+            is_there = self._shared_offset(self._shared, slot, 1, name) != 0
+            return np.full(len(self), is_there, dtype=np.bool_)
         return self._spread(self._offsets(slot, 1, name) != 0)
+
+    def has_all(self, slot: int, name: str) -> bool:
+        """Tell whether every row has a field; so it is where there are no rows."""
+        if self._shared is not None:
+            return self._shared_offset(self._shared, slot, 1, name) != 0
+        return bool(self._spread(self._offsets(slot, 1, name) != 0).all())
+
+    def _cells(
+        self, slot: int, size: int, name: str
+    ) -> tuple[NDArray[np.intp] | None, NDArray[Any] | None]:
+        """Copy a field of ``size`` bytes: the rows that have it (None for all), and their bytes.
+
+        The bytes are None, and the rows without meaning, where no row has it.
+        """
+        if self._shared is not None:
+            offset = self._shared_offset(self._shared, slot, size, name)
+            if not offset:
+                return None, None
+            # Behind the last table is room for the field, so there is behind the others.
+            data = self.r.data
+            shape = (data.size - offset - size + 1,)
+            windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))
+            return None, windows[self.positions]
+        rows, at = self._present(slot, size, name)
+        if not at.size:
+            return None, None
+        return rows, self.r.gather(at, size, f"{self._field}.{name}")
 
     def _present(
         self, slot: int, size: int, name: str
     ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
         """Return the rows that have a field (None for all) and where the field lies in those."""
+        if self._shared is not None:
+            offset = self._shared_offset(self._shared, slot, size, name)
+            if offset:
+                return None, self.positions + offset
+            return np.empty(0, dtype=np.intp), self.positions[:0]
         offsets = self._offsets(slot, size, name)
         if len(self) and (offsets != 0).all():
             return None, self.positions + self._spread(offsets)
@@ -253,21 +368,29 @@ class Tables:
 
     def require(self, slot: int, name: str) -> None:
         """Raise unless every row has a field that the format requires."""
-        if not self.has(slot, name).all():
+        if not self.has_all(slot, name):
             self.r.fail("a required field is absent", f"{self._field}.{name}")
 
     def scalars(self, slot: int, name: str, dtype: DTypeLike, default: int = 0) -> NDArray[Any]:
         """Read a number per row: ``dtype``, shape (n,), ``default`` where absent."""
         kind = np.dtype(dtype)
-        rows, at = self._present(slot, kind.itemsize, name)
-        found = self.r.gather(at, kind.itemsize, f"{self._field}.{name}").view(kind)
-        return _fill(found, rows, np.full(len(self), default, dtype=kind))
+        rows, cells = self._cells(slot, kind.itemsize, name)
+        if cells is not None and rows is None:
+            return cells.view(kind)
+        filled = np.full(len(self), default, dtype=kind)
+        if cells is not None:
+            filled[rows] = cells.view(kind)
+        return filled
 
     def structs(self, slot: int, name: str, size: int) -> NDArray[np.uint8]:
         """Read a struct per row: uint8, shape (n, size), zeros where absent."""
-        rows, at = self._present(slot, size, name)
-        found = self.r.gather(at, size, f"{self._field}.{name}").view(np.uint8).reshape(-1, size)
-        return _fill(found, rows, np.zeros((len(self), size), dtype=np.uint8))
+        rows, cells = self._cells(slot, size, name)
+        if cells is not None and rows is None:
+            return cells.view(np.uint8).reshape(-1, size)
+        filled = np.zeros((len(self), size), dtype=np.uint8)
+        if cells is not None:
+            filled[rows] = cells.view(np.uint8).reshape(-1, size)
+        return filled
 
     def _heads(
         self, slot: int, name: str
@@ -275,15 +398,29 @@ class Tables:
         """Follow the offset of a vector field; return rows, first element and element count."""
         field = f"{self._field}.{name}"
         rows, at = self._present(slot, _OFFSET_SIZE, name)
+        if len(at) == 1:
+            one = int(at[0])
+            one += self.r.number(one, _U32, field)
+            count = self.r.number(one, _U32, field)
+            ends = np.array([one + _OFFSET_SIZE, count], dtype=np.int64)
+            return rows, ends[:1], ends[1:]
         heads = at + self.r.numbers(at, "<u4", field)
         counts = self.r.numbers(heads, "<u4", field)
         heads += _OFFSET_SIZE
         return rows, heads, counts
 
+    def targets(self, slot: int, name: str) -> NDArray[np.int64]:
+        """Return where the required tables that a field points to start: int64, unchecked."""
+        self.require(slot, name)
+        _, at = self._present(slot, _OFFSET_SIZE, name)
+        return at + self.r.numbers(at, "<u4", f"{self._field}.{name}")
+
     def ranges(self, slot: int, name: str, element_size: int = 1) -> Ranges:
         """Locate a vector or string per row; every range is inside the buffer."""
         rows, starts, lengths = self._heads(slot, name)
         self.r.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
+        if rows is None:
+            return Ranges(starts=starts, lengths=lengths)
         return Ranges(
             starts=_fill(starts, rows, np.zeros(len(self), dtype=np.int64)),
             lengths=_fill(lengths, rows, np.zeros(len(self), dtype=np.int64)),
@@ -331,11 +468,15 @@ class Tables:
         ]
 
 
-def _fill(
-    found: NDArray[Any], rows: NDArray[np.intp] | None, defaults: NDArray[Any]
-) -> NDArray[Any]:
-    if rows is None:
-        return found
+def _lowest(numbers: NDArray[Any]) -> int:
+    return int(numbers.min())
+
+
+def _highest(numbers: NDArray[Any]) -> int:
+    return int(numbers.max())
+
+
+def _fill(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
     defaults[rows] = found
     return defaults
 
