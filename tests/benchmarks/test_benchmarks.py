@@ -62,6 +62,7 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
     assert cases["open virtual, this library"]["versus"] == "open virtual, reference"
     assert cases["commit virtual, this library"]["ratio"] > 0
     table, pictures = tmp_path / "table.md", tmp_path / "pictures"
+    table.write_text("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
     done = subprocess.run(
         [
             *(sys.executable, str(RUN), "--from", str(tmp_path / "report.json")),
@@ -78,8 +79,9 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
         assert len(data) > 5_000
     lines = table.read_text().splitlines()
-    assert lines[0].startswith("Runs: ")
-    assert "scale 0.001" in lines[0]
+    assert (lines[0], lines[-1], "old" in lines) == ("before", "after", False)
+    assert lines[2].startswith("Runs: ")
+    assert "scale 0.001" in lines[2]
     for row in rows:
         shown = [line for line in lines if f"| {row['benchmark']}: {row['case']} |" in line]
         assert len(shown) == (1 if row["goal"] else 0)
