@@ -42,8 +42,9 @@ class Timing:
         return statistics.median(self.wall)
 
     @property
-    def cpu_s(self) -> float:
-        return statistics.median(self.cpu)
+    def cpu_s(self) -> float | None:
+        known = [seconds for seconds in self.cpu if seconds > 0]
+        return statistics.median(known) if known else None
 
 
 @dataclass(kw_only=True)
@@ -105,7 +106,8 @@ def row(
 
 def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
     # Within a round: neighbours in time met the same machine.
-    ratios = [a / b for a, b in zip(others, own, strict=True) if b > 0]
+    # A worker of Spark that ends takes its processor time along: such rounds tell nothing.
+    ratios = [a / b for a, b in zip(others, own, strict=True) if a > 0 and b > 0]
     return statistics.median(ratios) if ratios else None
 
 
