@@ -38,7 +38,7 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.repo_changes import Transition, check_writable, record
-from icechunk_format.repository.repo_file import read_state
+from icechunk_format.repository.repo_file import read_state, remember_state
 from icechunk_format.spec import repo_info, v1_refs
 from icechunk_format.spec.config import RepositoryConfig, decode_flexbuffer_config
 from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
@@ -200,6 +200,7 @@ def update_repo(
                 readable_again(storage, error)
                 continue
             if isinstance(put, Written):
+                remember_state(data, new)
                 return Published(info=new, attempts=attempt)
             # Lost, perhaps against our own first try.
             doubted = _time_of(info)

@@ -9,15 +9,20 @@ Specification: "Repo info file".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.spec import repo_info
 from icechunk_format.spec.object_keys import REPO
+from icechunk_format.spec.repo_updates import UpdateKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from icechunk_format.spec.repo_info import RepoInfo
     from icechunk_format.storage.protocol import ObjectVersion, Storage
 
@@ -30,16 +35,82 @@ class RepoState:
     version: ObjectVersion
 
 
-@lru_cache(maxsize=2)
+_STATES_KEPT: Final = 2
+
+
+class _States:
+    """The states that this process met last, by their bytes."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, RepoInfo] = OrderedDict()
+
+    def get(self, data: bytes) -> RepoInfo | None:
+        with self._lock:
+            info = self._kept.get(data)
+            if info is not None:
+                self._kept.move_to_end(data)
+            return info
+
+    def keep(self, data: bytes, info: RepoInfo) -> None:
+        with self._lock:
+            self._kept[data] = info
+            self._kept.move_to_end(data)
+            while len(self._kept) > _STATES_KEPT:
+                self._kept.popitem(last=False)
+
+
+_states = _States()
+if hasattr(os, "register_at_fork"):
+    # A lock that another thread of the parent held would never open again.
+    os.register_at_fork(after_in_child=_states.forget)
+
+
 def decode_state(data: bytes) -> RepoInfo:
-    """Decode the ``repo`` object, once for the readers and the writer that meet the same state.
+    """Decode the ``repo`` object, once for the readers and the writers that meet the same state.
 
     Raises
     ------
     FormatError, UnsupportedError
         As for ``repo_info.decode``.
     """
-    return repo_info.decode(data)
+    info = _states.get(data)
+    if info is None:
+        info = repo_info.decode(data)
+        _states.keep(data, info)
+    return info
+
+
+def remember_state(data: bytes, info: RepoInfo) -> None:
+    """Keep a state that was just written, so that whoever reads it next need not decode it.
+
+    ``info`` must be what ``data`` was encoded from. A state that would be read differently, since
+    it holds what has to be cut or translated, is left to be decoded.
+    """
+    metadata = [info.metadata_items, *(held.metadata_items for held in info.snapshots.values())]
+    if any(update.kind is UpdateKind.UNKNOWN for update in info.latest_updates) or any(
+        items.items and items.spec_version != info.spec_version for items in metadata
+    ):
+        return
+    _states.keep(
+        data,
+        replace(
+            info,
+            snapshots=dict(sorted(info.snapshots.items(), key=lambda item: item[0].raw)),
+            tags=dict(sorted(info.tags.items())),
+            branches=dict(sorted(info.branches.items())),
+            deleted_tags=tuple(sorted(info.deleted_tags)),
+            enabled_feature_flags=_sorted_flags(info.enabled_feature_flags),
+            disabled_feature_flags=_sorted_flags(info.disabled_feature_flags),
+        ),
+    )
+
+
+def _sorted_flags(flags: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if flags is None else tuple(sorted(flags))
 
 
 def read_state(storage: Storage) -> tuple[RepoState, bytes]:

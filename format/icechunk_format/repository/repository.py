@@ -29,8 +29,9 @@ from icechunk_format.repository.objects import (
     load_transaction_log,
 )
 from icechunk_format.repository.operations import read_operations
+from icechunk_format.repository.repo_changes import check_status
 from icechunk_format.repository.repo_file import RepoFile, RepoState
-from icechunk_format.repository.repository_changes import RepositoryChanges
+from icechunk_format.repository.repository_changes import RepositoryChanges, SessionStart
 from icechunk_format.repository.resolve import resolve
 from icechunk_format.repository.virtual import parse_authorized
 from icechunk_format.spec.config import (
@@ -359,8 +360,7 @@ class Repository(RepositoryChanges):
         """
         state = self._state()
         if state is not None:
-            stored = state.info.config
-            return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
+            return _config_in(state)
         try:
             data = self.storage.get(CONFIG_YAML).data
         except NotFoundError:
@@ -394,11 +394,11 @@ class Repository(RepositoryChanges):
     def _repo_file(self) -> RepoFile:
         return RepoFile(self.storage)
 
-    def _state(self) -> RepoState | None:
-        """Return the state of now; None for spec version 1."""
+    def _state(self, *, is_read: bool = False) -> RepoState | None:
+        """Return the state of now, read even if it may be known; None for spec version 1."""
         if self.spec_version == SPEC_V1:
             return None
-        state = self._repo_file.current()
+        state = self._repo_file.fetch() if is_read else self._repo_file.current()
         if state is None:
             raise NotFoundError(
                 f"the repository at {self.location} is gone: its 'repo' object was deleted after "
@@ -407,6 +407,19 @@ class Repository(RepositoryChanges):
                 location=str(self.location),
             )
         return state
+
+    def _begin(self, branch: str, base: SnapshotId | None) -> SessionStart:
+        # Read, not asked for: since the last session the state has changed, if only by its commit.
+        state = self._state(is_read=True)
+        history = self._history() if state is None else RepoInfoHistory(state.info)
+        # A branch that cannot be written is refused before one that does not exist.
+        if state is not None:
+            check_status(state.info.status)
+        return SessionStart(
+            base=self._resolve(history, branch=branch) if base is None else base,
+            config=self.config if state is None else _config_in(state),
+            status=None if state is None else state.info.status,
+        )
 
     def _history(self) -> History:
         state = self._state()
@@ -441,6 +454,11 @@ class Repository(RepositoryChanges):
         ):
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)
+
+
+def _config_in(state: RepoState) -> RepositoryConfig:
+    stored = state.info.config
+    return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
 
 
 def _restore(location: Location, spec_version: int) -> Repository:

@@ -9,6 +9,7 @@ Specification: "Repo Info File", "Updates to the repo info file"; version 1: "Re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import ReadOnlyError, UnsupportedError
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
     from icechunk_format.spec.repo_updates import Availability, RepoStatus
     from icechunk_format.storage.location import Location
     from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStart:
+    """What a session begins with, all of one state; the status is None in version 1."""
+
+    base: SnapshotId
+    config: RepositoryConfig
+    status: RepoStatus | None
 
 
 class RepositoryChanges(ABC):
@@ -91,14 +101,19 @@ class RepositoryChanges(ABC):
         FormatError, StorageError
             The repository cannot be read.
         """
-        tip = self.writable_tip(branch)
+        self._check_store()
+        begun = self._begin(branch, base)
         return WriteSession(
             self.storage,
-            tip,
-            load_snapshot(self.storage, self.resolve(branch=branch) if base is None else base),
-            config=self.config,
+            self._tip(branch, begun.status),
+            load_snapshot(self.storage, begun.base),
+            config=begun.config,
             spec_version=self.spec_version,
         )
+
+    @abstractmethod
+    def _begin(self, branch: str, base: SnapshotId | None) -> SessionStart:
+        """Return what a session needs to know, all of one state, from one request."""
 
     def writable_tip(self, branch: str) -> BranchTip:
         """Return the end of a branch for moving it, which sessions and upkeep do.
@@ -108,18 +123,22 @@ class RepositoryChanges(ABC):
         ReadOnlyError
             The repository is set to read-only, or the store cannot be written.
         """
-        storage = self.storage
-        if storage.is_read_only:
+        self._check_store()
+        return self._tip(branch, self.status)
+
+    def _check_store(self) -> None:
+        if self.storage.is_read_only:
             raise ReadOnlyError(
                 f"{self.location} can only be read; open the repository at a store that can be "
                 "written",
                 location=str(self.location),
             )
-        status = self.status
+
+    def _tip(self, branch: str, status: RepoStatus | None) -> BranchTip:
         if status is not None:
             repo_changes.check_status(status)
         make_tip = RefBranchTip if self.spec_version == SPEC_V1 else RepoBranchTip
-        return make_tip(storage, branch)
+        return make_tip(self.storage, branch)
 
     def restore(
         self,
