@@ -27,17 +27,13 @@ _BLUE, _ORANGE, _GREY = "#2a6f97", "#d1660f", "#8a8f94"
 
 def is_met(row: Row) -> bool | None:
     """Return whether a row keeps its goal; None where it has none that numbers decide."""
-    found = [
-        ((_RATIO, row.ratio), lambda limit, value: value >= limit),
-        ((_SECONDS, row.wall_s), lambda limit, value: value <= limit),
-        ((_MEGABYTES, row.peak_mb), lambda limit, value: value <= limit),
-    ]
     answers = []
-    for (pattern, value), holds in found:
+    for pattern, value in ((_RATIO, row.ratio), (_SECONDS, row.wall_s), (_MEGABYTES, row.peak_mb)):
         limit = pattern.search(row.goal)
         if limit and value is not None:
             # As exact as the table shows it.
-            answers.append(holds(float(limit[1]), round(value, 2)))
+            shown, bound = round(value, 2), float(limit[1])
+            answers.append(shown >= bound if pattern is _RATIO else shown <= bound)
     return all(answers) if answers else None
 
 
