@@ -194,12 +194,13 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
     lows, highs = np.empty(len(firsts), flat.dtype), np.empty(len(firsts), flat.dtype)
     sums, m2s = np.empty(len(firsts), sum_type), np.empty(len(firsts))
     counts = np.empty(len(firsts))
-    lowest: Any = np.fmin if flat.dtype.kind == "f" else np.minimum
+    largest: np.ufunc = np.maximum
+    lowest: np.ufunc = np.fmin if flat.dtype.kind == "f" else np.minimum
     wide = np.empty(min(_PIECE_CELLS, len(flat)))
     with np.errstate(invalid="ignore", over="ignore"):
         for number, first in enumerate(firsts):
             piece = flat[first : first + _PIECE_CELLS]
-            lows[number], highs[number] = lowest.reduce(piece), np.maximum.reduce(piece)
+            lows[number], highs[number] = lowest.reduce(piece), largest.reduce(piece)
             differences = wide[: len(piece)]
             differences[...] = piece
             exact = sums.dtype.kind == "i"
@@ -212,7 +213,7 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
         mean = total / len(flat)
         # What the pieces differ by among themselves comes on top of what is within them.
         m2 = m2s.sum() + (counts * np.square(sums / counts - mean)).sum()
-    return lowest.reduce(lows), np.maximum.reduce(highs), total, mean, m2
+    return lowest.reduce(lows), largest.reduce(highs), total, mean, m2
 
 
 def summarised_cells(
