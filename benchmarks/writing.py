@@ -3,8 +3,11 @@
 Limit: the same rows, brought together by block with the same shuffle, then handed to a Python sink
 that drops them. For aligned rows (``distribution=none``) the same sink without the shuffle.
 
-Beside it, what must not grow: the driver's memory over 10^5 chunks and 10^7 references, and the
-memory of a write task over the number of its rows.
+Small chunks that are computed (``layout=chunks``) beside zarr-python over the reference, which
+computes and writes the same.
+
+Beside it, what must not grow: the driver's memory over the number of chunks and references (10^4
+and 10^6 at scale 1, 10^5 and 10^7 at scale 10), and the memory of a write task over its rows.
 """
 
 from __future__ import annotations
@@ -29,23 +32,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 BENCHMARK = "write"
 DIMS = ("time", "latitude", "longitude")
 LATITUDES, LONGITUDES = 181, 360
-HOURS_PER_BLOCK = 12
+HOURS_PER_BLOCK = 6
 CHUNKS = {"time": HOURS_PER_BLOCK, "latitude": LATITUDES, "longitude": LONGITUDES}
 TASKS = 4
+WIDTH = 256
+ROWS_AT_ONCE = 10_000
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
-    hours = max(2 * HOURS_PER_BLOCK, round(96 * options.scale / 24) * 24)
+    # Without a distribution, blocks must lie within tasks.
+    hours = max(1, round(4 * options.scale)) * TASKS * HOURS_PER_BLOCK
     return [
         *write_cells(spark, folder, hours, options),
-        *write_many_chunks(folder, max(100, round(100_000 * options.scale))),
-        *write_many_references(folder, max(1000, round(10_000_000 * options.scale))),
-        *write_in_one_task(max(1, round(4 * options.scale))),
+        *write_many_chunks(spark, folder, max(100, round(10_000 * options.scale)), options),
+        *(
+            write_many_references(folder, max(1000, round(1_000_000 * options.scale)))
+            if options.memory
+            else ()
+        ),
+        *write_in_one_task(max(1, round(8 * options.scale))),
     ]
 
 
@@ -124,6 +135,8 @@ def written(frame: DataFrame, path: str, options: dict[str, Any]) -> int:
 def check_values(ours: DataFrame, frame: DataFrame) -> None:
     want = ["count(1)", "avg(t2m)", "sum(latitude * longitude * t2m)"]
     seen, expected = ours.selectExpr(*want).first(), frame.selectExpr(*want).first()
+    assert seen is not None
+    assert expected is not None
     if seen[0] != expected[0] or not np.allclose(seen, expected, rtol=1e-9):
         raise AssertionError(f"other cells were written: {seen} instead of {expected}")
 
@@ -131,14 +144,40 @@ def check_values(ours: DataFrame, frame: DataFrame) -> None:
 # --- many chunks and references, with a driver that does nothing else ---------------------------
 
 
-def write_many_chunks(folder: Path, chunks: int) -> list[Row]:
-    done = in_fresh_process(chunks_with_spark, str(folder / "many-chunks"), chunks)
-    return [_driver_row(f"layout=chunks, {chunks:,} chunks of 1 KiB", done, chunks)]
+def write_many_chunks(
+    spark: SparkSession, folder: Path, chunks: int, options: Namespace
+) -> list[Row]:
+    ours = f"layout=chunks, {chunks:,} chunks of {4 * WIDTH} bytes"
+    theirs = "the same by zarr-python over the reference, 2 threads"
+    new = (str(folder / f"chunks-{number}") for number in itertools.count())
+    cases: dict[str, Callable[[], Any]] = {
+        ours: lambda: removed(next(new), lambda path: write_chunks(spark, path, chunks)),
+        theirs: lambda: removed(next(new), lambda path: write_chunks_with_zarr(path, chunks)),
+    }
+    timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
+    per_chunk = {case: t.wall_s / chunks * 1e6 for case, t in timings.items()}
+    figures = {case: {"us_per_chunk": round(us, 2)} for case, us in per_chunk.items()}
+    rows = [
+        row(BENCHMARK, ours, timings, theirs, goal="ratio >= 1", figures=figures[ours]),
+        row(BENCHMARK, theirs, timings, figures=figures[theirs]),
+    ]
+    if options.memory:
+        done = in_fresh_process(chunks_with_spark, str(folder / "many-chunks"), chunks)
+        rows.append(_driver_row(f"driver of layout=chunks, {chunks:,} chunks", done, chunks))
+    return rows
+
+
+def removed(path: str, write: Callable[[str], Any]) -> None:
+    # What an earlier round has written would fill the disk.
+    write(path)
+    shutil.rmtree(path)
 
 
 def write_many_references(folder: Path, references: int) -> list[Row]:
     done = in_fresh_process(references_with_spark, str(folder / "references"), references)
-    return [_driver_row(f"layout=refs, {references:,} virtual references", done, references)]
+    return [
+        _driver_row(f"driver of layout=refs, {references:,} virtual references", done, references)
+    ]
 
 
 def _driver_row(case: str, done: FreshRun, count: int) -> Row:
@@ -154,25 +193,63 @@ def _driver_row(case: str, done: FreshRun, count: int) -> Row:
 
 def chunks_with_spark(path: str, chunks: int) -> tuple[float, int]:
     """Write small chunks from a new session; the memory of this process is the driver's."""
+    with _new_session() as spark:
+        started = time.perf_counter()
+        manifests = write_chunks(spark, path, chunks)
+        return time.perf_counter() - started, manifests
+
+
+def write_chunks(spark: SparkSession, path: str, chunks: int) -> int:
+    """Compute and write chunks, and return the number of their manifests."""
 
     def payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        values = np.arange(256, dtype="<f4")
         for batch in batches:
             ids = batch.column(0).to_numpy()
+            chunk = pa.array(np.stack([ids, 0 * ids], axis=1).ravel())
+            offsets = np.arange(len(ids) + 1, dtype="i4")
+            data = (offsets * 4 * WIDTH, values_of(ids))
             yield pa.RecordBatch.from_pydict(
                 {
-                    "array": ["v"] * len(ids),
-                    "chunk": pa.array(np.stack([ids, ids * 0], axis=1).tolist()),
-                    "data": pa.array([(values + number).tobytes() for number in ids], pa.binary()),
+                    "array": pa.array(["v"]).take(pa.array(0 * ids)),
+                    "chunk": pa.ListArray.from_arrays(pa.array(2 * offsets), chunk),
+                    "data": pa.BinaryArray.from_buffers(
+                        pa.binary(), len(ids), [None, *map(pa.py_buffer, data)]
+                    ),
                 }
             )
 
-    with _new_session() as spark:
-        rows = spark.range(chunks, numPartitions=8).mapInArrow(
-            payloads, "array string, chunk array<bigint>, data binary"
+    rows = spark.range(chunks, numPartitions=TASKS).mapInArrow(
+        payloads, "array string, chunk array<bigint>, data binary"
+    )
+    array = {"shape": [chunks, WIDTH], "chunks": [1, WIDTH], "dtype": "float32"}
+    encoding = json.dumps({"v": array | {"compressors": []}})
+    made = icechunk_spark.write(rows, path, layout="chunks", encoding=encoding)
+    if made.chunks != chunks:
+        raise AssertionError(f"{made.chunks} chunks were written instead of {chunks}")
+    return made.manifests
+
+
+def values_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the values of chunks, a row for each."""
+    values: NDArray[np.float32] = np.add.outer(ids.astype("<f4"), np.arange(WIDTH, dtype="<f4"))
+    return values
+
+
+def write_chunks_with_zarr(path: str, chunks: int) -> None:
+    import icechunk
+    import zarr
+
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    session = repository.writable_session("main")
+    # zarr-python writes chunk by chunk, and waits less the more of them are under way.
+    with zarr.config.set({"async.concurrency": 128, "threading.max_workers": 2}):
+        array = zarr.open_group(session.store, mode="a").create_array(
+            "v", shape=(chunks, WIDTH), chunks=(1, WIDTH), dtype="f4", compressors=None
         )
-        array = {"shape": [chunks, 256], "chunks": [1, 256], "dtype": "float32"}
-        return _timed_write(rows, path, "chunks", array | {"compressors": []})
+        for start in range(0, chunks, ROWS_AT_ONCE):
+            stop = min(chunks, start + ROWS_AT_ONCE)
+            array[start:stop] = values_of(np.arange(start, stop))
+    session.commit("small chunks")
 
 
 def references_with_spark(path: str, references: int) -> tuple[float, int]:
@@ -188,13 +265,10 @@ def references_with_spark(path: str, references: int) -> tuple[float, int]:
             "cast(100000 AS bigint) AS length",
         )
         array = {"shape": [-(-references // 1000), 1000], "chunks": [1, 1], "dtype": "float32"}
-        return _timed_write(rows, path, "refs", array | {"compressors": []})
-
-
-def _timed_write(rows: DataFrame, path: str, layout: str, array: Any) -> tuple[float, int]:
-    started = time.perf_counter()
-    made = icechunk_spark.write(rows, path, layout=layout, encoding=json.dumps({"v": array}))
-    return time.perf_counter() - started, made.manifests
+        encoding = json.dumps({"v": array | {"compressors": []}})
+        started = time.perf_counter()
+        made = icechunk_spark.write(rows, path, layout="refs", encoding=encoding)
+        return time.perf_counter() - started, made.manifests
 
 
 def _new_session() -> SparkSession:
