@@ -25,11 +25,12 @@ bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=s
 	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
 # A run for each layer: tests that fork or measure memory want a process without a JVM in it.
-# Within a run two processes share the files of tests, as there are two cores to share.
+# Within a run two processes share the files of tests, as there are two cores to share; the folders
+# with the longest files come first, so that neither waits for the other at the end.
 PYTEST   = $(PY) -m pytest -n 2 --dist loadfile
 
 test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
-	$(PYTEST) tests/conformance tests/s3 tests/cloud tests/cluster tests/benchmarks
+	$(PYTEST) tests/cluster tests/benchmarks tests/conformance tests/s3 tests/cloud
 	$(PYTEST) tests/spark
 	$(SPARK40)/bin/python -m pytest $(ON_SPARK40)
 
