@@ -83,6 +83,8 @@ def first_attempt(name):
 def disturbed(context, schema):
     task = undisturbed(context, schema)
     def run(batches):
+        if what == "speculate" and TaskContext.get().attemptNumber() > 0:
+            (folder / "copied").touch()
         answer = list(task(batches))  # everything is stored by now
         if TaskContext.get().partitionId() == 1:
             if what == "kill-executor" and first_attempt("killed"):
@@ -90,7 +92,6 @@ def disturbed(context, schema):
             if what == "fail-once" and first_attempt("failed"):
                 raise OSError("the network was down")
             if what == "speculate" and TaskContext.get().attemptNumber() == 0:
-                (folder / "slow").touch()
                 time.sleep(120)
         yield from answer
     return run
@@ -98,8 +99,6 @@ def disturbed(context, schema):
 if what in ("kill-executor", "fail-once", "speculate"):
     undisturbed = planned_write.cell_task
     planned_write.cell_task = disturbed
-elif what == "die-after-coordinates":
-    after(planned_write, "collect_coordinates")
 elif what == "die-after-tasks":
     after(planned_write, "_receipts")
 elif what == "die-after-creation":
@@ -192,16 +191,15 @@ def test_spark_repeats_tasks_and_one_whole_commit_lands(drive, path, tmp_path, w
     assert messages(path)[:2] == [what, "earlier"]
     assert_holds(path, EARLIER + HOURS)
     assert_each_chunk_is_stored_once(path, EARLIER + HOURS)
-    mark = {"kill-executor": "killed", "fail-once": "failed", "speculate": "slow"}[what]
+    mark = {"kill-executor": "killed", "fail-once": "failed", "speculate": "copied"}[what]
     assert (tmp_path / mark).exists()
 
 
 def test_a_driver_that_dies_leaves_the_branch_as_it_was(drive, path):
     head = reference_repository(path).lookup_branch("main")
-    for what in ("die-after-coordinates", "die-after-tasks"):
-        drive(what, path, EARLIER, HOURS, "append")
-        assert reference_repository(path).lookup_branch("main") == head
-        assert_holds(path, EARLIER)
+    drive("die-after-tasks", path, EARLIER, HOURS, "append")
+    assert reference_repository(path).lookup_branch("main") == head
+    assert_holds(path, EARLIER)
     drive("again", path, EARLIER, HOURS, "append")
     assert messages(path)[:2] == ["again", "earlier"]
     assert_holds(path, EARLIER + HOURS)
@@ -209,8 +207,6 @@ def test_a_driver_that_dies_leaves_the_branch_as_it_was(drive, path):
 
 def test_a_driver_that_dies_in_a_first_write(drive, tmp_path):
     path = tmp_path / "new"
-    drive("die-after-tasks", path, 0, 3, "errorifexists")
-    assert not (path / "repo").exists()
     drive("die-after-creation", path, 0, 3, "errorifexists")
     assert messages(path) == ["Repository initialized"]
     drive("again", path, 0, 3, "errorifexists")
