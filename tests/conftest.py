@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from spark_session import running_spark
 
@@ -11,6 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+
+# What an example takes says more of the machine, which may be busy, than of the code.
+hypothesis.settings.register_profile(
+    "any-machine",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("any-machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -73,9 +73,9 @@ def test_a_billion_chunks_in_ten_thousand_manifests_plan_in_seconds(chunks):
     dataset, total = huge_dataset(shape=shape, chunks=chunks, manifest_chunks=(1_000, 10, 10))
     assert total == 10**9
     table = dataset.table()
-    started = time.perf_counter()
+    started = time.process_time()
     dataset.plan(table)
-    elapsed = time.perf_counter() - started
+    elapsed = time.process_time() - started
     tracemalloc.start()
     plan = dataset.plan(table)
     _, peak = tracemalloc.get_traced_memory()
