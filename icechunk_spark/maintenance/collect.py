@@ -35,6 +35,7 @@ from icechunk_format.maintenance.collect_result import DeleteReport, Phase
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+from icechunk_spark.maintenance.task_rows import grouped_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -231,12 +232,7 @@ class SparkCollector:
         """Return the rows with those of a part together, and parts one after the other."""
         cores = cores_of(self._spark)
         tasks = min(count, max(cores, min(_WAVES * cores, ids // _IDS_PER_TASK)))
-        by_id = getattr(rows, "repartitionById", None)
-        if by_id is not None:  # Spark 4.1: all tasks get about as many parts
-            rows = by_id(tasks, (F.col("part") % tasks).cast("int"))
-        else:
-            rows = rows.repartition(tasks, "part")
-        return rows.sortWithinPartitions("part")
+        return grouped_rows(rows, "part", tasks)
 
     def _stored(self, phase: Phase, marks: DataFrame) -> DataFrame:
         self._marks[phase] = stored = marks.persist(StorageLevel.MEMORY_AND_DISK)

@@ -36,12 +36,12 @@ from icechunk_format.maintenance.copy_objects import (
 )
 from icechunk_format.maintenance.copy_plan import plan_copy
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
-from icechunk_spark.maintenance.task_rows import work_rows
+from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from icechunk_format.maintenance import CopyResult
     from icechunk_format.maintenance.copy_objects import CopyContext
@@ -116,7 +116,8 @@ def copy(
         try:
             done = found.where(F.col("part") == _REPORTED).select("copied").collect()
             manifests = _sum(done)
-            chunks = _by_part(found.where(F.col("part") != _REPORTED), part_count(depth), spark)
+            tasks = min(part_count(depth), _WAVES * cores_of(spark))
+            chunks = grouped_rows(found.where(F.col("part") != _REPORTED), "part", tasks)
             chunks = chunks.mapInArrow(_chunk_task(plan.context, depth), _REPORT)
             copied = _sum(chunks.collect())
         finally:
@@ -126,17 +127,6 @@ def copy(
 
 def _sum(rows: list[Any]) -> Copied:
     return sum((pickle.loads(bytes(row["copied"])) for row in rows), Copied())
-
-
-def _by_part(rows: DataFrame, count: int, spark: SparkSession) -> DataFrame:
-    """Return the rows with those of a part together, and parts one after the other."""
-    tasks = min(count, _WAVES * cores_of(spark))
-    by_id = getattr(rows, "repartitionById", None)
-    if by_id is not None:  # Spark 4.1: all tasks get about as many parts
-        rows = by_id(tasks, (F.col("part") % tasks).cast("int"))
-    else:
-        rows = rows.repartition(tasks, "part")
-    return rows.sortWithinPartitions("part")
 
 
 def _manifest_task(context: CopyContext, depth: int) -> Callable[..., Iterator[pa.RecordBatch]]:

@@ -63,8 +63,7 @@ def rewrite_manifests(
     about a million, and of its sources. On the driver: the lists of manifests.
     """
     location = location_from(path, options)
-    chosen = {"branch": branch, "splitting": splitting, "paths": paths}
-    plan = one_process.plan_rewrite(location, **chosen)  # type: ignore[arg-type]
+    plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return one_process.planned_result(plan)
     plan.repository.writable_tip(branch)

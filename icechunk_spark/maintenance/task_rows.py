@@ -48,22 +48,38 @@ def answers_of(
         yield pickle.loads(bytes(answer["answer"]))
 
 
-def work_rows(spark: SparkSession, pieces: Sequence[Any]) -> DataFrame:
-    """Return pieces of work as rows ``number``, ``piece`` (pickled), one for each task of Spark."""
+def work_rows(
+    spark: SparkSession, pieces: Sequence[Any], partitions: int = MAX_PARTITIONS
+) -> DataFrame:
+    """Return pieces of work as rows ``number``, ``piece`` (pickled), spread over Spark's tasks.
+
+    There is a task for each piece, unless that would be more than ``partitions``.
+    """
     table = pa.table(
         {
             "number": pa.array(range(len(pieces)), pa.int64()),
             "piece": pa.array([pickle.dumps(piece) for piece in pieces], pa.binary()),
         }
     )
-    return _spread(spark.createDataFrame(table, schema=_ROWS), min(len(pieces), MAX_PARTITIONS))
+    rows = spark.createDataFrame(table, schema=_ROWS)
+    partitions = max(1, min(len(pieces), partitions))
+    dealt = _dealt_out(rows, "number", partitions)
+    # Ranges cost a look at the rows, which are here, and are as even.
+    return rows.repartitionByRange(partitions, "number") if dealt is None else dealt
 
 
-def _spread(rows: DataFrame, partitions: int) -> DataFrame:
-    by_id = getattr(rows, "repartitionById", None)
-    if by_id is not None:  # Spark 4.1: no two pieces share a partition while another is empty
-        return by_id(partitions, (F.col("number") % partitions).cast("int"))  # type: ignore[no-any-return]
-    return rows.repartitionByRange(partitions, "number")
+def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
+    """Return rows with those of equal numbers together, one number after the other in each task."""
+    dealt = _dealt_out(rows, column, tasks)
+    # Hashes, because a look at the rows for ranges would compute them twice.
+    spread = rows.repartition(tasks, column) if dealt is None else dealt
+    return spread.sortWithinPartitions(column)
+
+
+def _dealt_out(rows: DataFrame, column: str, tasks: int) -> DataFrame | None:
+    """Give numbers to tasks in turn, so that all get about as many; None before Spark 4.1."""
+    by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
+    return None if by_id is None else by_id(tasks, (F.col(column) % tasks).cast("int"))
 
 
 def _task(run: Callable[[Any], Any]) -> Callable[..., Iterator[pa.RecordBatch]]:

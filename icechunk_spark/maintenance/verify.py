@@ -17,7 +17,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
@@ -39,18 +38,16 @@ from icechunk_format.maintenance.verify_repository import add_summary, plan_veri
 from icechunk_format.maintenance.verify_state import WantedVersion
 from icechunk_spark.maintenance import verify_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
+from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
 from icechunk_spark.options import collect_options, fold_name
 from icechunk_spark.schema import spark_type
 from icechunk_spark.write_options import option_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _WAVES: Final = 4
-_MAX_PARTITIONS: Final = 10_000
 _AUTHORIZE: Final = "virtual.authorize"
 _VIRTUAL: Final = "virtual.storage.*"
 _AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
@@ -114,12 +111,12 @@ def verify(
         authorized=given.get(_AUTHORIZE, ()),
         virtual_options=given.get(_VIRTUAL, {}),
     )
-    partitions = min(_WAVES * cores_of(spark), _MAX_PARTITIONS)
-    pieces = _frame(spark, cut_pieces(state, partitions), partitions)
+    partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
+    pieces = work_rows(spark, cut_pieces(state, partitions), partitions)
     work = pieces.mapInArrow(verify_tasks.pieces_task(context), _struct(WORK_SCHEMA))
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
     work = work.mapInArrow(verify_tasks.manifests_task(context), _struct(WORK_SCHEMA))
-    parts = _frame(spark, listing_parts(), partitions)
+    parts = work_rows(spark, listing_parts(), partitions)
     listing = parts.mapInArrow(verify_tasks.listing_task(context), _struct(LISTING_SCHEMA))
     joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
     found = joined.mapInArrow(verify_tasks.joined_task(context), _struct(REPORT_SCHEMA))
@@ -137,14 +134,3 @@ def _is_virtual(name: str) -> bool:
 
 def _struct(schema: pa.Schema) -> StructType:
     return StructType([StructField(field.name, spark_type(field.type)) for field in schema])
-
-
-def _frame(spark: SparkSession, pieces: Sequence[Any], partitions: int) -> DataFrame:
-    """Return pieces of work as rows, spread over partitions."""
-    table = verify_tasks.piece_table([pickle.dumps(piece) for piece in pieces])
-    rows = spark.createDataFrame(table, schema=_struct(verify_tasks.PIECES))
-    partitions = max(1, min(len(pieces), partitions))
-    by_id = getattr(rows, "repartitionById", None)
-    if by_id is not None:  # Spark 4.1: no two pieces share a partition while another is empty
-        return by_id(partitions, (F.col("number") % partitions).cast("int"))  # type: ignore[no-any-return]
-    return rows.repartition(partitions, "number")

@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-PIECES: Final = pa.schema([pa.field("number", pa.int64()), pa.field("piece", pa.binary())])
 _JOINED: Final = pa.schema([*WORK_SCHEMA, *LISTING_SCHEMA])
-
-
-def piece_table(pieces: list[bytes]) -> pa.Table:
-    """Return pickled pieces of work as rows of ``PIECES``."""
-    return pa.table([range(len(pieces)), pieces], schema=PIECES)
 
 
 def pieces_task(context: VerifyContext) -> Task:
@@ -39,7 +33,7 @@ def pieces_task(context: VerifyContext) -> Task:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in _pieces(batches):
-            yield from verify_parts.check_piece(context, piece)  # type: ignore[arg-type]
+            yield from verify_parts.check_piece(context, piece)
 
     return run
 
@@ -58,7 +52,7 @@ def listing_task(context: VerifyContext) -> Task:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in _pieces(batches):
-            yield from verify_parts.list_chunk_objects(context, str(part))
+            yield from verify_parts.list_chunk_objects(context, part)
 
     return run
 
@@ -81,7 +75,7 @@ def merge_task(context: VerifyContext) -> Task:
     return run
 
 
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[object]:
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for piece in batch.column("piece"):
             yield pickle.loads(piece.as_py())

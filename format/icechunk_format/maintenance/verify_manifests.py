@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from icechunk_format.maintenance.findings import Report
     from icechunk_format.maintenance.verify_uses import ManifestClaims, ManifestUse, VersionMark
     from icechunk_format.spec.chunk_refs import ChunkRefs
+    from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.manifest import Manifest
 
 _LARGEST = np.uint64(2**63 - 1)
@@ -193,11 +194,11 @@ def _report_rows(
 def _check_arrays(
     claims: ManifestClaims, manifest: Manifest, object_key: str, report: Report
 ) -> Iterator[UsedRefs]:
-    uses_of: dict[object, list[ManifestUse]] = {}
+    uses_of: dict[NodeId, list[ManifestUse]] = {}
     for use in claims.uses:
         uses_of.setdefault(use.node_id, []).append(use)
     for node_id, uses in uses_of.items():
-        if manifest.array(node_id) is None:  # type: ignore[arg-type]
+        if manifest.array(node_id) is None:
             report.add(
                 "manifest-lacks-array",
                 f"the manifest holds nothing of array {uses[0].node_path}, which should have "

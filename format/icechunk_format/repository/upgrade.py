@@ -44,7 +44,7 @@ from icechunk_format.spec import repo_info, snapshot, v1_refs
 from icechunk_format.spec.config import decode_flexbuffer_config, decode_yaml_config
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, SNAPSHOTS, snapshot_key
-from icechunk_format.spec.repo_updates import UpdateKind
+from icechunk_format.spec.repo_updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.values import encode_flexbuffer
 from icechunk_format.storage.protocol import CreateOnly, ReadRequest, ReplaceIfUnchanged, Written
 
@@ -286,8 +286,8 @@ def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
         return files.refs
     deleted: dict[str, SnapshotId | None] = dict.fromkeys(info.deleted_tags)
     for update in info.latest_updates:
-        if update.kind is UpdateKind.TAG_DELETED:
-            deleted[update.details.name] = update.details.previous_snap_id  # type: ignore[union-attr]
+        if isinstance(update.details, TagDeletedUpdate):
+            deleted[update.details.name] = update.details.previous_snap_id
     deleted |= files.refs.deleted_tags
     tags = {**info.tags, **files.refs.tags}
     return RefsOfVersion1(
