@@ -7,6 +7,9 @@ Rules of this file
 2. It does no I/O until it is asked something, and it travels as its location.
 3. Nodes are handed out as the format stores them; their Zarr metadata are opaque here.
 
+It is long because every question that a user may ask has its docstring here; each answer is a few
+lines, and the work is in the modules that they call.
+
 Specification: "Repository state", "Repo info file"; version 1: "Refs".
 """
 

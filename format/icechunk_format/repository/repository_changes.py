@@ -1,7 +1,8 @@
 """What a repository can be asked to change: sessions, branches, tags, status, flags, metadata.
 
 ``Repository`` inherits these methods; they are here because reading and changing are two things.
-Each method is one change of the repository, made by ``refs_changes`` or ``publish``.
+Each method is one change of the repository, made by ``refs_changes``, ``publish`` or a module of
+its own; the length is that of their docstrings.
 
 Specification: "Repo Info File", "Updates to the repo info file"; version 1: "Refs".
 """

@@ -24,12 +24,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.byte_ranges import byte_windows
+from icechunk_format.spec.vtables import (
+    SharedVtable,
+    filled,
+    highest,
+    lowest,
+    number_vtables,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -39,9 +46,6 @@ _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _OFFSET_SIZE: Final = 4
 _VTABLE_HEADER: Final = 4
-# Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
-# one comparison per vtable and row; beyond this many, sorting is cheaper.
-_MAX_ELIMINATED_VTABLES: Final = 24
 
 
 class VectorReader:
@@ -101,7 +105,7 @@ class VectorReader:
     def check(self, positions: NDArray[np.int64], size: int, field: str) -> None:
         """Raise unless ``size`` bytes from every position lie inside the buffer."""
         if positions.size and not (
-            _lowest(positions) >= 0 and _highest(positions) + size <= self.data.size
+            lowest(positions) >= 0 and highest(positions) + size <= self.data.size
         ):
             self.fail(f"an offset points outside the {self.data.size} bytes", field)
 
@@ -112,7 +116,7 @@ class VectorReader:
         if not starts.size:
             return
         # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
-        if _lowest(starts) < 0 or _highest(starts + lengths * size) > self.data.size:
+        if lowest(starts) < 0 or highest(starts + lengths * size) > self.data.size:
             self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
 
     def numbers(
@@ -180,25 +184,6 @@ class Ranges:
         return Ranges(starts=self.starts[rows], lengths=self.lengths[rows])
 
 
-class _Shared(NamedTuple):
-    """The vtable of a list whose tables all have the same one.
-
-    Parameters
-    ----------
-    at, size
-        Where it lies, inside the buffer, and its bytes.
-    table_size
-        What it says of the size of each table.
-    last
-        Position of the last table in the buffer; the size of each fits behind it.
-    """
-
-    at: int
-    size: int
-    table_size: int
-    last: int
-
-
 class Tables:
     """Rows of tables of one type, read by column.
 
@@ -234,9 +219,9 @@ class Tables:
             self._shared = self._read_shared(last - reader.number(last, _I32, field), last)
             return
         vtables = positions - reader.numbers(positions, "<i4", field)
-        self._vtables, self._codes = _number_vtables(vtables)
+        self._vtables, self._codes = number_vtables(vtables)
         if self._codes is None and positions.size:
-            self._shared = self._read_shared(int(self._vtables[0]), _highest(positions))
+            self._shared = self._read_shared(int(self._vtables[0]), highest(positions))
             return
         self._shared = None
         sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
@@ -247,7 +232,7 @@ class Tables:
         reader.check_ranges(self._vtables, self._vtable_sizes, 1, f"{field} vtable")
         reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
 
-    def _read_shared(self, at: int, last: int) -> _Shared | None:
+    def _read_shared(self, at: int, last: int) -> SharedVtable | None:
         """Check the one vtable, and that all tables lie inside the buffer.
 
         That no table starts before the buffer is known already: its offset has been read.
@@ -264,7 +249,7 @@ class Tables:
             )
         if last + table_size > reader.data.size:
             reader.fail(f"a vector claims more than the {reader.data.size} bytes there are", field)
-        return _Shared(at, size, table_size, last)
+        return SharedVtable(at, size, table_size, last)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -297,7 +282,7 @@ class Tables:
             self.r.check_ranges(at, np.ones_like(at), size, field)
         return offsets
 
-    def _shared_offset(self, shared: _Shared, slot: int, size: int, name: str) -> int:
+    def _shared_offset(self, shared: SharedVtable, slot: int, size: int, name: str) -> int:
         """Do what ``_offsets`` does for a list with one vtable."""
         entry = _VTABLE_HEADER + 2 * slot
         if shared.size < entry + 2:
@@ -422,8 +407,8 @@ class Tables:
         if rows is None:
             return Ranges(starts=starts, lengths=lengths)
         return Ranges(
-            starts=_fill(starts, rows, np.zeros(len(self), dtype=np.int64)),
-            lengths=_fill(lengths, rows, np.zeros(len(self), dtype=np.int64)),
+            starts=filled(starts, rows, np.zeros(len(self), dtype=np.int64)),
+            lengths=filled(lengths, rows, np.zeros(len(self), dtype=np.int64)),
         )
 
     def matrix(self, slot: int, name: str, dtype: DTypeLike) -> NDArray[Any]:
@@ -466,40 +451,3 @@ class Tables:
             self.r.tables_between(start, count, name)
             for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
         ]
-
-
-def _lowest(numbers: NDArray[Any]) -> int:
-    return int(numbers.min())
-
-
-def _highest(numbers: NDArray[Any]) -> int:
-    return int(numbers.max())
-
-
-def _fill(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
-    defaults[rows] = found
-    return defaults
-
-
-def _number_vtables(
-    vtables: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
-    """Return the distinct vtables and, per row, the number of its own (None when all agree)."""
-    if not vtables.size:
-        return vtables, None
-    first = vtables[0]
-    is_left = vtables != first
-    if not is_left.any():
-        return vtables[:1], None
-    distinct = [first]
-    codes = np.zeros(vtables.shape, dtype=np.intp)
-    while len(distinct) < _MAX_ELIMINATED_VTABLES:
-        at = int(is_left.argmax())
-        if not is_left[at]:
-            return np.array(distinct, dtype=np.int64), codes
-        is_same = vtables == vtables[at]
-        codes[is_same] = len(distinct)
-        distinct.append(vtables[at])
-        is_left &= ~is_same
-    found, inverse = np.unique(vtables, return_inverse=True)
-    return found, inverse.reshape(-1)

@@ -22,18 +22,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import re
-import secrets
 import stat
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.local_files import (
+    NOT_THERE,
+    RESERVED,
+    as_storage_error,
+    info_of,
+    is_at,
+    is_hidden,
+    is_same,
+    modified,
+    reason_of,
+    staging,
+    storage_error,
+    version_of,
+)
 from icechunk_format.storage.protocol import (
     NO_ATTRIBUTES,
     OVERWRITE,
@@ -59,20 +69,8 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_RESERVED: Final = ".storage-"
 _LOCK_NAME: Final = ".storage-lock"
-_FOREIGN_STAGED: Final = re.compile(r"#\d+$")
-_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_HINTS: Final = {
-    errno.EACCES: "check the permissions of the folder",
-    errno.ENOSPC: "free some space on the disk",
-    errno.EROFS: "the file system is mounted read-only",
-    errno.EMFILE: "raise the limit of open files",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-    errno.EISDIR: "there is a folder of that name",
-    errno.ENAMETOOLONG: "the file system allows only shorter names",
-}
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _THREADS: Final = 8
 # Threads pay for themselves on cold disks and network mounts; for a handful of files they do not.
@@ -120,8 +118,8 @@ class LocalStorage:
         whole = start is None and end is None
         return Fetched(
             data=data,
-            version=_version(status, data if whole else None),
-            last_modified=_modified(status),
+            version=version_of(status, data if whole else None),
+            last_modified=modified(status),
         )
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
@@ -136,7 +134,7 @@ class LocalStorage:
             for key, indices in files:
                 with self._opened(key) as descriptor:
                     status = os.fstat(descriptor)
-                    etag = _version(status).etag
+                    etag = version_of(status).etag
                     for index in indices:
                         read = plan.reads[index]
                         check_unchanged(read, etag=etag, modified_at=status.st_mtime)
@@ -170,7 +168,7 @@ class LocalStorage:
                 parts.append(part)
                 first += len(part)
         except OSError as error:
-            raise _storage_error(error, "read", read.key, self._root) from error
+            raise storage_error(error, "read", read.key, self._root) from error
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         check_length(read, len(data), self._root)
         return data
@@ -181,9 +179,9 @@ class LocalStorage:
         try:
             descriptor = os.open(path, _READ_FLAGS)
         except OSError as error:
-            if error.errno in _NOT_THERE:
+            if error.errno in NOT_THERE:
                 raise missing_object(key, self._root) from None
-            raise _storage_error(error, "open", key, self._root) from error
+            raise storage_error(error, "open", key, self._root) from error
         try:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise missing_object(key, self._root)
@@ -194,11 +192,11 @@ class LocalStorage:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._readable_path(key)
         try:
-            with _as_storage_error("look at", key, self._root):
+            with as_storage_error("look at", key, self._root):
                 status = os.stat(path)
         except FileNotFoundError:
             return None
-        return _info(key, status) if stat.S_ISREG(status.st_mode) else None
+        return info_of(key, status) if stat.S_ISREG(status.st_mode) else None
 
     # Writing
 
@@ -211,13 +209,13 @@ class LocalStorage:
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> Written | Lost:
         path = self._writable_path(key)
-        with _as_storage_error("write", key, self._root), _staged(path, data) as (staged, version):
+        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
             match condition:
                 case CreateOnly():
                     return Written(version=version) if self._create(staged, path) else Lost()
                 case ReplaceIfUnchanged(version=expected):
                     with self._locked():
-                        if not _is_at(path, expected):
+                        if not is_at(path, expected):
                             return Lost()
                         os.replace(staged, path)
                 case _:
@@ -248,7 +246,7 @@ class LocalStorage:
 
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         path = self._writable_path(key)
-        with _as_storage_error("write", key, self._root), _staged(path, data) as (staged, version):
+        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
             os.replace(staged, path)
         return version
 
@@ -267,8 +265,8 @@ class LocalStorage:
             try:
                 os.unlink(path)
             except OSError as error:
-                if error.errno not in _NOT_THERE and not os.path.isdir(path):
-                    failures.append(DeleteFailure(key=key, reason=_reason(error)))
+                if error.errno not in NOT_THERE and not os.path.isdir(path):
+                    failures.append(DeleteFailure(key=key, reason=reason_of(error)))
         return failures
 
     def copy(
@@ -276,7 +274,7 @@ class LocalStorage:
     ) -> Written | Lost:
         self._writable_path(target)
         fetched = self.get(source)
-        if source_version is not None and not _same(fetched.version, source_version):
+        if source_version is not None and not is_same(fetched.version, source_version):
             return Lost()
         return self.put(target, fetched.data)
 
@@ -301,9 +299,9 @@ class LocalStorage:
 
     def _path(self, key: str) -> str:
         check_key(key)
-        if _RESERVED in key and any(part.startswith(_RESERVED) for part in key.split("/")):
+        if RESERVED in key and any(part.startswith(RESERVED) for part in key.split("/")):
             raise InvalidInputError(
-                f"{key!r} cannot be an object key: names that begin with {_RESERVED!r} are "
+                f"{key!r} cannot be an object key: names that begin with {RESERVED!r} are "
                 "reserved for staged writes and locks",
                 key=key,
             )
@@ -352,14 +350,14 @@ class LocalStorage:
     def _walk(self, folder: str, start: str) -> Iterator[ObjectInfo]:
         base = f"{folder}/" if folder else ""
         try:
-            with _as_storage_error("list", folder, self._root):
+            with as_storage_error("list", folder, self._root):
                 entries = os.scandir(os.path.join(self._root, *folder.split("/")))
         except FileNotFoundError:
             return
         folders: list[str] = []
-        with entries, _as_storage_error("list", folder, self._root):
+        with entries, as_storage_error("list", folder, self._root):
             for entry in entries:
-                if not entry.name.startswith(start) or _is_hidden(entry.name):
+                if not entry.name.startswith(start) or is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=self._follow_symlinks):
                     folders.append(base + entry.name)
@@ -367,100 +365,10 @@ class LocalStorage:
                 with contextlib.suppress(FileNotFoundError):  # deleted while we list
                     status = entry.stat(follow_symlinks=self._follow_symlinks)
                     if stat.S_ISREG(status.st_mode):
-                        yield _info(base + entry.name, status)
+                        yield info_of(base + entry.name, status)
         for inner in folders:
             yield from self._walk(inner, "")
 
 
 def _restore(root: str, follow_symlinks: bool) -> LocalStorage:
     return LocalStorage(root, follow_symlinks=follow_symlinks)
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(_RESERVED) or _FOREIGN_STAGED.search(name) is not None
-
-
-def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(
-        key=key,
-        size=status.st_size,
-        version=_version(status),
-        last_modified=_modified(status),
-    )
-
-
-def _modified(status: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(status.st_mtime, UTC)
-
-
-def _version(status: os.stat_result, content: bytes | None = None) -> ObjectVersion:
-    return ObjectVersion(
-        etag=f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}",
-        generation=None if content is None else _digest(content),
-    )
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def _same(current: ObjectVersion, expected: ObjectVersion) -> bool:
-    return current.etag == expected.etag and (
-        expected.generation is None or current.generation == expected.generation
-    )
-
-
-def _is_at(path: str, expected: ObjectVersion) -> bool:
-    """Tell whether the file still has this version; called under the lock."""
-    try:
-        with open(path, "rb") as file:
-            return _same(_version(os.fstat(file.fileno()), file.read()), expected)
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def _staged(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
-    """Write ``data`` beside ``path``; what was not moved or linked away is removed again."""
-    folder = os.path.dirname(path)
-    staged = os.path.join(folder, f"{_RESERVED}staged-{secrets.token_hex(8)}")
-    # 0o666 and not mkstemp's 0o600: objects are as readable as the user's umask says.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(staged, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(folder, exist_ok=True)
-        descriptor = os.open(staged, flags, 0o666)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            version = _version(os.fstat(file.fileno()), data)
-        yield staged, version
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-@contextlib.contextmanager
-def _as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
-    """Turn the system's errors into ours; a missing file stays ``FileNotFoundError``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _NOT_THERE and action != "write":
-            raise FileNotFoundError(key) from None
-        raise _storage_error(error, action, key, root) from error
-
-
-def _storage_error(error: OSError, action: str, key: str, root: str) -> StorageError:
-    hint = _HINTS.get(error.errno or 0, "check the folder and the file system")
-    return StorageError(
-        f"cannot {action} object {key!r} below {root}: {_reason(error)}; {hint}",
-        key=key,
-        reason=_reason(error),
-    )

@@ -15,15 +15,15 @@ Rules of this file
 from __future__ import annotations
 
 import os
-import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import obstore
 import obstore.exceptions
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.obstore_answers import classify, update_mode, version_of
 from icechunk_format.storage.obstore_clients import ObstoreClients, make_clients
 from icechunk_format.storage.protocol import (
     NO_ATTRIBUTES,
@@ -48,16 +48,12 @@ from icechunk_format.storage.ranges import (
     check_unchanged,
     plan_reads,
     quoted,
-    unquoted,
 )
 from icechunk_format.storage.retry import (
     DEFAULT_RETRIES,
     Backoff,
-    Failure,
     FailureKind,
     RequestFailedError,
-    failure_of_status,
-    safe_reason,
 )
 from icechunk_format.storage.server import Server
 
@@ -191,7 +187,7 @@ class ObjectStoreStorage:
                 raise missing_object(key, self.root_url)
             return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
         data, meta = self._read(read)
-        return Fetched(data=data, version=_version(meta), last_modified=meta["last_modified"])
+        return Fetched(data=data, version=version_of(meta), last_modified=meta["last_modified"])
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         plan = plan_reads(requests, max_gap=self._max_gap)
@@ -279,7 +275,7 @@ class ObjectStoreStorage:
                 current = self._with_generation(key, version)
                 if current is None:
                     return Lost()
-                mode = _update_mode(current)
+                mode = update_mode(current)
             case _:
                 return Written(version=self._overwrite(key, data, attributes))
 
@@ -300,7 +296,7 @@ class ObjectStoreStorage:
             if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
                 return Lost()
             raise self._server.error(error.failure, "write", key, conditional=True) from None
-        return Written(version=_version(result))
+        return Written(version=version_of(result))
 
     def _with_generation(self, key: str, version: ObjectVersion) -> ObjectVersion | None:
         """Add what Google's conditions need and its listings leave out; None if it is history."""
@@ -323,7 +319,7 @@ class ObjectStoreStorage:
                 chunk_size=_PART_SIZE,
             ),
         )
-        return _version(result)
+        return version_of(result)
 
     def put_many(
         self,
@@ -380,7 +376,7 @@ class ObjectStoreStorage:
         return ObjectInfo(
             key=meta["path"].removeprefix(self._prefix),
             size=meta["size"],
-            version=_version(meta),
+            version=version_of(meta),
             last_modified=meta["last_modified"],
         )
 
@@ -423,59 +419,3 @@ def _shortly_before(start: str) -> str | None:
     if not start or start[-1] < "!" or start[-1] > "~" or start[-1] == "0":
         return None
     return start[:-1] + chr(ord(start[-1]) - 1) + "zzz"
-
-
-_STATUS: Final = re.compile(r"status code: (\d{3})")
-_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")
-
-
-def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
-    """Return what an exception of obstore means.
-
-    The class decides where obstore has one. For the rest it has only a text; the HTTP status and
-    the error code that the server sent are taken from it, and what has neither counts as broken
-    off, the case in which a write may have landed.
-    """
-    text = str(error)
-    if isinstance(error, obstore.exceptions.NotSupportedError):
-        raise UnsupportedError(f"this store cannot do that: {safe_reason(text, secrets)}") from None
-    if isinstance(error, (obstore.exceptions.InvalidPathError, ValueError)):
-        raise InvalidInputError(
-            f"the object store cannot hold this key: {safe_reason(text, secrets)}"
-        ) from None
-    status = _STATUS.search(text)
-    found = _CODE.search(text)
-    code = (found.group(1) or found.group(2)) if found else ""
-    if isinstance(error, FileNotFoundError):
-        return failure_of_status(404, code)
-    if isinstance(error, obstore.exceptions.PermissionDeniedError):
-        return failure_of_status(403, code)
-    if isinstance(error, obstore.exceptions.UnauthenticatedError):
-        return failure_of_status(401, code)
-    if isinstance(
-        error, (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
-    ):
-        return failure_of_status(412, code)
-    if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
-        return None
-    if status is not None:
-        return failure_of_status(int(status.group(1)), code)
-    summary, _, details = text.partition("Debug source")
-    reason = safe_reason(summary, secrets)
-    if "StartTooLarge" in details:
-        return Failure(kind=FailureKind.RANGE, reason=reason)
-    if "kind: Connect" in details:
-        return Failure(kind=FailureKind.UNREACHABLE, reason=f"no connection ({reason})")
-    return Failure(kind=FailureKind.BROKEN, reason=reason)
-
-
-def _version(meta: Any) -> ObjectVersion:
-    etag = meta["e_tag"]
-    return ObjectVersion(
-        etag=None if etag is None else unquoted(etag), generation=meta.get("version")
-    )
-
-
-def _update_mode(version: ObjectVersion) -> dict[str, str]:
-    mode = {} if version.etag is None else {"e_tag": quoted(version.etag)}
-    return mode if version.generation is None else {**mode, "version": version.generation}

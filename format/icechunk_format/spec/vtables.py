@@ -1,0 +1,79 @@
+"""The vtables of many tables: which there are, and which table has which.
+
+A vtable says where in a table each field lies. Tables of one list share very few of them, which is
+what lets ``vectors`` read columns instead of tables.
+
+Spec: https://flatbuffers.dev/internals.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
+# one comparison per vtable and row; beyond this many, sorting is cheaper.
+_MAX_ELIMINATED_VTABLES: Final = 24
+
+
+class SharedVtable(NamedTuple):
+    """The vtable of a list whose tables all have the same one.
+
+    Parameters
+    ----------
+    at, size
+        Where it lies, inside the buffer, and its bytes.
+    table_size
+        What it says of the size of each table.
+    last
+        Position of the last table in the buffer; the size of each fits behind it.
+    """
+
+    at: int
+    size: int
+    table_size: int
+    last: int
+
+
+def lowest(numbers: NDArray[Any]) -> int:
+    """Return the least of some numbers."""
+    return int(numbers.min())
+
+
+def highest(numbers: NDArray[Any]) -> int:
+    """Return the greatest of some numbers."""
+    return int(numbers.max())
+
+
+def filled(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
+    """Return the defaults with what was found put into some rows."""
+    defaults[rows] = found
+    return defaults
+
+
+def number_vtables(
+    vtables: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
+    """Return the distinct vtables and, per row, the number of its own (None when all agree)."""
+    if not vtables.size:
+        return vtables, None
+    first = vtables[0]
+    is_left = vtables != first
+    if not is_left.any():
+        return vtables[:1], None
+    distinct = [first]
+    codes = np.zeros(vtables.shape, dtype=np.intp)
+    while len(distinct) < _MAX_ELIMINATED_VTABLES:
+        at = int(is_left.argmax())
+        if not is_left[at]:
+            return np.array(distinct, dtype=np.int64), codes
+        is_same = vtables == vtables[at]
+        codes[is_same] = len(distinct)
+        distinct.append(vtables[at])
+        is_left &= ~is_same
+    found, inverse = np.unique(vtables, return_inverse=True)
+    return found, inverse.reshape(-1)

@@ -1,0 +1,131 @@
+"""What files of a folder say of themselves, and how one is written before it has its name.
+
+Versions, listings, staging and the system's errors for ``local.py``, whose head has the rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import StorageError
+from icechunk_format.storage.protocol import ObjectInfo, ObjectVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESERVED: Final = ".storage-"
+NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
+_FOREIGN_STAGED: Final = re.compile(r"#\d+$")
+_HINTS: Final = {
+    errno.EACCES: "check the permissions of the folder",
+    errno.ENOSPC: "free some space on the disk",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "there is a folder of that name",
+    errno.ENAMETOOLONG: "the file system allows only shorter names",
+}
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a name is no object: one of ours or of others, on the way to its place."""
+    return name.startswith(RESERVED) or _FOREIGN_STAGED.search(name) is not None
+
+
+def info_of(key: str, status: os.stat_result) -> ObjectInfo:
+    """Return what a listing says of a file."""
+    return ObjectInfo(
+        key=key,
+        size=status.st_size,
+        version=version_of(status),
+        last_modified=modified(status),
+    )
+
+
+def modified(status: os.stat_result) -> datetime:
+    """Return when a file was changed."""
+    return datetime.fromtimestamp(status.st_mtime, UTC)
+
+
+def version_of(status: os.stat_result, content: bytes | None = None) -> ObjectVersion:
+    """Return the version of a file, with a digest where its content is at hand."""
+    return ObjectVersion(
+        etag=f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}",
+        generation=None if content is None else _digest(content),
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
+    """Tell whether two versions are one; a digest counts where one is expected."""
+    return current.etag == expected.etag and (
+        expected.generation is None or current.generation == expected.generation
+    )
+
+
+def is_at(path: str, expected: ObjectVersion) -> bool:
+    """Tell whether the file still has this version; called under the lock."""
+    try:
+        with open(path, "rb") as file:
+            return is_same(version_of(os.fstat(file.fileno()), file.read()), expected)
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
+    """Write ``data`` beside ``path``; what was not moved or linked away is removed again."""
+    folder = os.path.dirname(path)
+    staged = os.path.join(folder, f"{RESERVED}staged-{secrets.token_hex(8)}")
+    # 0o666 and not mkstemp's 0o600: objects are as readable as the user's umask says.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(staged, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(staged, flags, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            version = version_of(os.fstat(file.fileno()), data)
+        yield staged, version
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged)
+
+
+def reason_of(error: OSError) -> str:
+    """Return the system's words for an error."""
+    return error.strerror or type(error).__name__
+
+
+@contextlib.contextmanager
+def as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
+    """Turn the system's errors into ours; a missing file stays ``FileNotFoundError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NOT_THERE and action != "write":
+            raise FileNotFoundError(key) from None
+        raise storage_error(error, action, key, root) from error
+
+
+def storage_error(error: OSError, action: str, key: str, root: str) -> StorageError:
+    """Return our error for one of the system, with what helps."""
+    hint = _HINTS.get(error.errno or 0, "check the folder and the file system")
+    return StorageError(
+        f"cannot {action} object {key!r} below {root}: {reason_of(error)}; {hint}",
+        key=key,
+        reason=reason_of(error),
+    )
