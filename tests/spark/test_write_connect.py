@@ -18,7 +18,7 @@ from written import hours, messages, reference_dataset
 pytestmark = pytest.mark.needs_reference
 
 CLIENT = """
-import json, sys
+import json, os, sys
 from datetime import datetime, timedelta, timezone
 from pyspark.sql import SparkSession
 import icechunk_spark
@@ -51,6 +51,7 @@ for mode, again in (("error", frame(0, 1, "0")), ("append", doubled)):
         icechunk_spark.write(again, path, mode=mode, dims="time,latitude")
     except Exception as error:
         answer[mode] = [type(error).__name__, str(error)]
+os.makedirs(path + "/chunks", exist_ok=True)
 open(path + "/chunks/ZZZZZZZZZZZZZZZZZZZG", "wb").write(b"litter")
 soon = datetime.now(timezone.utc) + timedelta(seconds=5)
 collected = [
