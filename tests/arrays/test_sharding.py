@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from codec_chains import BIG, LITTLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.sharding import MISSING, IndexRange, Sharding
 from icechunk_format.errors import FormatError, InvalidInputError
 
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 
 
 def sharded(
