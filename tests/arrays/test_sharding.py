@@ -20,7 +20,6 @@ from icechunk_format.arrays.sharding import MISSING, IndexRange, Sharding
 from icechunk_format.errors import FormatError, InvalidInputError
 
 
-
 def sharded(
     inner_shape: tuple[int, ...] = (2,), codecs: list[Any] | None = None, **more: Any
 ) -> ChunkCodecs:

@@ -1,9 +1,10 @@
-"""Small repositories in memory, written object by object with this project's own encoders."""
+"""Small repositories in memory: empty, or written object by object with our own encoders."""
 
 import itertools
 from dataclasses import dataclass, field
 
 import pytest
+from grid_sessions import new_repository
 
 from icechunk_format.repository.objects import metadata_cache
 from icechunk_format.spec import repo_info, snapshot, v1_refs
@@ -112,3 +113,14 @@ def four_commits(request, memory_repository):
         tags = {"v1.0": 2, "v1.1": 3, "gone": 1}
         return memory_repository.write_v1(branches, tags, deleted_tags=["gone"])
     return memory_repository.write_v2(branches, {"v1.0": 2, "v1.1": 3}, deleted_tags=("gone",))
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def repository(request):
+    """Give an empty repository, once of each spec version, where a module makes no other."""
+    return new_repository(request.param)
+
+
+@pytest.fixture
+def repository_v2():
+    return new_repository()
