@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from grid_sessions import new_repository
 
+from icechunk_format.repository import commit, publish
 from icechunk_format.repository.objects import metadata_cache
 from icechunk_format.spec import repo_info, snapshot, v1_refs
 from icechunk_format.spec.ids import SnapshotId
@@ -124,3 +125,10 @@ def repository(request):
 @pytest.fixture
 def repository_v2():
     return new_repository()
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    """Let what failed be tried again at once."""
+    monkeypatch.setattr(publish, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(commit, "_FIRST_PAUSE", 0.0)
