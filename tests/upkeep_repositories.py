@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from session_model import array_document, group_document, stored_contents
 
 from icechunk_format.maintenance import collect_parts
+from icechunk_format.maintenance.collect import OneProcessCollector, collect_from
 from icechunk_format.maintenance.collect_parts import SweepTask
 from icechunk_format.maintenance.collect_result import DeleteReport, Phase
 from icechunk_format.repository.objects import metadata_cache
@@ -176,3 +177,21 @@ class PartCollector:
             expected = sum(len(ids) // 12 for ids in rows)
             total += collect_parts.sweep_part(task, part, rows, expected)
         return total
+
+
+def soon():
+    """Return a cutoff that protects nothing."""
+    return datetime.now(UTC) + timedelta(seconds=5)
+
+
+def collect(built, older_than, storage=None, **options):
+    """Collect the garbage in one process, at another storage than the repository's if need be."""
+    storage = built.storage if storage is None else storage
+    dry_run = options.get("dry_run", False)
+    return collect_from(
+        storage,
+        OneProcessCollector(storage, older_than, dry_run=dry_run),
+        spec_version=built.repository.spec_version,
+        older_than=older_than,
+        **options,
+    )
