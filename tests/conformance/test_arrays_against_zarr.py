@@ -1,16 +1,12 @@
 """zarr-python is the oracle: what it stores we read, and what we store it reads, value by value.
 
-Arrays are drawn over data type, shape, chunk shape, shards, codecs and missing chunks. Documents,
-fill values and casts are compared with what zarr-python writes and computes.
+Arrays are drawn over data type, shape, chunk shape, shards, codecs and missing chunks.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +14,24 @@ import numpy as np
 import pytest
 import zarr
 import zarr.codecs as zc
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from zarr.codecs import numcodecs as zn
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.dtype import get_data_type_from_json
 from zarr.storage import MemoryStore
-
-from icechunk_format.arrays.codecs import ChunkCodecs
-from icechunk_format.arrays.crc32c import crc32c
-from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
-from icechunk_format.arrays.fill_values import decode_fill_value, encode_fill_value
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.arrays.zarr_json import (
-    ArrayMetadata,
-    parse_array_metadata,
-    parse_group_metadata,
+from zarr_arrays import (
+    NUMBERS,
+    STRUCT,
+    assert_same,
+    put,
+    random_values,
+    read_all,
+    stored,
+    words,
+    write_all,
 )
-from icechunk_format.errors import FormatError, InvalidInputError
+
+from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.errors import FormatError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
@@ -44,95 +39,9 @@ pytestmark = [
     # zarr-python compares random bits, signalling NaNs among them, with fill values.
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
 ]
-
-NUMBERS = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
 OTHERS = (
     "<M8[ns]", "<M8[s]", "<m8[10s]", "<M8[D]", "<m8[us]", "<U4", "S5", "V3", ">i4", ">f8", ">U2",
 )  # fmt: skip
-STRUCT = [("a", "<i4"), ("b", "<f8"), ("c", "S3"), ("d", "<M8[s]")]
-
-
-def stored(store: MemoryStore) -> dict[str, bytes]:
-    return {key: value.to_bytes() for key, value in store._store_dict.items()}
-
-
-def put(store: MemoryStore, key: str, data: bytes) -> None:
-    store._store_dict[key] = default_buffer_prototype().buffer.from_bytes(data)
-
-
-def read_all(objects: dict[str, bytes], name: str = "x") -> tuple[ArrayMetadata, np.ndarray]:
-    """Read a whole array from its objects with our code alone."""
-    metadata = parse_array_metadata(objects[f"{name}/zarr.json"], node_path=f"/{name}")
-    metadata = pickle.loads(pickle.dumps(metadata))
-    codecs = pickle.loads(pickle.dumps(metadata.chunk_codecs()))
-    out = metadata.fill_array(metadata.shape)
-    for coords in np.ndindex(*metadata.grid.num_chunks):
-        key = "/".join([name, "c", *map(str, coords)])
-        if key not in objects:
-            continue
-        chunk = codecs.decode(objects[key], metadata.grid.full_chunk_shape(coords), what=key)
-        assert chunk.flags.c_contiguous
-        assert chunk.flags.aligned
-        assert chunk.dtype == metadata.data_type.numpy
-        lo, hi = metadata.grid.box_of(coords)
-        box = tuple(slice(a, b) for a, b in zip(lo, hi, strict=True))
-        out[box] = chunk[tuple(slice(0, b - a) for a, b in zip(lo, hi, strict=True))]
-    return metadata, out
-
-
-def write_all(metadata: ArrayMetadata, values: np.ndarray, name: str = "x") -> dict[str, bytes]:
-    """Store a whole array with our code alone, leaving out chunks of fill values."""
-    objects = {f"{name}/zarr.json": metadata.to_bytes()}
-    codecs = metadata.chunk_codecs()
-    for coords in np.ndindex(*metadata.grid.num_chunks):
-        chunk = metadata.fill_array(metadata.grid.full_chunk_shape(coords))
-        lo, hi = metadata.grid.box_of(coords)
-        box = tuple(slice(a, b) for a, b in zip(lo, hi, strict=True))
-        chunk[tuple(slice(0, b - a) for a, b in zip(lo, hi, strict=True))] = values[box]
-        if not codecs.is_all_fill(chunk):
-            objects["/".join([name, "c", *map(str, coords)])] = codecs.encode(chunk)
-    return objects
-
-
-def assert_same(ours: np.ndarray, theirs: Any) -> None:
-    theirs = np.asarray(theirs)
-    assert ours.shape == theirs.shape
-    if ours.dtype.kind == "O":
-        assert ours.tolist() == theirs.tolist()
-        return
-    assert ours.dtype == theirs.dtype.newbyteorder("=")
-    # Bits, so that NaN payloads and signs of zero count.
-    assert ours.tobytes() == np.ascontiguousarray(theirs.astype(ours.dtype)).tobytes()
-
-
-def random_values(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    size = math.prod(shape)
-    if dtype.names is not None:
-        out = np.zeros(shape, dtype)
-        for name in dtype.names:
-            out[name] = random_values(dtype[name], shape, seed)
-        return out
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
-    if dtype.kind == "U":
-        letters = np.array(list("aé漢😀z"))
-        width = dtype.itemsize // 4
-        words = ["".join(letters[rng.integers(0, 5, width)]) for _ in range(size)]
-        return np.array(words, dtype).reshape(shape)
-    raw = np.frombuffer(rng.bytes(size * dtype.itemsize), dtype).reshape(shape)
-    return np.array(raw)
-
-
-def words(size: int, kind: str, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    out = np.empty(size, dtype=object)
-    for i, n in enumerate(rng.integers(0, 6, size)):
-        out[i] = "é漢a"[: n % 4] * (n % 3) if kind == "string" else rng.bytes(int(n))
-    return out
 
 
 COMPRESSORS: dict[str, Any] = {
@@ -353,216 +262,6 @@ def test_rectilinear_grids(shape: tuple[int, ...], chunks: list[list[int]]) -> N
             assert metadata.grid == document.grid
             assert document.grid.num_chunks == array._chunk_grid.grid_shape
             assert_same(read_all(objects)[1], array[...])
-
-
-def documents() -> list[dict[str, Any]]:
-    f8 = {"dtype": "f8", "shape": (4, 6), "chunks": (2, 3)}
-    return [
-        f8,
-        f8 | {"fill_value": np.nan, "dimension_names": ("y", None)},
-        f8 | {"fill_value": -np.inf, "attributes": {"units": "K", "é": [1, None, {"a": 2.5}]}},
-        f8 | {"shards": (4, 6)},
-        {"dtype": "i2", "shape": (), "chunks": (), "fill_value": -3},
-        {"dtype": "bool", "shape": (3,), "chunks": (2,), "fill_value": True},
-        {"dtype": "complex64", "shape": (3,), "chunks": (2,), "fill_value": 1 + 2j},
-        {"dtype": "<M8[ns]", "shape": (3,), "chunks": (2,)},
-        {"dtype": "<m8[7D]", "shape": (3,), "chunks": (2,), "fill_value": np.timedelta64(3, "7D")},
-        {"dtype": "<U3", "shape": (3,), "chunks": (2,), "fill_value": "né"},
-        {"dtype": "S3", "shape": (3,), "chunks": (2,), "fill_value": b"ab"},
-        {"dtype": "V3", "shape": (3,), "chunks": (2,), "fill_value": np.void(b"abc")},
-        {"dtype": "string", "shape": (3,), "chunks": (2,), "fill_value": "?"},
-        {"dtype": "variable_length_bytes", "shape": (3,), "chunks": (2,), "fill_value": b"\0"},
-        {"dtype": np.dtype(STRUCT), "shape": (3,), "chunks": (2,)},
-    ]
-
-
-@pytest.mark.parametrize("arguments", documents(), ids=lambda a: str(a["dtype"]))
-def test_new_arrays_are_described_as_zarr_describes_them(arguments: dict[str, Any]) -> None:
-    store = MemoryStore()
-    zarr.create_array(store, name="x", **arguments)
-    theirs = stored(store)["x/zarr.json"]
-    parsed = parse_array_metadata(theirs, node_path="/x")
-    built = build_array_metadata(
-        shape=arguments["shape"],
-        data_type=parsed.data_type,
-        chunk_shape=arguments["chunks"],
-        shard_shape=arguments.get("shards"),
-        fill_value=parsed.fill_value,
-        dimension_names=arguments.get("dimension_names"),
-        attributes=arguments.get("attributes"),
-        node_path="/x",
-    )
-    assert built.to_bytes() == theirs
-    dtype = arguments["dtype"]
-    assert data_type_from_numpy(dtype) == parsed.data_type
-
-
-def test_new_groups_are_described_as_zarr_describes_them() -> None:
-    store = MemoryStore()
-    zarr.create_group(store, attributes={"a": float("nan"), "b": "ü"})
-    theirs = stored(store)["zarr.json"]
-    given_attributes = {"a": float("nan"), "b": "ü"}
-    assert build_group_metadata(attributes=given_attributes).to_bytes() == theirs
-    assert parse_group_metadata(theirs, node_path="/").attributes["b"] == "ü"
-
-
-def test_consolidated_groups_are_read() -> None:
-    store = MemoryStore()
-    group = zarr.create_group(store)
-    group.create_array("x", shape=(2,), dtype="i4")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(store)
-    document = stored(store)["zarr.json"]
-    assert b"consolidated_metadata" in document
-    assert parse_group_metadata(document, node_path="/").attributes == {}
-
-
-TYPE_JSON: list[Any] = [
-    *NUMBERS,
-    {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}},
-    {"name": "numpy.datetime64", "configuration": {"unit": "μs", "scale_factor": 1}},
-    {"name": "numpy.timedelta64", "configuration": {"unit": "generic", "scale_factor": 1}},
-    {"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}},
-    {"name": "null_terminated_bytes", "configuration": {"length_bytes": 5}},
-    {"name": "raw_bytes", "configuration": {"length_bytes": 5}},
-    "string",
-    "variable_length_bytes",
-    "bytes",
-    {
-        "name": "struct",
-        "configuration": {
-            "fields": [
-                {"name": "a", "data_type": "int32"},
-                {
-                    "name": "b",
-                    "data_type": {
-                        "name": "struct",
-                        "configuration": {"fields": [{"name": "c", "data_type": "float16"}]},
-                    },
-                },
-            ]
-        },
-    },
-    {"name": "structured", "configuration": {"fields": [["a", "int32"], ["b", "float64"]]}},
-]
-
-
-@pytest.mark.parametrize("value", TYPE_JSON, ids=str)
-def test_data_types_are_those_of_zarr(value: Any) -> None:
-    theirs = get_data_type_from_json(value, zarr_format=3)
-    ours = parse_data_type(value)
-    native = theirs.to_native_dtype()
-    if native.kind not in "OT":
-        assert ours.numpy == native
-    assert get_data_type_from_json(ours.to_json(), zarr_format=3) == theirs
-
-
-FILL_JSON: list[tuple[str, Any]] = [
-    *itertools.product(
-        ("float16", "float32", "float64"),
-        (0, 1, -2.5, "NaN", "Infinity", "-Infinity", "1.5", 65504),
-    ),
-    ("float16", "0x7e00"),
-    ("float16", "0x3c00"),
-    ("float32", "0x7fc00000"),
-    ("float32", "0x3f800000"),
-    ("float32", 9.969209968386869e36),
-    ("float64", "0x7ff8000000000000"),
-    ("float64", "0x3f800000"),
-    ("int8", -128),
-    ("int64", 2**63 - 1),
-    ("uint64", 2**64 - 1),
-    ("int32", 4.0),
-    ("int32", "-7"),
-    ("bool", True),
-    ("bool", False),
-    ("complex64", [1, "NaN"]),
-    ("complex128", ["-Infinity", "0x3ff0000000000000"]),
-    ("string", "x"),
-    ("string", 3),
-    ("variable_length_bytes", "AQI="),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), FILL_JSON)
-def test_fill_values_are_those_of_zarr(name: str, value: Any) -> None:
-    theirs_type = get_data_type_from_json(name, zarr_format=3)
-    theirs = theirs_type.from_json_scalar(value, zarr_format=3)
-    data_type = parse_data_type(name)
-    ours = decode_fill_value(value, data_type)
-    np.testing.assert_equal(ours, theirs)
-    encoded = encode_fill_value(ours, data_type)
-    encoded_again = json.loads(json.dumps(encoded))
-    np.testing.assert_equal(theirs_type.from_json_scalar(encoded_again, zarr_format=3), theirs)
-    if not (isinstance(encoded, str) and encoded.startswith("0x")):
-        expected = theirs_type.to_json_scalar(theirs, zarr_format=3)
-        assert encoded_again == json.loads(json.dumps(expected))
-
-
-@given(data=st.data(), name=st.sampled_from(NUMBERS))
-@settings(max_examples=150, deadline=None)
-def test_every_fill_value_survives_zarr(data: st.DataObject, name: str) -> None:
-    data_type = parse_data_type(name)
-    value = data.draw(hnp.from_dtype(data_type.numpy))
-    encoded = json.loads(json.dumps(encode_fill_value(value, data_type)))
-    assert decode_fill_value(encoded, data_type).tobytes() == value.tobytes()
-    theirs = get_data_type_from_json(name, zarr_format=3).from_json_scalar(encoded, zarr_format=3)
-    np.testing.assert_equal(np.asarray(theirs), np.asarray(value))
-
-
-@given(st.binary(max_size=5000))
-@settings(max_examples=100, deadline=None)
-def test_checksums_are_those_of_the_reference_library(data: bytes) -> None:
-    from icechunk_format.arrays.crc32c import crc32c_numpy
-
-    google_crc32c = pytest.importorskip("google_crc32c")
-    assert crc32c_numpy(data) == crc32c(data) == google_crc32c.value(data)
-
-
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-FLOATS = ("float16", "float32", "float64")
-ROUNDINGS = (
-    "nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away",
-)  # fmt: skip
-
-
-@given(
-    source=st.sampled_from([*INTEGERS, *FLOATS]),
-    target=st.sampled_from([*INTEGERS, *FLOATS]),
-    rounding=st.sampled_from(ROUNDINGS),
-    out_of_range=st.sampled_from([None, "clamp", "wrap"]),
-    data=st.data(),
-)
-@settings(max_examples=150, deadline=None)
-def test_casts_are_those_of_the_reference_library(
-    source: str, target: str, rounding: str, out_of_range: str | None, data: st.DataObject
-) -> None:
-    cast_value_rs = pytest.importorskip("cast_value_rs")
-    assume(out_of_range != "wrap" or target in INTEGERS)
-    values = data.draw(hnp.arrays(source, st.integers(1, 4)))
-    configuration = {"data_type": target, "rounding": rounding}
-    if out_of_range is not None:
-        configuration["out_of_range"] = out_of_range
-    chain = [
-        {"name": "cast_value", "configuration": configuration},
-        {"name": "bytes", "configuration": {"endian": "little"}},
-    ]
-    codecs = ChunkCodecs(chain, parse_data_type(source), np.dtype(source).type(0), ndim=1)
-    try:
-        expected = cast_value_rs.cast_array(
-            values,
-            target_dtype=np.dtype(target),
-            rounding_mode=rounding,
-            out_of_range_mode=out_of_range,
-        )
-    except ValueError:
-        with pytest.raises(InvalidInputError, match="cast_value"):
-            codecs.encode(values)
-        return
-    ours = np.frombuffer(codecs.encode(values), dtype=target)
-    np.testing.assert_array_equal(ours, expected)
-    np.testing.assert_array_equal(np.signbit(ours), np.signbit(expected))
 
 
 def test_grib_messages_are_read_as_the_codec_of_gribberish_reads_them() -> None:
