@@ -1,8 +1,9 @@
-"""Repositories that several modules of this folder read."""
+"""Places and repositories in memory that several modules of this folder use."""
 
 import numpy as np
 import pytest
 from inspected_repositories import GROUP, add_array, new_location
+from written_cells import new_place
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.repository.repository import Repository
@@ -44,3 +45,9 @@ def weather(request):
     session.update_metadata("/sea", build_group_metadata(attributes={"new": 1}).to_bytes())
     second = session.commit("change it").snapshot_id
     return repository, first, second
+
+
+@pytest.fixture
+def place():
+    """Give a place in memory that nothing was written to."""
+    return new_place()
