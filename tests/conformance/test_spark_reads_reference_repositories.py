@@ -3,17 +3,14 @@
 What ``spark.read.format("icechunk")`` returns is compared with what zarr-python and xarray return
 through the reference library: the cells of every array of every group, for every snapshot that a
 branch, a tag or an instant leads to; and for the newest ones the chunks, the chunk references and
-the aggregates of blocks. A last repository holds every data type and every codec.
+the aggregates of blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.util
 import itertools
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +18,17 @@ import icechunk
 import numpy as np
 import pytest
 import reference_repositories
-import xarray as xr
-import zarr
-import zarr.codecs as zc
 from cell_grids import assert_cells
 from pyspark.errors import AnalysisException
 from reference_repositories import ReferenceRepository
-from zarr.codecs import numcodecs as zn
+from zarr_grids import Grid, at_once, grids_of, groups_of, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    import zarr
+    from pyspark.sql import DataFrame
+
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
@@ -66,67 +61,6 @@ def reference(request, built) -> ReferenceRepository:
 # --- what the reference says ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The arrays of one group that share their dimensions, as zarr-python reads them."""
-
-    group: str
-    labels: dict[str, np.ndarray]
-    arrays: dict[str, zarr.Array]
-    is_only_one: bool
-    """Whether a reader who names neither group nor variables gets these."""
-
-    @property
-    def values(self) -> dict[str, np.ndarray]:
-        return {name: np.asarray(array[...]) for name, array in self.arrays.items()}
-
-    @property
-    def options(self) -> dict[str, str]:
-        """What a reader has to say to get these arrays."""
-        if self.is_only_one:
-            return {}
-        return {"group": self.group, "variables": ",".join(self.arrays)}
-
-
-def dims_of(array: zarr.Array) -> tuple[str, ...]:
-    names = array.metadata.dimension_names or (None,) * array.ndim
-    return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
-
-
-def groups_of(store: Any) -> dict[str, dict[str, zarr.Array]]:
-    """Return the arrays of each group that has some, sorted by name."""
-    try:
-        root = zarr.open_group(store, mode="r")
-    except FileNotFoundError:
-        return {}
-    found: dict[str, dict[str, zarr.Array]] = {}
-    for path, array in sorted(root.members(max_depth=None)):
-        if isinstance(array, zarr.Array):
-            group, _, name = path.rpartition("/")
-            found.setdefault("/" + group, {})[name] = array
-    return found
-
-
-def grids_of(store: Any) -> Iterator[Grid]:
-    groups = groups_of(store)
-    for group, arrays in groups.items():
-        sets: dict[tuple[tuple[str, int], ...], dict[str, zarr.Array]] = {}
-        for name, array in arrays.items():
-            if dims_of(array) != (name,):
-                key = tuple(zip(dims_of(array), array.shape, strict=True))
-                sets.setdefault(key, {})[name] = array
-        for dimensions, members in sets.items():
-            yield Grid(
-                group=group,
-                labels={
-                    dim: np.asarray(arrays[dim][...]) if dim in arrays else np.arange(size)
-                    for dim, size in dimensions
-                },
-                arrays=members,
-                is_only_one=len(sets) == 1 and len(groups) == 1,
-            )
-
-
 def ways_to_snapshots(reference: ReferenceRepository) -> dict[str, list[dict[str, str]]]:
     """Return the options that lead to each snapshot: branches, tags, instants, or its own id."""
     theirs = reference.open()
@@ -143,21 +77,6 @@ def ways_to_snapshots(reference: ReferenceRepository) -> dict[str, list[dict[str
     for snapshot_id in reference.snapshots.values():
         ways.setdefault(snapshot_id, [{"snapshot": snapshot_id}])
     return ways
-
-
-def load(
-    spark: SparkSession, reference: ReferenceRepository, layout: str = "cells", **options: Any
-) -> DataFrame:
-    if layout != "refs" and reference.virtual_prefixes:
-        options["virtual.authorize"] = ",".join(reference.virtual_prefixes)
-    return spark.read.format("icechunk").load(reference.url, layout=layout, **options)
-
-
-def at_once(action: Callable[[Any], None], items: Iterable[Any]) -> None:
-    """Do something for each item in a few threads: small Spark jobs wait more than they work."""
-    with ThreadPoolExecutor(4) as pool:
-        for _ in pool.map(action, items):
-            pass
 
 
 # --- cells, of every version ------------------------------------------------------------------
@@ -331,196 +250,3 @@ def test_instants_choose_the_snapshot_that_the_reference_chooses(spark, built, l
             assert_cells(frame.toArrow(), grid.labels, grid.values, decoded=False)
         before = (history[-1].written_at - timedelta(days=1)).isoformat()
         assert "main" in last_line(lambda case=case, at=before: load(spark, built(case), asOf=at))
-
-
-# --- every data type and every codec ----------------------------------------------------------
-
-NUMBERS = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
-OTHERS = {
-    "datetime_ns": "<M8[ns]",
-    "datetime_s": "<M8[s]",
-    "datetime_days": "<M8[D]",
-    "timedelta_10s": "<m8[10s]",
-    "timedelta_us": "<m8[us]",
-    "utf32": "<U4",
-    "text": "string",
-    "bytes_fixed": "S5",
-    "bytes_variable": "variable_length_bytes",
-    "raw": "V3",
-    "struct": [("a", "<i4"), ("b", "<f8"), ("c", "S3"), ("d", "<M8[s]")],
-    "int32_big": ">i4",
-    "float64_big": ">f8",
-}
-COMPRESSORS: dict[str, list[Any]] = {
-    "none": [],
-    "zstd": [zc.ZstdCodec(level=1)],
-    "zstd_checksum": [zc.ZstdCodec(level=-3, checksum=True)],
-    "gzip": [zc.GzipCodec(level=1)],
-    **{
-        f"blosc_{name}_{shuffle}": [zc.BloscCodec(cname=name, shuffle=shuffle)]
-        for name, shuffle in (
-            ("blosclz", "shuffle"),
-            ("lz4", "bitshuffle"),
-            ("lz4hc", "noshuffle"),
-            ("zlib", "shuffle"),
-            ("zstd", "bitshuffle"),
-        )
-    },
-    "crc32c": [zc.Crc32cCodec()],
-    "zstd_crc32c": [zc.ZstdCodec(), zc.Crc32cCodec()],
-    "n_zstd": [zn.Zstd(level=2)],
-    "n_gzip": [zn.GZip(level=1)],
-    "n_blosc": [zn.Blosc(cname="lz4")],
-    "n_zlib": [zn.Zlib(level=1)],
-    "n_lz4": [zn.LZ4()],
-    "n_bz2": [zn.BZ2(level=1)],
-    "n_lzma": [zn.LZMA(preset=0)],
-    "n_shuffle": [zn.Shuffle(), zn.Zlib()],
-    "n_crc32": [zn.CRC32()],
-    "n_crc32c": [zn.CRC32C()],
-    "n_adler32": [zn.Adler32(location="end")],
-    "n_fletcher32": [zn.Fletcher32()],
-    "n_jenkins": [zn.JenkinsLookup3(initval=3)],
-}
-FILTERS: dict[str, tuple[str, Any]] = {
-    "transpose": ("float32", zc.TransposeCodec(order=(1, 0))),
-    "n_delta": ("int32", zn.Delta(dtype="<i4")),
-    "n_fixedscaleoffset": ("float64", zn.FixedScaleOffset(offset=0, scale=10, astype="<i2")),
-    "n_astype": ("int32", zn.AsType(encode_dtype="<i8", decode_dtype="<i4")),
-    "n_bitround": ("float32", zn.BitRound(keepbits=8)),
-    "n_quantize": ("float64", zn.Quantize(digits=3)),
-    "n_packbits": ("bool", zn.PackBits()),
-    "scale_offset": ("int16", zc.ScaleOffset(offset=5, scale=3)),
-    "scale_offset_float": ("float32", zc.ScaleOffset(offset=-2.5, scale=0.25)),
-}
-if importlib.util.find_spec("cast_value_rs") is not None:
-    # zarr-python needs this wheel to cast.
-    FILTERS["cast_value"] = ("float64", zc.CastValue(data_type="int16", rounding="nearest-even"))
-SHAPE, CHUNKS = (5, 4), (2, 3)
-
-
-def values_of(dtype: Any, seed: int) -> np.ndarray:
-    """Return random elements of a type, NaN and the ends of its range among them."""
-    rng = np.random.default_rng(seed)
-    if dtype in ("string", "variable_length_bytes"):
-        words = ["", "é漢a", "😀", "plain", "tab\t"] if dtype == "string" else [b"", b"\0a", b"xyz"]
-        return np.array(words, dtype=object)[rng.integers(0, len(words), SHAPE)]
-    numpy_dtype = np.dtype(dtype)
-    if numpy_dtype.names is not None:
-        out = np.zeros(SHAPE, numpy_dtype)
-        for name in numpy_dtype.names:
-            out[name] = values_of(numpy_dtype[name], seed)
-        return out
-    kind = numpy_dtype.kind
-    if kind == "b":
-        return rng.integers(0, 2, SHAPE).astype(bool)
-    if kind in "iu":
-        ends = np.iinfo(numpy_dtype)
-        out = rng.integers(ends.min, ends.max, SHAPE, endpoint=True, dtype=numpy_dtype.name)
-        out[0, :2] = ends.min, ends.max
-        return out.astype(numpy_dtype)
-    if kind in "fc":
-        out = rng.normal(0, 100, SHAPE).astype(numpy_dtype)
-        out[0] = np.nan, np.inf, -np.inf, -0.0
-        return out
-    if kind in "mM":
-        step = {"ns": 10**9, "us": 10**6}.get(np.datetime_data(numpy_dtype)[0], 1)
-        out = (rng.integers(-(10**5), 10**5, SHAPE) * step).astype(numpy_dtype)
-        out[1, 1] = "NaT"
-        return out
-    letters = np.array(list("aé漢😀z" if kind == "U" else "abcde"))
-    width = numpy_dtype.itemsize // (4 if kind == "U" else 1)
-    words = ["".join(letters[rng.integers(0, 5, width)]) for _ in range(20)]
-    if kind == "U":
-        return np.array(words, numpy_dtype).reshape(SHAPE)
-    return np.array([word.encode() for word in words], f"S{width}").view(numpy_dtype).reshape(SHAPE)
-
-
-def _add(group: zarr.Group, name: str, dtype: Any, values: np.ndarray, **how: Any) -> None:
-    how = {"chunks": CHUNKS, "shape": SHAPE, **how}
-    dtype = (
-        dtype if isinstance(dtype, str) and not dtype.startswith(("<", ">")) else np.dtype(dtype)
-    )
-    array = group.create_array(name, dtype=dtype, dimension_names=("y", "x"), **how)
-    # The last row lies in chunks of its own, which are never written.
-    array[:4] = values[:4]
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory) -> Iterator[ReferenceRepository]:
-    # zarr-python reads rectilinear grids only where this is set.
-    with zarr.config.set({"array.rectilinear_chunks": True}):
-        yield build_zoo(tmp_path_factory.mktemp("zoo") / "zoo")
-
-
-def build_zoo(directory: Path) -> ReferenceRepository:
-    """Every data type, plain and in shards; every number through every compressor; filters."""
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(directory)))
-    session = repository.writable_session("main")
-    root = zarr.create_group(session.store)
-    types, shards, filters, grids = map(
-        root.create_group, ("types", "shards", "filters", "rectilinear")
-    )
-    kinds = {name: name for name in NUMBERS} | OTHERS
-    for seed, (name, dtype) in enumerate(kinds.items()):
-        values = values_of(dtype, seed)
-        _add(types, name, dtype, values)
-        location = ("start", "end")[seed % 2]
-        shard = {"shape": (4, 4), "index_location": location}
-        _add(shards, name, dtype, values, chunks=(2, 2), shards=shard)
-    for number, name in enumerate(NUMBERS):
-        through = root.create_group(f"compressors/{name}")
-        values = values_of(name, 50 + number)
-        for codec, compressors in COMPRESSORS.items():
-            _add(through, codec, name, values, compressors=compressors)
-    small = (np.arange(20).reshape(SHAPE) % 13).astype("float64")
-    for name, (dtype, codec) in FILTERS.items():
-        _add(filters, name, dtype, small.astype(dtype), filters=[codec])
-    for name, chunks in (("even", [[1, 4], [3, 1]]), ("single", [[2, 2, 1], [1, 1, 1, 1]])):
-        _add(grids, name, "int32", values_of("int32", 3), chunks=chunks)
-    built = ReferenceRepository(path=directory, spec_version=2)
-    built.snapshots["zoo"] = session.commit("every data type and every codec")
-    return built
-
-
-def test_every_data_type_and_codec_has_the_same_cells(spark, zoo):
-    def compare(grid: Grid) -> None:
-        found = load(spark, zoo, group=grid.group, decodeCf="false").toArrow()
-        assert_cells(found, grid.labels, grid.values, decoded=False)
-
-    grids = list(grids_of(zoo.open().readonly_session("main").store))
-    at_once(compare, grids)
-    types, codecs = len(NUMBERS) + len(OTHERS), len(NUMBERS) * len(COMPRESSORS) + len(FILTERS)
-    assert sum(len(grid.arrays) for grid in grids) == 2 * types + codecs + 2
-
-
-def test_every_data_type_has_the_values_that_xarray_decodes(spark, zoo):
-    store = zoo.open().readonly_session("main").store
-    for group in ("types", "shards"):
-        found = load(spark, zoo, group=group).toArrow()
-        theirs = xr.open_zarr(store, group=group, consolidated=False, chunks=None)
-        labels = {"y": np.arange(SHAPE[0]), "x": np.arange(SHAPE[1])}
-        values = {name: theirs[name].values for name in found.column_names[2:]}
-        assert set(values) == set(theirs.data_vars)
-        assert_cells(found, labels, values, decoded=True)
-
-
-def test_chunks_of_every_data_type(spark, zoo):
-    store = zoo.open().readonly_session("main").store
-    groups = {name: of for name, of in groups_of(store).items() if "compressors" not in name}
-    skipped = {"text", "bytes_variable"}
-    for group, arrays in groups.items():
-        names = [name for name in arrays if name not in skipped]
-        frame = load(spark, zoo, "chunks", group=group, variables=",".join(names))
-        cells = dict.fromkeys(names, 0)
-        for row in frame.toArrow().to_pylist():
-            name = row["array"].rpartition("/")[2]
-            (top, left), (height, width) = row["start"], row["shape"]
-            expected = arrays[name][top : top + height, left : left + width]
-            expected = expected.astype(expected.dtype.newbyteorder("<"))
-            assert row["data"] == expected.tobytes(), row["array"]
-            cells[name] += height * width
-        assert set(cells.values()) == {20}
