@@ -1,4 +1,4 @@
-"""Ways to damage ``repo``, the copies of it, and transaction logs."""
+"""Ways to damage ``repo`` and the copies of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from dataclasses import replace
 from damage_planting import Damage, planting
 from damaged_repository import Damaged, swap_in
 
-from icechunk_format.spec import repo_info, transaction_log
+from icechunk_format.spec import repo_info
 from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.flexbuffers import encode_flexbuffer
-from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.metadata_items import MetadataItems
-from icechunk_format.spec.table_schema import TableSchema
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)
-
-
-# -- repo --------------------------------------------------------------------------------------
 
 
 @damage("repo-damaged")
@@ -93,37 +88,3 @@ def backup_deleted(d: Damaged) -> None:
 def backup_cut_short(d: Damaged) -> None:
     name = sorted(p.name for p in d.file("overwritten").iterdir())[0]
     d.truncate(f"overwritten/{name}", 120)
-
-
-# -- transaction logs --------------------------------------------------------------------------
-
-
-@damage("log-missing")
-def log_deleted(d: Damaged) -> None:
-    d.file(f"transactions/{d.tip}").unlink()
-
-
-@damage("log-damaged")
-def log_cut_short(d: Damaged) -> None:
-    d.truncate(f"transactions/{d.first}", 90)
-
-
-@damage("log-id-mismatch")
-def log_over_another(d: Damaged) -> None:
-    shutil.copy(d.file(f"transactions/{d.first}"), d.file(f"transactions/{d.tip}"))
-
-
-@damage("log-unknown-node")
-def log_of_unknown_nodes(d: Damaged) -> None:
-    log = transaction_log.TransactionLog(id=d.tip, new_groups=(NodeId(b"\7" * 8),))
-    d.file(f"transactions/{d.tip}").write_bytes(transaction_log.encode(log))
-
-
-@damage("log-unsorted")
-def log_out_of_order(d: Damaged) -> None:
-    schema = TableSchema(
-        "TransactionLog", id="id12", new_groups="offset", new_arrays="offset", c="offset",
-        d="offset", e="offset", f="offset", updated_chunks="offset",
-    )  # fmt: skip
-    change = swap_in(schema, "updated_chunks")
-    d.edit_payload(f"transactions/{d.first}", FileType.TRANSACTION_LOG, change)

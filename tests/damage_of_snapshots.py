@@ -1,4 +1,4 @@
-"""Ways to damage snapshots, the nodes in them and the extents of their manifests."""
+"""Ways to damage snapshots, with their nodes and extents, and transaction logs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from damage_planting import Damage, planting
 from damaged_repository import LINES, SMALL, Damaged, array_document, replace_bytes, swap_in
 from session_model import group_document
 
-from icechunk_format.spec import snapshot
+from icechunk_format.spec import snapshot, transaction_log
 from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest_lists import ManifestFiles
+from icechunk_format.spec.table_schema import TableSchema
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)
+
+
+# -- snapshots ---------------------------------------------------------------------------------
 
 
 @damage("snapshot-time-reversed", "snapshot-differs-from-repo")
@@ -164,3 +168,37 @@ def references_beyond_the_grid(d: Damaged) -> None:
         user_data=array_document((3,), (2,), [{"name": "bytes"}]),
         array=replace(d.node(SMALL).array, shape=(3,), num_chunks=(2,)),
     )
+
+
+# -- transaction logs --------------------------------------------------------------------------
+
+
+@damage("log-missing")
+def log_deleted(d: Damaged) -> None:
+    d.file(f"transactions/{d.tip}").unlink()
+
+
+@damage("log-damaged")
+def log_cut_short(d: Damaged) -> None:
+    d.truncate(f"transactions/{d.first}", 90)
+
+
+@damage("log-id-mismatch")
+def log_over_another(d: Damaged) -> None:
+    shutil.copy(d.file(f"transactions/{d.first}"), d.file(f"transactions/{d.tip}"))
+
+
+@damage("log-unknown-node")
+def log_of_unknown_nodes(d: Damaged) -> None:
+    log = transaction_log.TransactionLog(id=d.tip, new_groups=(NodeId(b"\7" * 8),))
+    d.file(f"transactions/{d.tip}").write_bytes(transaction_log.encode(log))
+
+
+@damage("log-unsorted")
+def log_out_of_order(d: Damaged) -> None:
+    schema = TableSchema(
+        "TransactionLog", id="id12", new_groups="offset", new_arrays="offset", c="offset",
+        d="offset", e="offset", f="offset", updated_chunks="offset",
+    )  # fmt: skip
+    change = swap_in(schema, "updated_chunks")
+    d.edit_payload(f"transactions/{d.first}", FileType.TRANSACTION_LOG, change)

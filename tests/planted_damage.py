@@ -7,6 +7,7 @@ import damage_of_manifests
 import damage_of_repo
 import damage_of_snapshots
 
+# Their order counts: some tests take every third one.
 DAMAGES = [
     *damage_of_repo.DAMAGES,
     *damage_of_snapshots.DAMAGES,
