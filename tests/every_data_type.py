@@ -119,6 +119,7 @@ def values_of(dtype: Any, seed: int) -> np.ndarray:
 
 
 def _add(group: zarr.Group, name: str, dtype: Any, values: np.ndarray, **how: Any) -> None:
+    """Write an array of which the last row is missing."""
     how = {"chunks": CHUNKS, "shape": SHAPE, **how}
     dtype = (
         dtype if isinstance(dtype, str) and not dtype.startswith(("<", ">")) else np.dtype(dtype)

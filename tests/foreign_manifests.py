@@ -72,6 +72,7 @@ def library_manifest(
 
 
 def offset_vector(builder: Any, positions: list[int]) -> int:
+    """Write a vector of tables, and return its place."""
     builder.StartVector(4, len(positions), 4)
     for position in reversed(positions):
         builder.PrependUOffsetTRelative(position)
@@ -79,6 +80,7 @@ def offset_vector(builder: Any, positions: list[int]) -> int:
 
 
 def struct_slot(builder: Any, slot: int, raw: bytes) -> None:
+    """Write an id into a slot of the table that is being built."""
     builder.Prep(1, len(raw))
     for byte in reversed(raw):
         builder.PrependByte(byte)
@@ -86,4 +88,5 @@ def struct_slot(builder: Any, slot: int, raw: bytes) -> None:
 
 
 def decoded(*refs: dict[str, Any], **options: Any) -> ChunkRefs:
+    """Read the references of a manifest that the library wrote."""
     return manifest.decode_payload(library_manifest(list(refs), **options)).arrays[0].refs

@@ -15,6 +15,7 @@ _numbers = itertools.count(1)
 
 
 def new_repository(spec_version=2):
+    """Create an empty repository in memory."""
     return Repository.create(
         Location(f"memory://session-{next(_numbers)}"), spec_version=spec_version
     )

@@ -25,6 +25,7 @@ MANIFEST_FILE = TableSchema(
 
 
 def wrapped(writer: TableWriter, root: int, spec_version: int = 2) -> bytes:
+    """Finish a file of one root table."""
     return wrap(
         writer.finish(root), file_type=FileType.SNAPSHOT, spec_version=spec_version, level=1
     )
@@ -47,6 +48,7 @@ def made(*, spec_version: int = 2, **changes: Any) -> bytes:
 
 
 def node_table(w: TableWriter, path: str = "/a", **changes: Any) -> int:
+    """Write a group node; ``changes`` replace its fields."""
     fields: dict[str, Any] = {
         "id": b"12345678",
         "path": w.text(path),
@@ -78,5 +80,6 @@ def with_array(spec_version: int = 2, **changes: Any) -> bytes:
 
 
 def refs_table(w: TableWriter, *extents: tuple[int, int]) -> int:
+    """Write a reference to ``MANIFEST``, with one extent per axis."""
     content = b"".join(struct.pack("<II", *extent) for extent in extents)
     return w.table(MANIFEST_REF, object_id=MANIFEST, extents=w.records(content, count=len(extents)))

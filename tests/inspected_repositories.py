@@ -14,6 +14,7 @@ _numbers = itertools.count(1)
 
 
 def new_location():
+    """Return a place in memory that nothing was written to."""
     return Location(f"memory://metadata-tables-{next(_numbers)}")
 
 
@@ -31,10 +32,12 @@ def read(repository, name, **arguments):
 
 
 def rows_of(repository, name, **arguments):
+    """Return the rows of a table."""
     return read(repository, name, **arguments)[0]
 
 
 def array_document(shape, chunks, *, dims=None, attributes=None, dtype="float32", shards=None):
+    """Return the ``zarr.json`` of an array of zeros."""
     return build_array_metadata(
         shape=shape,
         data_type=parse_data_type(dtype, node_path="/x"),
@@ -48,6 +51,7 @@ def array_document(shape, chunks, *, dims=None, attributes=None, dtype="float32"
 
 
 def add_array(session, path, shape, chunks, **arguments):
+    """Create an array; ``arguments`` are those of ``array_document``."""
     shards = arguments.get("shards")
     session.create_array(
         path,

@@ -43,6 +43,7 @@ virtual = st.tuples(
 
 @st.composite
 def references(draw: st.DrawFn) -> tuple[int, Seen]:
+    """Draw rows of an array, of one kind of reference or of several."""
     ndim = draw(st.integers(0, 3))
     kinds = draw(
         st.sampled_from([native, inline, virtual, native | inline, native | inline | virtual])
@@ -100,6 +101,7 @@ def see(refs: ChunkRefs) -> Seen:
 
 
 def manifest_of(*arrays: ChunkRefs) -> Manifest:
+    """Make a manifest of one entry per array, with node ids counted from 0."""
     return Manifest(
         id=ManifestId(b"manifest-id!"),
         arrays=tuple(
@@ -110,6 +112,7 @@ def manifest_of(*arrays: ChunkRefs) -> Manifest:
 
 
 def round_trip(refs: ChunkRefs, **options: Any) -> ChunkRefs:
+    """Write references as the only array of a manifest, and read them back."""
     found = manifest.decode(encode(manifest_of(refs), **options))
     return found.arrays[0].refs
 

@@ -136,6 +136,7 @@ def open_file(file: str) -> xr.Dataset:
 
 
 def new_repository(path: Path, *prefixes: str) -> icechunk.Repository:
+    """Create a repository in which files below ``prefixes`` may be virtual chunks."""
     icechunk.set_logs_filter("off")
     config = icechunk.RepositoryConfig.default()
     for prefix in prefixes:
@@ -156,6 +157,7 @@ def new_repository(path: Path, *prefixes: str) -> icechunk.Repository:
 def load_table(
     spark: SparkSession, url: str | Path, options: dict[str, str] | None = None
 ) -> pa.Table:
+    """Read a repository with Spark, under some options."""
     return spark.read.format("icechunk").options(**(options or {})).load(str(url)).toArrow()
 
 

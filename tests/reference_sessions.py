@@ -19,6 +19,7 @@ PROTOTYPE = default_buffer_prototype()
 
 
 def open_reference(directory, config=None):
+    """Open with the reference library."""
     return icechunk.Repository.open(icechunk.local_filesystem_storage(str(directory)), config)
 
 
@@ -83,6 +84,7 @@ def reference_contents(session):
 
 
 def assert_both_hold(directory, keys, branch="main"):
+    """Check that a branch holds just these keys and bytes for both; return both repositories."""
     ours = Repository.open(str(directory))
     assert stored_contents(ours, ours.resolve(branch=branch)) == keys
     theirs = open_reference(directory)
@@ -106,4 +108,5 @@ def start(directory, spec_version=2):
 
 
 def put_chunk(store, key, data):
+    """Set one key of a store of the reference."""
     asyncio.run(store.set(key, PROTOTYPE.buffer.from_bytes(data)))

@@ -83,5 +83,6 @@ def made(*, header_version: int = 2, **changes: Any) -> bytes:
 
 
 def snapshot_table(w: TableWriter, **changes: Any) -> int:
+    """Write the entry of the tip, as a root; ``changes`` replace its fields."""
     fields: dict[str, Any] = {"id": TIP_ID.raw, "parent_offset": -1, "message": w.text("m")}
     return w.table(SNAPSHOT_INFO, **(fields | changes))

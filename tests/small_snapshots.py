@@ -22,6 +22,7 @@ MANIFEST = b"m" * 12
 
 
 def refs_of(ids: list[bytes], extents: Any, ndim: int) -> ManifestRefs:
+    """Make references to manifests of an array, from ids and extents."""
     return ManifestRefs(
         ids=np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, 12),
         extents=np.asarray(extents, dtype=np.uint32).reshape(len(ids), ndim, 2),
@@ -29,6 +30,7 @@ def refs_of(ids: list[bytes], extents: Any, ndim: int) -> ManifestRefs:
 
 
 def files_of(*files: tuple[bytes, int, int]) -> ManifestFiles:
+    """Make a list of manifest files, of id, size in bytes and number of references each."""
     return ManifestFiles.of(
         np.frombuffer(b"".join(f[0] for f in files), dtype=np.uint8).reshape(-1, 12),
         np.array([f[1] for f in files], dtype=np.uint64),

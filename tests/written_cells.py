@@ -14,6 +14,7 @@ _numbers = itertools.count()
 
 
 def new_place():
+    """Return the URL of a place in memory that nothing was written to."""
     return f"memory://writes-{next(_numbers)}"
 
 
@@ -29,15 +30,18 @@ def grid(times, xs, *, offset=0.0, **columns):
 
 
 def dataset_at(place, **choice):
+    """Open what a branch, ``main`` unless another version is named, holds now."""
     repository = Repository.open(place)
     return open_dataset(repository, repository.resolve(**(choice or {"branch": "main"})))
 
 
 def values(place, name="t"):
+    """Return the values of an array as they are on ``main``."""
     return dataset_at(place).read(name)
 
 
 def rows_of(place, **options):
+    """Return the cells on ``main`` as rows."""
     dataset = dataset_at(place)
     table = dataset.table(**options)
     plan = dataset.plan(table)

@@ -26,10 +26,12 @@ STRUCT = [("a", "<i4"), ("b", "<f8"), ("c", "S3"), ("d", "<M8[s]")]
 
 
 def stored(store: MemoryStore) -> dict[str, bytes]:
+    """Return every key of a store with its bytes."""
     return {key: value.to_bytes() for key, value in store._store_dict.items()}
 
 
 def put(store: MemoryStore, key: str, data: bytes) -> None:
+    """Set one key of a store."""
     store._store_dict[key] = default_buffer_prototype().buffer.from_bytes(data)
 
 
@@ -68,6 +70,7 @@ def write_all(metadata: ArrayMetadata, values: np.ndarray, name: str = "x") -> d
 
 
 def assert_same(ours: np.ndarray, theirs: Any) -> None:
+    """Check that two arrays are equal bit by bit, but for the order of bytes."""
     theirs = np.asarray(theirs)
     assert ours.shape == theirs.shape
     if ours.dtype.kind == "O":
@@ -79,6 +82,7 @@ def assert_same(ours: np.ndarray, theirs: Any) -> None:
 
 
 def random_values(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Return elements of random bits; texts are of letters that UTF-32 can hold."""
     rng = np.random.default_rng(seed)
     size = math.prod(shape)
     if dtype.names is not None:
@@ -98,6 +102,7 @@ def random_values(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np
 
 
 def words(size: int, kind: str, seed: int) -> np.ndarray:
+    """Return texts or bytes of different lengths, empty ones among them."""
     rng = np.random.default_rng(seed)
     out = np.empty(size, dtype=object)
     for i, n in enumerate(rng.integers(0, 6, size)):

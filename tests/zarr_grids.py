@@ -39,6 +39,7 @@ class Grid:
 
 
 def dims_of(array: zarr.Array) -> tuple[str, ...]:
+    """Return the names of the dimensions; those without one are numbered."""
     names = array.metadata.dimension_names or (None,) * array.ndim
     return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
 
@@ -58,6 +59,7 @@ def groups_of(store: Any) -> dict[str, dict[str, zarr.Array]]:
 
 
 def grids_of(store: Any) -> Iterator[Grid]:
+    """Return the tables that a store holds: arrays of one group on the same dimensions."""
     groups = groups_of(store)
     for group, arrays in groups.items():
         sets: dict[tuple[tuple[str, int], ...], dict[str, zarr.Array]] = {}
@@ -80,6 +82,7 @@ def grids_of(store: Any) -> Iterator[Grid]:
 def load(
     spark: SparkSession, reference: ReferenceRepository, layout: str = "cells", **options: Any
 ) -> DataFrame:
+    """Read one layout of a repository with Spark, its virtual chunks authorised."""
     if layout != "refs" and reference.virtual_prefixes:
         options["virtual.authorize"] = ",".join(reference.virtual_prefixes)
     return spark.read.format("icechunk").load(reference.url, layout=layout, **options)
