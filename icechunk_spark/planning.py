@@ -11,7 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructField, StructType
 
+    from icechunk_format import SnapshotId
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.scan import ScanPlan
     from icechunk_format.dataset.table import Table
@@ -50,22 +51,22 @@ def resolve_snapshot(options: ReadOptions) -> str:
     NotFoundError
         The repository, branch, tag or snapshot does not exist.
     """
-    return str(_open_repository(options).resolve(**_version(options)))
+    return str(_open_version(options, None)[1])
 
 
-def _open_repository(options: ReadOptions) -> Repository:
-    return Repository.open(
-        Location(url=options.path, client=options.storage_client, options=options.storage_options)
+def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
+    place = Location(
+        url=options.path, client=options.storage_client, options=options.storage_options
     )
-
-
-def _version(options: ReadOptions) -> dict[str, Any]:
-    return {
-        "branch": options.branch,
-        "tag": options.tag,
-        "snapshot": options.snapshot,
-        "as_of": options.as_of,
-    }
+    if pinned is not None:
+        return Repository.open_version(place, snapshot=pinned)
+    return Repository.open_version(
+        place,
+        branch=options.branch,
+        tag=options.tag,
+        snapshot=options.snapshot,
+        as_of=options.as_of,
+    )
 
 
 def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
@@ -78,9 +79,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     InvalidInputError
         An option cannot be used with this group.
     """
-    repository = _open_repository(options)
-    version = _version(options) if snapshot is None else {"snapshot": snapshot}
-    snapshot_id = repository.resolve(**version)
+    repository, snapshot_id = _open_version(options, snapshot)
     dataset = open_dataset(
         repository,
         snapshot_id,

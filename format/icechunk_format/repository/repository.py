@@ -105,6 +105,26 @@ class Repository(RepositoryChanges):
         raise no_repository(place)
 
     @classmethod
+    def open_version(
+        cls,
+        location: Location | str,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot: str | SnapshotId | None = None,
+        as_of: datetime | None = None,
+    ) -> tuple[Repository, SnapshotId]:
+        """Find a repository and the one snapshot that the arguments mean, in one look at it.
+
+        ``open`` and ``resolve`` answer the same with three requests instead of one, since each
+        asks for the state of its own time. Arguments and errors are theirs.
+        """
+        repository = cls.open(location)
+        known = repository._repo_file.known()
+        history = repository._history() if known is None else RepoInfoHistory(known.info)
+        return repository, repository._resolve(history, branch, tag, snapshot, as_of)
+
+    @classmethod
     def create(
         cls,
         location: Location | str,
@@ -328,6 +348,8 @@ class Repository(RepositoryChanges):
     ) -> ChunkSource:
         """Return the recipe for fetching chunks of this repository anywhere.
 
+        Virtual chunk containers are those of the state that this object saw last.
+
         Parameters
         ----------
         authorized
@@ -343,9 +365,11 @@ class Repository(RepositoryChanges):
         options = dict(virtual_options or {})
         parse_authorized(authorized)
         check_virtual_options(options, authorized)
+        known = self._repo_file.known()
+        config = self.config if known is None else _config_in(known)
         return ChunkSource(
             location=self.location,
-            containers=tuple(self.config.virtual_chunk_containers),
+            containers=tuple(config.virtual_chunk_containers),
             authorized=tuple(authorized),
             virtual_options=options,
         )
