@@ -39,7 +39,12 @@ from icechunk_format.dataset.write_layouts import plan_layout_write
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.coordinate_job import collect_coordinates, quoted
+from icechunk_spark.coordinate_job import (
+    collect_coordinates,
+    label_column,
+    label_type,
+    quoted,
+)
 from icechunk_spark.schema import write_schema
 from icechunk_spark.task_errors import raised_in_tasks
 from icechunk_spark.write_target import dataset_options, location_of
@@ -138,7 +143,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     Columns get names of our own on the way, since not every name that a DataFrame may have
     survives `mapInArrow`; the task knows them by position.
     """
-    labels = [quoted(name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
+    labels = [label_column(frame, name, axis) for axis, name in enumerate(part.dims)]
     values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
     rows = frame.select(*labels, *values)
     if part.is_distinct:
@@ -147,12 +152,23 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     for axis, name in enumerate(part.dims):
         places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
         # Left, so that a label that the first pass did not see is noticed by the task.
-        rows = rows.join(places, F.col(f"_at_{axis}") == F.col(f"_label_{axis}"), "left")
+        rows = rows.join(places, _is_at(axis), "left")
         cells += F.col(f"_term_{axis}")
     return rows.select(
         cells.alias(CELL),
         *[F.col(f"_v_{number}") for number in range(len(part.variables))],
     )
+
+
+def _is_at(axis: int) -> Column:
+    """Return the condition that joins rows with the places of a dimension.
+
+    Spark looks keys up by one BIGINT several times faster than by any other type, so labels go by
+    their hash. The label decides, in two inequalities: Spark would make an equality part of the
+    key.
+    """
+    at, label = F.col(f"_at_{axis}"), F.col(f"_label_{axis}")
+    return (F.xxhash64(at) == F.col(f"_hash_{axis}")) & (at >= label) & (at <= label)
 
 
 def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
@@ -162,11 +178,12 @@ def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) 
         f"_term_{axis}": table.column(f"cell_{part}"),
     }
     # Given the types, Spark takes a time without a zone for what it is.
-    kinds = [frame.schema[name].dataType, LongType()]
+    kinds = [label_type(frame, name), LongType()]
     schema = StructType(
         [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     )
     places = frame.sparkSession.createDataFrame(pa.table(columns), schema=schema)
+    places = places.withColumn(f"_hash_{axis}", F.xxhash64(f"_label_{axis}"))
     return F.broadcast(places) if table.num_rows <= _BROADCAST_LABELS else places
 
 

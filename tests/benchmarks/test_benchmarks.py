@@ -118,6 +118,18 @@ def test_scans_are_compared_in_one_run(report):
 
 
 @pytest.mark.needs_reference
+def test_writes_are_compared_with_sinks_that_drop_the_rows(report):
+    pytest.importorskip("icechunk")
+    rows = report("write", "--scale", "0.01", "--no-memory")["rows"]
+    compared = {row["case"]: row for row in rows if row["versus"]}
+    assert compared["planned"]["versus"] == "Parquet"
+    assert compared["distribution=none"]["versus"] == "sink that drops rows, no shuffle"
+    assert compared["layout=chunks, 100 chunks of 1024 bytes"]["ratio"] > 0
+    few, many = (row for row in rows if row["case"].startswith("one task"))
+    assert many["peak_mb"] < 2 * few["peak_mb"]
+
+
+@pytest.mark.needs_reference
 def test_a_verification_is_compared_with_reading_manifests(report):
     pytest.importorskip("icechunk")
     rows = report("verify", "--scale", "0.01", "--no-memory")["rows"]
