@@ -67,9 +67,15 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     timings = interleaved(scans, rounds=options.rounds, warm_up=options.scale >= 0.1)
     alone: dict[str, FreshRun] = {}
     for name in grid.layouts if options.memory else ():
-        alone[f"noop: {name}"] = in_fresh_process(run_all_tasks, grid.path, name)
+        alone[f"noop: {name}"] = in_fresh_process(
+            run_all_tasks, grid.path, name, imports=("icechunk_format.dataset.dataset",)
+        )
         alone[f"noop: {name}, reference in mapInArrow"] = in_fresh_process(
-            read_with_reference, grid.path, name, boxes(grid, name, tasks)
+            read_with_reference,
+            grid.path,
+            name,
+            boxes(grid, name, tasks),
+            imports=("icechunk", "zarr"),
         )
     rows = []
     for case, timing in timings.items():

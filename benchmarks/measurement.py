@@ -19,6 +19,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,13 +185,15 @@ class FreshRun:
     peak_mb: float
 
 
-def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> FreshRun:
+def in_fresh_process(
+    function: Callable[..., Any], *arguments: Any, imports: Sequence[str] = ()
+) -> FreshRun:
     """Call an importable function in a new process, and watch its memory.
 
-    Imports count towards the memory, and not towards the time.
+    The function's own module and `imports` count towards the memory, and not towards the time.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_watched, function, arguments).result()
+        return pool.submit(_watched, function, arguments, tuple(imports)).result()
 
 
 def memory_of(is_wanted: bool, function: Callable[..., Any], *arguments: Any) -> float | None:
@@ -198,7 +201,11 @@ def memory_of(is_wanted: bool, function: Callable[..., Any], *arguments: Any) ->
     return in_fresh_process(function, *arguments).peak_mb if is_wanted else None
 
 
-def _watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> FreshRun:
+def _watched(
+    function: Callable[..., Any], arguments: tuple[Any, ...], imports: tuple[str, ...]
+) -> FreshRun:
+    for name in imports:
+        import_module(name)
     started, cpu = time.perf_counter(), time.process_time()
     value = function(*arguments)
     return FreshRun(

@@ -43,6 +43,7 @@ CHUNKS = {"time": HOURS_PER_BLOCK, "latitude": LATITUDES, "longitude": LONGITUDE
 TASKS = 4
 WIDTH = 256
 ROWS_AT_ONCE = 10_000
+_OF_A_TASK = ("icechunk_format.dataset.write_commit", "icechunk_format.dataset.write_task")
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
@@ -294,7 +295,8 @@ def write_in_one_task(units: int) -> list[Row]:
     rows = []
     for count in (units, 4 * units):
         with tempfile.TemporaryDirectory(prefix="icechunk-bench-") as folder:
-            done = in_fresh_process(one_task, os.path.join(folder, "task"), count)
+            path = os.path.join(folder, "task")
+            done = in_fresh_process(one_task, path, count, imports=_OF_A_TASK)
         rows.append(
             Row(
                 benchmark=BENCHMARK,
