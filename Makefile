@@ -32,7 +32,7 @@ PYTEST   = $(PY) -m pytest -n 2 --dist loadfile
 test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
 	$(PYTEST) tests/cluster tests/benchmarks tests/conformance tests/s3 tests/cloud
 	$(PYTEST) tests/spark
-	$(SPARK40)/bin/python -m pytest $(ON_SPARK40)
+	$(SPARK40)/bin/python -m pytest -n 2 --dist loadfile $(ON_SPARK40)
 
 torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PYTEST) -s --timeout=0 tests/torture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -24,6 +25,9 @@ hypothesis.settings.load_profile("any-machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Every JVM of the tests lives for a minute or two: code that is compiled once and quickly
+    # serves it better than the best code, and two cores have no time for parallel collectors.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     config.addinivalue_line(
         "markers", "needs_reference: builds its repositories with the icechunk and zarr wheels"
     )
