@@ -28,6 +28,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from icechunk_spark.arrow_batches import bounded_by_rows
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -97,8 +99,9 @@ def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema
         .groupBy("_axis", *[f"_at_{axis}" for axis in range(len(dims))])
         .agg(F.sum("_rows").alias("_rows"))
     )
-    # Not `toArrow`: in classic sessions it reports failed tasks as bare errors of the JVM gateway.
-    answers = merged.mapInArrow(_as_bytes, _BYTES).collect()
+    with bounded_by_rows(rows):
+        # Not `toArrow`: classic sessions report its failed tasks as bare errors of the gateway.
+        answers = merged.mapInArrow(_as_bytes, _BYTES).collect()
     pieces: list[list[pa.Array]] = [[] for _ in dims]
     row_count = 0
     for answer in answers:

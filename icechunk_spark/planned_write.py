@@ -39,6 +39,7 @@ from icechunk_format.dataset.write_layouts import plan_layout_write
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.arrow_batches import bounded_by_rows
 from icechunk_spark.coordinate_job import (
     collect_coordinates,
     label_column,
@@ -240,7 +241,8 @@ def _distributed(
 def _receipts(
     rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> list[Any]:
-    answers = rows.mapInArrow(task, _RECEIPTS).collect()
+    with bounded_by_rows(rows):
+        answers = rows.mapInArrow(task, _RECEIPTS).collect()
     return [pickle.loads(bytes(answer[0])) for answer in answers]
 
 

