@@ -23,7 +23,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.spec import manifest as manifest_file
@@ -236,13 +236,18 @@ def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     object_key = snapshot_key(snapshot_id)
 
     def load(_: list[int]) -> list[Loaded[Snapshot]]:
-        [data] = _fetch(storage, [object_key], "snapshot")
-        snapshot = snapshot_file.decode(data, object_key=object_key)
-        _check_id(snapshot.id, snapshot_id, object_key, "snapshot")
-        changes = snapshot.spec_version == SPEC_V1 or snapshot_id == INITIAL_SNAPSHOT_ID
-        return [Loaded(snapshot, None if changes else _snapshot_cost(snapshot))]
+        [data] = _fetch(storage, [object_key])
+        return [_loaded_snapshot(data, snapshot_id)]
 
     return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
+
+
+def _loaded_snapshot(data: bytes, snapshot_id: SnapshotId) -> Loaded[Snapshot]:
+    object_key = snapshot_key(snapshot_id)
+    snapshot = snapshot_file.decode(data, object_key=object_key)
+    _check_id(snapshot.id, snapshot_id, object_key, "snapshot")
+    changes = snapshot.spec_version == SPEC_V1 or snapshot_id == INITIAL_SNAPSHOT_ID
+    return Loaded(snapshot, None if changes else _snapshot_cost(snapshot))
 
 
 def load_manifest(
@@ -279,7 +284,7 @@ def load_manifests(
     sizes = [None] * len(object_keys) if size_hints is None else list(size_hints)
 
     def load(positions: list[int]) -> list[Loaded[Manifest]]:
-        contents = _fetch(storage, [object_keys[p] for p in positions], "manifest")
+        contents = _fetch(storage, [object_keys[p] for p in positions])
         loaded = []
         for position, data in zip(positions, contents, strict=True):
             object_key = object_keys[position]
@@ -304,22 +309,57 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     object_key = transaction_log_key(snapshot_id)
 
     def load(_: list[int]) -> list[Loaded[TransactionLog]]:
-        [data] = _fetch(storage, [object_key], "transaction log")
-        log = transaction_log_file.decode(data, object_key=object_key)
-        _check_id(log.id, snapshot_id, object_key, "transaction log")
-        keep = snapshot_id != INITIAL_SNAPSHOT_ID
-        return [Loaded(log, _transaction_log_cost(log) if keep else None)]
+        [data] = _fetch(storage, [object_key])
+        return [_loaded_log(data, snapshot_id)]
 
     return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
 
 
-def _fetch(storage: Storage, object_keys: list[str], file_type: str) -> list[bytes]:
+def _loaded_log(data: bytes, snapshot_id: SnapshotId) -> Loaded[TransactionLog]:
+    object_key = transaction_log_key(snapshot_id)
+    log = transaction_log_file.decode(data, object_key=object_key)
+    _check_id(log.id, snapshot_id, object_key, "transaction log")
+    keep = snapshot_id != INITIAL_SNAPSHOT_ID
+    return Loaded(log, _transaction_log_cost(log) if keep else None)
+
+
+def load_newer_versions(
+    storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
+) -> tuple[list[TransactionLog], Snapshot]:
+    """Fetch the logs of some versions and the snapshot of the newest, all at the same time.
+
+    A writer that lost a race has to see both before it can try again, and the others go on.
+    Errors are those of ``load_transaction_log`` and ``load_snapshot``.
+    """
+    object_keys = [*map(transaction_log_key, log_ids), snapshot_key(tip)]
+
+    def load(positions: list[int]) -> list[Loaded[Any]]:
+        contents = _fetch(storage, [object_keys[p] for p in positions])
+        return [
+            _loaded_log(data, log_ids[p]) if p < len(log_ids) else _loaded_snapshot(data, tip)
+            for p, data in zip(positions, contents, strict=True)
+        ]
+
+    keys = [(storage.root_url, key) for key in object_keys]
+    loaded: list[Any] = metadata_cache().get_many(keys, load)
+    return loaded[:-1], loaded[-1]
+
+
+_FILE_TYPES: Final = {
+    "snapshots": "snapshot",
+    "manifests": "manifest",
+    "transactions": "transaction log",
+}
+
+
+def _fetch(storage: Storage, object_keys: list[str]) -> list[bytes]:
     try:
         return storage.get_many([ReadRequest(key=key) for key in object_keys])
     except NotFoundError as error:
         if error.facts.get("kind") != "object":
             raise
-        missing = error.facts["key"]
+        missing = str(error.facts["key"])
+        file_type = _FILE_TYPES[missing.partition("/")[0]]
         raise NotFoundError(
             f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "
             "or garbage collection removed it after its version expired",

@@ -29,16 +29,18 @@ from icechunk_format.repository.commit import (
     store_version,
 )
 from icechunk_format.repository.conflicts import TheirCommit
-from icechunk_format.repository.objects import load_snapshot, load_transaction_log
+from icechunk_format.repository.objects import load_newer_versions, load_transaction_log
 from icechunk_format.repository.session_edits import SessionEdits
 from icechunk_format.repository.working_tree import WorkingTree
+from icechunk_format.spec.object_keys import transaction_log_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from icechunk_format.repository.branch_tip import CommitsSince
     from icechunk_format.repository.commit import StoredVersion
     from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.transaction_log import TransactionLog
+    from icechunk_format.spec.snapshot import Snapshot
 
 DEFAULT_REBASE_TRIES: Final = 1000
 """Rebases before a commit gives up. Every lost race means that somebody else's commit landed."""
@@ -209,12 +211,7 @@ class WriteSession(SessionEdits):
             raise conflict_errors.history_left(
                 self._storage, self.branch, self.snapshot_id, since.tip
             )
-        theirs = [
-            TheirCommit(snapshot_id=info.id, log=self._log_of(log_id, info.id))
-            for info in since.commits
-            for log_id in (*info.pruned_ancestor_tx_logs, info.id)
-        ]
-        tip = load_snapshot(self._storage, since.tip)
+        theirs, tip = self._versions_of(since)
         changes = self._tree.changes
         found = conflict_rules.detect(changes, base=self._tree.base, tip=tip, theirs=theirs)
         remaining = conflict_rules.resolved(found, resolve)
@@ -279,13 +276,24 @@ class WriteSession(SessionEdits):
             bytes_written=self._written.bytes,
         )
 
-    def _log_of(self, log_id: SnapshotId, snapshot_id: SnapshotId) -> TransactionLog:
+    def _versions_of(self, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
+        """Return what others committed, oldest first, and the newest snapshot."""
+        versions = {
+            log_id: info.id
+            for info in since.commits
+            for log_id in (*info.pruned_ancestor_tx_logs, info.id)
+        }
         try:
-            return load_transaction_log(self._storage, log_id)
+            logs, tip = load_newer_versions(self._storage, list(versions), since.tip)
         except NotFoundError as error:
+            if error.facts.get("file_type") != "transaction log":
+                raise
+            missing = next(i for i in versions if transaction_log_key(i) == error.facts["key"])
             raise conflict_errors.log_missing(
-                self._storage, self.branch, log_id, snapshot_id
+                self._storage, self.branch, missing, versions[missing]
             ) from error
+        commits = zip(versions.values(), logs, strict=True)
+        return [TheirCommit(snapshot_id=version, log=log) for version, log in commits], tip
 
 
 def _check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
