@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import obstore
 from full_scan import drain
 from measurement import Row, interleaved, row
-from repositories import build_grid
+from repositories import build_grid, upload
 from s3_server import running_s3_server
 from slow_network import delayed
 
@@ -63,13 +62,6 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             )
         )
     return rows
-
-
-def upload(folder: Path, bucket: Any, prefix: str) -> None:
-    """Put the files of a repository, which does not know where it is, into a bucket."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            obstore.put(bucket, f"{prefix}/{file.relative_to(folder)}", file.read_bytes())
 
 
 def load(spark: SparkSession, url: str, group: str, options: dict[str, str]) -> DataFrame:

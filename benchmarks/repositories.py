@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import obstore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from s3_server import S3Server
 
 DIMS = ["time", "latitude", "longitude"]
 
@@ -104,19 +108,62 @@ def build_tiny_chunks(folder: Path, scale: float) -> TinyChunks:
     return TinyChunks(path=str(folder / "tiny"), chunks=count, widths=widths)
 
 
-def open_reference_group(path: str, group: str) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class S3Place:
+    """A repository in a bucket of a server on this machine."""
+
+    server: S3Server
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+def upload(folder: Path, bucket: Any, prefix: str) -> None:
+    """Put the files of a repository, which does not know where it is, into a bucket."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+
+    def put(file: Path) -> None:
+        obstore.put(bucket, f"{prefix}/{file.relative_to(folder)}", file.read_bytes())
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(put, files))
+
+
+def open_reference_group(place: Path | S3Place | str, group: str) -> Any:
     """Open a group of `main` with the reference library and zarr-python."""
     import zarr
 
-    return zarr.open_group(reference_store(path), path=group, mode="r")
+    return zarr.open_group(reference_store(place), path=group, mode="r")
 
 
-def reference_store(path: str) -> Any:
+def reference_store(place: Path | S3Place | str) -> Any:
     """Open the Zarr store of `main` with the reference library."""
     import icechunk
 
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(path))
-    return repository.readonly_session("main").store
+    if isinstance(place, S3Place):
+        storage = reference_s3_storage(place)
+    else:
+        storage = icechunk.local_filesystem_storage(str(place))
+    return icechunk.Repository.open(storage).readonly_session("main").store
+
+
+def reference_s3_storage(place: S3Place) -> Any:
+    """Return what the reference library reaches a place on the server with."""
+    import icechunk
+
+    return icechunk.s3_storage(
+        bucket=place.bucket,
+        prefix=place.prefix,
+        access_key_id=place.server.access_key,
+        secret_access_key=place.server.secret_key,
+        endpoint_url=place.server.endpoint_url,
+        region="us-east-1",
+        allow_http=True,
+        force_path_style=True,
+    )
 
 
 def _new_repository(path: Path) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import obstore
 from measurement import Row, interleaved, row
+from repositories import S3Place, reference_s3_storage
 from s3_server import running_s3_server
 
 if TYPE_CHECKING:
@@ -145,16 +146,7 @@ def commit_with_reference(server: S3Server, bucket: str) -> Any:
 def reference_repository(server: S3Server, bucket: str, *, create: bool = False) -> Any:
     import icechunk
 
-    storage = icechunk.s3_storage(
-        bucket=bucket,
-        prefix="r",
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        endpoint_url=server.endpoint_url,
-        region="us-east-1",
-        allow_http=True,
-        force_path_style=True,
-    )
+    storage = reference_s3_storage(S3Place(server=server, bucket=bucket, prefix="r"))
     return icechunk.Repository.create(storage) if create else icechunk.Repository.open(storage)
 
 

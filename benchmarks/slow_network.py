@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PIECE = 1 << 18
+_PIECE = 1 << 20
+# What is due within so many seconds leaves together: the wire should not need a processor.
+_TOGETHER_S = 0.001
 
 
 @contextlib.contextmanager
@@ -26,7 +28,7 @@ def delayed(host: str, port: int, delay_s: float) -> Iterator[int]:
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there_reader, there_writer = await asyncio.open_connection(host, port)
+            there_reader, there_writer = await asyncio.open_connection(host, port, limit=_PIECE)
         except OSError:
             writer.close()
             return
@@ -38,7 +40,7 @@ def delayed(host: str, port: int, delay_s: float) -> Iterator[int]:
 
     async def serve() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(connect, "127.0.0.1", 0)
+        server = await asyncio.start_server(connect, "127.0.0.1", 0, limit=_PIECE)
         ready.set_result(
             (server.sockets[0].getsockname()[1], lambda: loop.call_soon_threadsafe(stop.set))
         )
@@ -71,9 +73,17 @@ async def _pass_on(
         while True:
             due, piece = await on_the_way.get()
             await asyncio.sleep(max(0.0, due - clock()))
-            if not piece:
+            pieces = [piece]
+            while pieces[-1] and not on_the_way.empty():
+                due, piece = on_the_way.get_nowait()
+                if due > clock() + _TOGETHER_S:
+                    writer.write(b"".join(pieces))
+                    await asyncio.sleep(max(0.0, due - clock()))
+                    pieces = []
+                pieces.append(piece)
+            writer.write(b"".join(pieces))
+            if not pieces[-1]:
                 break
-            writer.write(piece)
             await writer.drain()
     finally:
         taking.cancel()

@@ -104,7 +104,7 @@ def test_scans_are_compared_in_one_run(report):
     assert ("noop of 2 columns: planes", "noop of 2 columns: null source") in compared
     peers = {row["case"]: row["versus"] for row in by_benchmark["tiny-chunks"]}
     assert peers["inline, tasks in this process"] == "inline, zarr-python"
-    assert peers["native, tasks in this process"] == "native, zarr-python"
+    assert peers["native on S3, tasks in this process"] == "native on S3, zarr-python"
     # All of them left the same objects, which the benchmark itself compares.
     for row in by_benchmark["collect"][:2]:
         assert row["versus"] == "reference"
