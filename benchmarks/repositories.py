@@ -110,11 +110,25 @@ def build_tiny_chunks(folder: Path, scale: float) -> TinyChunks:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Place:
-    """A repository in a bucket of a server on this machine."""
+    """A repository in a bucket of a server on this machine; executors know no more of it."""
 
-    server: S3Server
     bucket: str
     prefix: str
+    endpoint_url: str
+    access_key: str
+    secret_key: str
+    options: dict[str, str]
+
+    @classmethod
+    def on(cls, server: S3Server, bucket: str, prefix: str) -> S3Place:
+        return cls(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint_url=server.endpoint_url,
+            access_key=server.access_key,
+            secret_key=server.secret_key,
+            options=dict(server.storage_options),
+        )
 
     @property
     def url(self) -> str:
@@ -157,9 +171,9 @@ def reference_s3_storage(place: S3Place) -> Any:
     return icechunk.s3_storage(
         bucket=place.bucket,
         prefix=place.prefix,
-        access_key_id=place.server.access_key,
-        secret_access_key=place.server.secret_key,
-        endpoint_url=place.server.endpoint_url,
+        access_key_id=place.access_key,
+        secret_access_key=place.secret_key,
+        endpoint_url=place.endpoint_url,
         region="us-east-1",
         allow_http=True,
         force_path_style=True,

@@ -146,7 +146,7 @@ def commit_with_reference(server: S3Server, bucket: str) -> Any:
 def reference_repository(server: S3Server, bucket: str, *, create: bool = False) -> Any:
     import icechunk
 
-    storage = reference_s3_storage(S3Place(server=server, bucket=bucket, prefix="r"))
+    storage = reference_s3_storage(S3Place.on(server, bucket, "r"))
     return icechunk.Repository.create(storage) if create else icechunk.Repository.open(storage)
 
 
