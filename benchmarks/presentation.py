@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _RATIO = re.compile(r"ratio >= ([\d.]+)")
 _SECONDS = re.compile(r"<= ([\d.]+) s\b")
 _MEGABYTES = re.compile(r"<= ([\d.]+) MB")
+_MEMORY = re.compile("MB|memory")
 _OPENING, _CLOSING = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#d1660f", "#8a8f94"
 
@@ -47,7 +48,8 @@ def as_markdown(rows: Sequence[Row], heading: str) -> str:
         other = seconds.get((row.benchmark, row.versus))
         versus = row.versus if other is None else f"{row.versus}: {other:.3g} s"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        peak = "" if row.peak_mb is None or "MB" not in row.goal else f", {row.peak_mb:.0f} MB"
+        has_peak = row.peak_mb is not None and _MEMORY.search(row.goal)
+        peak = f", {row.peak_mb:.0f} MB" if has_peak else ""
         missed = " – **missed**" if is_met(row) is False else ""
         cells = (
             f"{row.benchmark}: {row.case}",

@@ -137,17 +137,28 @@ def present(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
     """Write what was asked for of one run, or of several."""
     rows = [Row(**fields) for report in reports for fields in report["rows"]]
     if options.markdown is not None:
-        runs = dict.fromkeys(
-            f"{r['date']}, {r['machine']}, scale {r['scale']:g}, medians of {r['rounds']}, "
-            f"load {r['load']} at the end"
-            for r in reports
-        )
-        table = as_markdown(rows, "Runs: " + "; ".join(runs) + ".")
+        table = as_markdown(rows, "Runs: " + "; ".join(_told_runs(reports)) + ".")
         before = options.markdown.read_text() if options.markdown.exists() else ""
         options.markdown.write_text(replace_table(before, table))
     if options.plots is not None:
         for file in plot(rows, options.plots):
             print(f"wrote {file}", file=sys.stderr)
+
+
+def _told_runs(reports: list[dict[str, Any]]) -> list[str]:
+    """Tell when and where reports were made, those alike together."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for report in reports:
+        what = f"{report['machine']}, scale {report['scale']:g}, medians of {report['rounds']}"
+        alike.setdefault(what, []).append(report)
+    told = []
+    for what, runs in alike.items():
+        dates = sorted(run["date"] for run in runs)
+        loads = sorted(run["load"] for run in runs)
+        when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        load = f"{loads[0]}" if loads[0] == loads[-1] else f"{loads[0]} to {loads[-1]}"
+        told.append(f"{when}, {what}, load {load} at the end")
+    return told
 
 
 def _memory_gib() -> int:

@@ -66,7 +66,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
                 f"{group}, tasks in this process",
                 timings,
                 versus=f"{group}, xarray",
-                goal="ratio >= 1, bytes = ideal",
+                goal="<= 1.2 x, ratio >= 0.83, bytes = ideal",
                 peak_mb=ours,
                 figures=figures,
             ),
