@@ -171,8 +171,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--scale",
         type=float,
-        default=0.4,
-        help="size of everything: 1 is 25 million cells and takes half an hour (default 0.4)",
+        default=0.2,
+        help="size of everything: 1 is 25 million cells and takes half an hour (default 0.2)",
     )
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
     parser.add_argument("--json", type=Path, help="write the JSON to this file, not to the output")
