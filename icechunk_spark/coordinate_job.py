@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. One pass, whatever the number of dimensions: the source may be slow. Tasks reduce their rows to
-   distinct values column by column in Arrow, which costs a tenth of Spark's `collect_set`; Spark
-   merges what they found, so that the driver gets every value once.
+   distinct values column by column in Arrow; Spark merges what they found, so that the driver gets
+   every value once.
 2. NULL and NaN are no coordinates. Each comes back as one value, for the planner to refuse.
 3. 0.0 and -0.0 are one coordinate here, as they are in Spark's joins.
 """
