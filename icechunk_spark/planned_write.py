@@ -144,7 +144,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     Columns get names of our own on the way, since not every name that a DataFrame may have
     survives `mapInArrow`; the task knows them by position.
     """
-    labels = [label_column(frame, name, axis) for axis, name in enumerate(part.dims)]
+    labels = [label_column(frame, name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
     values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
     rows = frame.select(*labels, *values)
     if part.is_distinct:
