@@ -11,6 +11,8 @@ Rules of this file
    buffer has bytes for, nor may many tables share one vector to multiply its content.
 3. Alignment is not demanded. Readers elsewhere demand it, gathers do not need it.
 4. Absent fields become defaults; ``Tables.has`` tells which rows have a field.
+5. All steps from a vector to a column stand here together: each relies on what the one before it
+   has checked.
 
 How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
 numbered once and each row keeps a number) -> offset of the field in the table -> gather. Where all
