@@ -10,14 +10,15 @@ a detached version   listed in ``repo``                  nothing more than its f
 ===================  ==================================  =========================================
 
 Every answer is that of now. What ``commits_since`` read is where ``advance`` begins, once: if that
-has become the past, the conditional write says so.
+has become the past, the conditional write says so. The copy of it that ``advance`` needs can be
+stored together with the version's files (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from icechunk_format.errors import (
@@ -29,6 +30,9 @@ from icechunk_format.errors import (
 from icechunk_format.repository.history import RefFilesHistory, ref_key
 from icechunk_format.repository.publish import (
     Declined,
+    Seen,
+    new_backup_name,
+    now_in_microseconds,
     outcome_unknown,
     update_branch_ref,
     update_repo,
@@ -42,12 +46,12 @@ from icechunk_format.repository.repo_changes import (
     check_flag,
 )
 from icechunk_format.repository.repo_file import read_state
+from icechunk_format.spec.object_keys import overwritten_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from icechunk_format.repository.repo_changes import Transition
-    from icechunk_format.repository.repo_file import RepoState
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
     from icechunk_format.storage.protocol import Storage
@@ -91,6 +95,10 @@ class BranchTip(Protocol):
         """
         ...
 
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return key and bytes of what ``advance`` counts on to be stored by then, if anything."""
+        ...
+
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
         """Return the entry of a version that is to be amended, or raise why it cannot be."""
         ...
@@ -122,7 +130,7 @@ class RepoBranchTip:
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
         self._branch = branch
-        self._seen: tuple[RepoState, bytes] | None = None
+        self._seen: Seen | None = None
 
     @property
     def branch(self) -> str:
@@ -135,14 +143,23 @@ class RepoBranchTip:
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
         """Return what others committed since; None when the branch has not moved."""
-        self._seen = read_state(self._storage)
-        info = self._seen[0].info
+        state, stored = read_state(self._storage)
+        self._seen = Seen(state=state, stored=stored)
+        info = state.info
         tip = info.branches.get(self._branch)
         if tip is None:
             raise branch_deleted(self._storage, self._branch)
         if tip == snapshot_id:
             return None
         return _since(tip, snapshot_id, info.ancestry(tip))
+
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the copy of the state that ``commits_since`` saw, or nothing."""
+        if self._seen is None:
+            return ()
+        name = new_backup_name(now_in_microseconds())
+        self._seen = replace(self._seen, copy=name)
+        return ((overwritten_key(name), self._seen.stored),)
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
         """Return the entry of a version that is to be amended."""
@@ -163,7 +180,9 @@ class RepoBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip."""
-        return self._update(snapshot, lambda info: add_commit(info, self._branch, snapshot))
+        return self._update(
+            snapshot, lambda info: add_commit(info, self._branch, snapshot), seen=self._take_seen()
+        )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
         """Put a version in the place of the tip."""
@@ -175,10 +194,18 @@ class RepoBranchTip:
         """List a version that no branch has."""
         self._update(snapshot, lambda info: add_detached(info, snapshot))
 
-    def _update(
-        self, snapshot: SnapshotInfo, change: Callable[[RepoInfo], Transition | TipMoved]
-    ) -> TipMoved | None:
+    def _take_seen(self) -> Seen | None:
+        # Once: only the version that its copy was stored with may count on that.
         seen, self._seen = self._seen, None
+        return seen
+
+    def _update(
+        self,
+        snapshot: SnapshotInfo,
+        change: Callable[[RepoInfo], Transition | TipMoved],
+        *,
+        seen: Seen | None = None,
+    ) -> TipMoved | None:
         # Ids are random: a state that lists ours stands on our write.
         answer = update_repo(
             self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
@@ -220,6 +247,10 @@ class RefBranchTip:
         if tip is None:
             raise branch_deleted(self._storage, self._branch)
         return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
+
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return nothing: version 1 keeps no copies of refs."""
+        return ()
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
         """Refuse: existing readers of version 1 expect branches to grow only."""

@@ -39,7 +39,7 @@ from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
 from icechunk_format.spec.transaction_log import EncodedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.repository.manifests import ManifestAssembler
@@ -115,6 +115,7 @@ def store_version(
     metadata: MetadataItems,
     written: Written,
     is_repeated: bool = False,
+    beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
     """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
 
@@ -130,6 +131,8 @@ def store_version(
         Whether this session has stored a version a moment ago, which lost the race. Small manifests
         are then not joined (see ``manifest_plan``), so that those of the first time serve again,
         and the store's clock need not be asked for.
+    beside
+        Keys and bytes of other objects to store in the same step.
 
     Raises
     ------
@@ -164,6 +167,7 @@ def store_version(
         metadata=metadata,
         written=written,
         clock_is_known=is_repeated,
+        beside=beside,
     )
 
 
@@ -187,6 +191,7 @@ def store_snapshot(
     metadata: MetadataItems,
     written: Written,
     clock_is_known: bool = False,
+    beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
     """Store snapshot and transaction log of a version whose manifests are stored.
 
@@ -198,7 +203,7 @@ def store_snapshot(
         The version that the new one comes after in time.
     nodes, files
         All nodes of the new version, sorted by path, and its list of manifest files.
-    parent_id, pruned_ancestor_tx_logs, written
+    parent_id, pruned_ancestor_tx_logs, written, beside
         As for ``store_version``.
     clock_is_known
         Whether this machine's clock was compared with the store's a moment ago.
@@ -224,7 +229,11 @@ def store_snapshot(
     snapshot_data = snapshot_file.encode(new, level=level)
     log_data = log.file(level=level)
     storage.put_many(
-        [(snapshot_key(snapshot_id), snapshot_data), (transaction_log_key(snapshot_id), log_data)]
+        [
+            (snapshot_key(snapshot_id), snapshot_data),
+            (transaction_log_key(snapshot_id), log_data),
+            *beside,
+        ]
     )
     written.add("snapshots", 1, len(snapshot_data))
     written.add("transactions", 1, len(log_data))

@@ -4,7 +4,8 @@ Steps of an update
 ------------------
 1. Read ``repo`` and its version. Refuse when the repository is read-only.
 2. Apply the change, a pure function of the state. It may decline: then nothing is written.
-3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits.
+3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits. A commit
+   that has read ``repo`` stores this copy together with its snapshot, which saves a round trip.
 4. Replace ``repo`` on the condition that it still is what was read. Lost: begin again.
 
 Why the outcome is always known, or said to be unknown
@@ -114,9 +115,31 @@ class Declined(Generic[DeclinedT]):
     info: RepoInfo
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The ``repo`` object as it was a moment ago.
+
+    Parameters
+    ----------
+    state, stored
+        What ``read_state`` answered.
+    copy
+        Name below ``overwritten/`` where ``stored`` has been put; None where it has not.
+    """
+
+    state: RepoState
+    stored: bytes
+    copy: str | None = None
+
+
 def now_in_microseconds() -> int:
     """Return the time since 1970-01-01T00:00:00Z."""
     return time.time_ns() // 1000
+
+
+def new_backup_name(now: int) -> str:
+    """Return a name below ``overwritten/`` that no other writer has; ``now`` in microseconds."""
+    return backup_name(now // 1000, secrets.token_bytes(12))
 
 
 def update_repo(
@@ -126,7 +149,7 @@ def update_repo(
     landed: Callable[[RepoInfo], bool] | None = None,
     even_if_read_only: bool = False,
     max_attempts: int = MAX_ATTEMPTS,
-    seen: tuple[RepoState, bytes] | None = None,
+    seen: Seen | None = None,
 ) -> Published | Declined[DeclinedT]:
     """Apply a change to the ``repo`` object, however many others do so at the same time.
 
@@ -144,8 +167,8 @@ def update_repo(
     max_attempts
         How often a race may be lost.
     seen
-        What ``read_state`` answered a moment ago, to begin with. A state of the past is no danger:
-        nothing replaces it any more, and the next attempt asks.
+        What to begin with. A state of the past is no danger: nothing replaces it any more, and the
+        next attempt asks.
 
     Raises
     ------
@@ -164,7 +187,10 @@ def update_repo(
     try:
         for attempt in range(1, max_attempts + 1):
             pause_before(attempt)
-            state, stored = seen or read_state(storage)
+            if seen is None:
+                state, stored = read_state(storage)
+                seen = Seen(state=state, stored=stored)
+            state, stored, copy = seen.state, seen.stored, seen.copy
             seen = None
             info = state.info
             if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
@@ -183,13 +209,15 @@ def update_repo(
             if not isinstance(answer, Transition):
                 return Declined(reason=answer, info=info)
             now = now_in_microseconds()
-            copy = backup_name(now // 1000, secrets.token_bytes(12))
+            is_copied = copy is not None
+            copy = copy or new_backup_name(now)
             new = record(
                 answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
             )
             data = repo_info.encode(new)
             # What was read is what will be replaced, or nothing is: no need to fetch it for a copy.
-            storage.put(overwritten_key(copy), stored)
+            if not is_copied:
+                storage.put(overwritten_key(copy), stored)
             copies.add(copy)
             try:
                 put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=state.version))

@@ -35,7 +35,7 @@ from icechunk_format.repository.working_tree import WorkingTree
 from icechunk_format.spec.object_keys import transaction_log_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from icechunk_format.repository.branch_tip import CommitsSince
     from icechunk_format.repository.commit import StoredVersion
@@ -111,7 +111,13 @@ class WriteSession(SessionEdits):
         attempt = 0
         while True:
             began = time.monotonic()
-            version = self._store(message, metadata, parent_id=self.snapshot_id, attempt=attempt)
+            version = self._store(
+                message,
+                metadata,
+                parent_id=self.snapshot_id,
+                attempt=attempt,
+                beside=self._tip.copy_to_store(),
+            )
             moved = self._tip.advance(version.info)
             if moved is None:
                 return self._landed(version)
@@ -244,6 +250,7 @@ class WriteSession(SessionEdits):
         pruned: tuple[SnapshotId, ...] = (),
         amends: bool = False,
         attempt: int = 0,
+        beside: Iterable[tuple[str, bytes]] = (),
     ) -> StoredVersion:
         spec_version = self.format.spec_version
         return store_version(
@@ -260,6 +267,7 @@ class WriteSession(SessionEdits):
             ),
             written=self._written,
             is_repeated=attempt > 0,
+            beside=beside,
         )
 
     def _landed(self, version: StoredVersion) -> CommitResult:
