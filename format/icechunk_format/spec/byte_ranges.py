@@ -45,8 +45,10 @@ def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.
     first = int(lengths[0])
     if (lengths == first).all():
         return [(first, slice(None))] if first else []
-    order = np.argsort(lengths, kind="stable")
-    sorted_lengths = lengths[order]
+    # NumPy sorts numbers of 16 bits by their digits, several times as fast as wider ones.
+    keys = lengths.astype(np.uint16) if int(lengths.max()) < 1 << 16 else lengths
+    order = np.argsort(keys, kind="stable")
+    sorted_lengths = keys[order]
     cuts = np.flatnonzero(np.diff(sorted_lengths)) + 1
     bounds = [0, *cuts.tolist(), len(order)]
     return [

@@ -218,8 +218,9 @@ class _RefsDecoder:
             has_id = tables.has(ChunkRefSlot.CHUNK_ID, "chunk_id")
             texts = self._texts(tables, has_id, kind)
             is_inline = kind == KIND_INLINE
-            offset[is_inline] = 0
-            length[is_inline] = texts.lengths[is_inline]
+            if is_inline.any():
+                offset[is_inline] = 0
+                length[is_inline] = texts.lengths[is_inline]
             texts = self._own(texts)
         return ChunkRefs(
             coords=coords,
@@ -250,9 +251,11 @@ class _RefsDecoder:
             if not rows.size:
                 continue
             found = tables.ranges(slot, name)
-            starts[rows], lengths[rows] = found.starts[rows], found.lengths[rows]
-            kind[rows] = meaning
-            is_open[rows] = False
+            # As a rule all references are of one kind: columns are then taken whole.
+            chosen = slice(None) if rows.size == len(tables) else rows
+            starts[chosen], lengths[chosen] = found.starts[chosen], found.lengths[chosen]
+            kind[chosen] = meaning
+            is_open[chosen] = False
             if slot == ChunkRefSlot.COMPRESSED_LOCATION:
                 columns["is_compressed"] = ~is_open & ~has_id
                 columns["dictionary"] = self._dictionary
