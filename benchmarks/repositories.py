@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
+    from icechunk_format import Location
+
 DIMS = ["time", "latitude", "longitude"]
 
 
@@ -78,37 +80,6 @@ def temperatures(shape: tuple[int, int, int]) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyChunks:
-    """Two arrays of many chunks: `inline` (in manifests) and `native` (an object each)."""
-
-    path: str
-    chunks: int
-    widths: dict[str, int]
-
-
-def build_tiny_chunks(folder: Path, scale: float) -> TinyChunks:
-    """Write 10,000 chunks of 64 bytes and as many of 1 KiB at scale 1."""
-    import zarr
-
-    count = max(50, round(10_000 * scale))
-    widths = {"inline": 16, "native": 256}
-    random = np.random.default_rng(10_000)
-    session = _new_repository(folder / "tiny").writable_session("main")
-    root = zarr.open_group(session.store, mode="a")
-    # zarr-python writes chunk by chunk, and waits less the more of them are under way.
-    with zarr.config.set({"async.concurrency": 128}):
-        for name, width in widths.items():
-            root.create_group(name).create_array(
-                "v",
-                data=random.normal(size=(count, width)).astype("f4"),
-                chunks=(1, width),
-                dimension_names=["row", "column"],
-            )
-    session.commit("tiny chunks")
-    return TinyChunks(path=str(folder / "tiny"), chunks=count, widths=widths)
-
-
-@dataclass(frozen=True, kw_only=True)
 class S3Place:
     """A repository in a bucket of a server on this machine; executors know no more of it."""
 
@@ -146,7 +117,7 @@ def upload(folder: Path, bucket: Any, prefix: str) -> None:
         list(threads.map(put, files))
 
 
-def open_reference_group(place: Path | S3Place | str, group: str) -> Any:
+def open_reference_group(place: Path | S3Place | str, group: str = "/") -> Any:
     """Open a group of `main` with the reference library and zarr-python."""
     import zarr
 
@@ -178,6 +149,52 @@ def reference_s3_storage(place: S3Place) -> Any:
         allow_http=True,
         force_path_style=True,
     )
+
+
+def build_tiny_chunks(place: Path | S3Place, chunks: int, width: int) -> None:
+    """Write an array ``v`` of so many chunks, one row of ``width`` numbers each.
+
+    The reference describes it, with zarr-python's default compression. This library stores the
+    chunks, in few requests: up to 512 bytes go into manifests, larger ones become objects.
+    """
+    import icechunk
+    import zarr
+    import zstandard
+
+    from icechunk_format import Repository
+
+    if isinstance(place, S3Place):
+        repository = icechunk.Repository.create(reference_s3_storage(place))
+    else:
+        repository = _new_repository(place)
+    described = repository.writable_session("main")
+    zarr.create_array(
+        described.store,
+        name="v",
+        shape=(chunks, width),
+        chunks=(1, width),
+        dtype="f4",
+        dimension_names=["row", "column"],
+    )
+    described.commit("an empty array")
+    values = np.random.default_rng(chunks).normal(size=(chunks, width)).astype("<f4")
+    compressor = zstandard.ZstdCompressor(level=0)
+    session = Repository.open(location_of(place)).writable_session("main")
+    session.set_chunks(
+        "/v",
+        np.stack([np.arange(chunks), np.zeros(chunks, dtype="i8")], axis=1),
+        [compressor.compress(row) for row in values],
+    )
+    session.commit("tiny chunks")
+
+
+def location_of(place: Path | S3Place) -> Location:
+    """Return what this library opens a place by."""
+    from icechunk_format import Location
+
+    if isinstance(place, S3Place):
+        return Location(place.url, options=place.options)
+    return Location(str(place))
 
 
 def _new_repository(path: Path) -> Any:

@@ -163,7 +163,7 @@ def reference_batches(
 
 
 def reference_rows_frame(
-    spark: SparkSession, place: Path | S3Place, group: str, count: int, partitions: int
+    spark: SparkSession, place: Path | S3Place, count: int, partitions: int
 ) -> DataFrame:
     """Return the cells of an array of tiny chunks, read by the reference in `mapInArrow`."""
     edges = np.linspace(0, count, partitions + 1).astype(int).tolist()
@@ -175,7 +175,7 @@ def reference_rows_frame(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 first, last = edges[number], edges[number + 1]
-                values = open_reference_group(place, group)["v"][first:last]
+                values = open_reference_group(place)["v"][first:last]
                 width = values.shape[1]
                 yield pa.RecordBatch.from_arrays(
                     [

@@ -1,8 +1,13 @@
-"""Ten thousand tiny chunks, in manifests and as objects on S3: what each costs beyond its bytes."""
+"""Tens of thousands of tiny chunks, in manifests and as objects on S3: what each costs.
+
+Each kind comes in two sizes, the second ten times the first. The large one is timed once, and
+without the reference inside Spark: its hundred thousand requests take it minutes.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,99 +16,137 @@ import numpy as np
 import obstore
 import obstore.store
 from full_scan import drain, plan_of
-from measurement import Row, interleaved, memory_of, row
-from repositories import S3Place, build_tiny_chunks, open_reference_group, upload
+from measurement import Row, in_fresh_process, interleaved, row
+from repositories import S3Place, build_tiny_chunks, location_of, open_reference_group
 from rivals import reference_rows_frame
 from s3_server import running_s3_server
 
-from icechunk_format import Location
-
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
 BENCHMARK = "tiny-chunks"
 GOAL = "ratio >= 5"
+# Numbers in a chunk: 64 bytes go into a manifest, 1 KiB does not.
+WIDTHS = {"inline": 16, "native on S3": 256}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """An array of tiny chunks, and how rows about it are called."""
+
+    kind: str
+    place: Path | S3Place
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.count:,} {self.kind}"
+
+    @property
+    def rows(self) -> int:
+        return self.count * WIDTHS[self.kind]
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
-    local = build_tiny_chunks(folder, options.scale)
+    few = max(50, round(10_000 * options.scale))
     with running_s3_server() as server:
-        bucket = server.new_bucket()
-        upload(Path(local.path), server.raw_store(bucket), "tiny")
-        on_s3 = S3Place.on(server, bucket, "tiny")
-        # Chunks in manifests cost the same anywhere.
-        places: dict[str, Path | S3Place] = {"inline": Path(local.path), "native on S3": on_s3}
-        groups = {"inline": "inline", "native on S3": "native"}
-        cases: dict[str, Any] = {}
-        for kind, place in places.items():
-            group, width = groups[kind], local.widths[groups[kind]]
-            cases[f"{kind}, tasks in this process"] = partial(run_tasks, place, group)
-            cases[f"{kind}, zarr-python"] = partial(read_with_zarr, place, group)
-            if isinstance(place, S3Place):
-                # Whatever reads chunks asks for each, and the server shares our processors.
-                cases[f"{kind}, zarr-python, concurrency 128"] = partial(
-                    read_with_zarr, place, group, 128
-                )
-                cases[f"{kind}, plain requests by 16 threads"] = partial(get_all, place)
-            if not np.isclose(
-                cases[f"{kind}, tasks in this process"](), cases[f"{kind}, zarr-python"]()
-            ):
-                raise AssertionError(f"the contestants read different values of {kind} chunks")
-            ours = load(spark, place, group)
-            partitions = len(plan_of(location(place), group).tasks)
-            theirs = reference_rows_frame(spark, place, group, local.chunks, partitions)
-            if not ours.count() == theirs.count() == local.chunks * width:
-                raise AssertionError(f"the contestants read different rows of {kind} chunks")
-            cases[f"{kind}, Spark"] = partial(drain, ours)
-            cases[f"{kind}, Spark, reference in mapInArrow"] = partial(drain, theirs)
-        timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
-        memory = {
-            f"{kind}, {name}": memory_of(options.memory, function, place, groups[kind])
-            for kind, place in places.items()
-            for name, function in (
-                ("tasks in this process", run_tasks),
-                ("zarr-python", read_with_zarr),
-            )
-        }
+        rows = []
+        for count in (few, 10 * few):
+            # Chunks in manifests cost the same anywhere.
+            places = {
+                "inline": folder / f"tiny-{count}",
+                "native on S3": S3Place.on(server, server.new_bucket(), "tiny"),
+            }
+            arrays = [Chunks(kind=k, place=p, count=count) for k, p in places.items()]
+            for array in arrays:
+                build_tiny_chunks(array.place, count, WIDTHS[array.kind])
+            rows += compare(spark, arrays, options, is_large=count > few)
+        return rows
+
+
+def compare(
+    spark: SparkSession, arrays: list[Chunks], options: Namespace, *, is_large: bool
+) -> list[Row]:
+    cases: dict[str, Callable[[], Any]] = {}
+    for array in arrays:
+        cases |= cases_of(spark, array, is_large=is_large)
+    rounds = 1 if is_large else options.rounds
+    warm_up = options.scale >= 0.1 and not is_large
+    timings = interleaved(cases, rounds=rounds, warm_up=warm_up)
     rivals = {
-        ", tasks in this process": (", zarr-python", GOAL),
-        ", zarr-python, concurrency 128": (", zarr-python", ""),
-        ", plain requests by 16 threads": (", tasks in this process", ""),
-        ", Spark": (", Spark, reference in mapInArrow", "ratio >= 1"),
+        "tasks in this process": ("zarr-python", GOAL),
+        "zarr-python, concurrency 128": ("zarr-python", ""),
+        "plain requests by 16 threads": ("tasks in this process", ""),
+        "Spark": ("Spark, reference in mapInArrow", "ratio >= 1"),
     }
     rows = []
-    for case, timing in timings.items():
-        kind, comma, which = case.partition(",")
-        rival, goal = rivals.get(comma + which, ("", ""))
-        rows.append(
-            row(
-                BENCHMARK,
-                case,
-                timings,
-                versus=kind + rival if rival else "",
-                goal=goal,
-                peak_mb=memory.get(case),
-                figures={"us_per_chunk": round(timing.wall_s / local.chunks * 1e6, 1)},
-            )
+    for array in arrays:
+        ours, theirs = (
+            timings[f"{array.name}, {how}"].value
+            for how in ("tasks in this process", "zarr-python")
         )
+        if not np.isclose(ours, theirs):
+            raise AssertionError(f"the contestants read different values of {array.name} chunks")
+        for case, timing in timings.items():
+            name, _, how = case.partition(", ")
+            if name != array.name:
+                continue
+            rival, goal = rivals.get(how, ("", ""))
+            versus = f"{name}, {rival}" if f"{name}, {rival}" in timings else ""
+            rows.append(
+                row(
+                    BENCHMARK,
+                    case,
+                    timings,
+                    versus=versus,
+                    goal=goal if versus else "",
+                    peak_mb=peak_of(array, how) if options.memory and not is_large else None,
+                    figures={"us_per_chunk": round(timing.wall_s / array.count * 1e6, 1)},
+                )
+            )
     return rows
 
 
-def load(spark: SparkSession, place: Path | S3Place, group: str) -> DataFrame:
-    reader = spark.read.format("icechunk").option("group", group)
+def cases_of(spark: SparkSession, array: Chunks, *, is_large: bool) -> dict[str, Callable[[], Any]]:
+    """Return who reads an array, by name."""
+    ours = load(spark, array.place)
+    frames = {"Spark": ours}
+    if not is_large:
+        partitions = len(plan_of(location_of(array.place), "/").tasks)
+        frames["Spark, reference in mapInArrow"] = reference_rows_frame(
+            spark, array.place, array.count, partitions
+        )
+    if not all(frame.count() == array.rows for frame in frames.values()):
+        raise AssertionError(f"a contestant read other rows of {array.name} chunks")
+    readers: dict[str, Callable[[], Any]] = {
+        "tasks in this process": partial(run_tasks, array.place),
+        "zarr-python": partial(read_with_zarr, array.place),
+    }
+    if isinstance(array.place, S3Place):
+        # Whatever reads chunks asks for each, and the server shares our processors.
+        if not is_large:
+            readers["zarr-python, concurrency 128"] = partial(read_with_zarr, array.place, 128)
+        readers["plain requests by 16 threads"] = partial(get_all, array.place)
+    readers |= {how: partial(drain, frame) for how, frame in frames.items()}
+    return {f"{array.name}, {how}": read for how, read in readers.items()}
+
+
+def peak_of(array: Chunks, how: str) -> float | None:
+    """Return the peak of memory of what reads an array without Spark."""
+    alone = {"tasks in this process": run_tasks, "zarr-python": read_with_zarr}.get(how)
+    return None if alone is None else in_fresh_process(alone, array.place).peak_mb
+
+
+def load(spark: SparkSession, place: Path | S3Place) -> DataFrame:
+    reader = spark.read.format("icechunk")
     if isinstance(place, Path):
         return reader.load(str(place))
     for name, value in place.options.items():
         reader = reader.option(f"storage.{name}", value)
     return reader.load(place.url)
-
-
-def location(place: Path | S3Place) -> Location:
-    if isinstance(place, Path):
-        return Location(str(place))
-    return Location(place.url, options=place.options)
 
 
 def get_all(place: S3Place) -> int:
@@ -123,13 +166,13 @@ def get_all(place: S3Place) -> int:
         return sum(threads.map(lambda key: len(obstore.get(store, key).bytes()), keys))
 
 
-def run_tasks(place: Path | S3Place, group: str) -> float:
+def run_tasks(place: Path | S3Place) -> float:
     """Open the repository afresh, run every task and add up the values."""
     from icechunk_format.dataset.scan import run_task
     from icechunk_format.repository.objects import metadata_cache
 
     metadata_cache().clear()
-    plan = plan_of(location(place), group)
+    plan = plan_of(location_of(place), "/")
     return sum(
         float(batch.column("v").to_numpy().sum(dtype="f8"))
         for task in plan.tasks
@@ -137,9 +180,9 @@ def run_tasks(place: Path | S3Place, group: str) -> float:
     )
 
 
-def read_with_zarr(place: Path | S3Place, group: str, concurrency: int | None = None) -> float:
+def read_with_zarr(place: Path | S3Place, concurrency: int | None = None) -> float:
     """Open the repository afresh and add up the whole array."""
     import zarr
 
     with zarr.config.set({"async.concurrency": concurrency} if concurrency else {}):
-        return float(open_reference_group(place, group)["v"][:].sum(dtype="f8"))
+        return float(open_reference_group(place)["v"][:].sum(dtype="f8"))
