@@ -14,7 +14,9 @@ from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError,
 from icechunk_format.repository import commit as commit_module
 from icechunk_format.repository import publish
 from icechunk_format.repository.objects import metadata_cache
+from icechunk_format.repository.repo_file import read_state
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.object_keys import overwritten_key
 from icechunk_format.spec.repo_updates import NewCommitUpdate
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -58,6 +60,37 @@ def test_every_request_of_a_commit_may_fail_once(spec_version, fault):
         if spec_version == 2:
             updates = [update.details for update in sound.operations()]
             assert sum(isinstance(update, NewCommitUpdate) for update in updates) == 2
+            assert_copies_are_there(sound)
+
+
+def assert_copies_are_there(repository):
+    """Check that whatever the log says was replaced can be read."""
+    info = read_state(repository.storage)[0].info
+    named = [update.backup_path for update in info.latest_updates[1:]]
+    assert named
+    for name in named:
+        assert repository.storage.head(overwritten_key(name)) is not None, name
+
+
+def test_a_copy_that_could_not_be_stored_is_never_counted_on():
+    for number in range(len(requests_of_a_commit(2))):
+        sound, repository = faulty_repository(2)
+        session = begin(repository)
+        fail_at(repository, Fault.REFUSED, [number])
+        try:
+            session.commit("tried")
+        except StorageError:
+            heal(repository)
+            session.amend("amended")
+        assert_copies_are_there(sound)
+
+
+def test_a_commit_puts_its_copy_of_repo_with_the_snapshot():
+    keys = [key for verb, key in requests_of_a_commit(2) if verb == "put"]
+    kinds = [key.partition("/")[0] for key in keys]
+    assert sorted(kinds[-4:-1]) == ["overwritten", "snapshots", "transactions"]
+    assert kinds.count("overwritten") == 1
+    assert kinds[-1] == "repo"
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
