@@ -131,4 +131,4 @@ def repository_v2():
 def no_pauses(monkeypatch):
     """Let what failed be tried again at once."""
     monkeypatch.setattr(publish, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(commit, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(commit, "_LONGEST_PAUSE", 0.0)

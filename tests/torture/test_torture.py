@@ -73,7 +73,7 @@ class Torture:
         monkeypatch.setattr(objects, "metadata_cache", lambda: self.caches[self.turns.current])
         monkeypatch.setattr(secrets, "token_bytes", self.chance.randbytes)
         monkeypatch.setattr(publish, "_FIRST_PAUSE", 0.0)
-        monkeypatch.setattr(commit_module, "_FIRST_PAUSE", 0.0)
+        monkeypatch.setattr(commit_module, "_LONGEST_PAUSE", 0.0)
 
     def run(self):
         repository = Repository.create(self.location, spec_version=self.spec_version)

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
 
-_FIRST_PAUSE: Final = 0.01
+_ATTEMPTS_IN_A_PAUSE: Final = 4
+_LONGEST_FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
 
 
@@ -332,6 +333,10 @@ def commit_metadata(
 def pause_after_lost_race(attempt: int, took_s: float) -> None:
     """Wait a random while, so that many writers do not meet again and again.
 
+    Of writers that race one wins each time, so pauses save the work of the others and need not grow
+    until somebody wins; those that grow leave the store idle towards the end. With four attempts as
+    the longest, about a third of the writers is at work.
+
     Parameters
     ----------
     attempt
@@ -340,5 +345,6 @@ def pause_after_lost_race(attempt: int, took_s: float) -> None:
         Seconds of the attempt that lost: of the store's distance, the size of the commit, and the
         crowd, which say how long the others need.
     """
-    longest = max(_FIRST_PAUSE, took_s) * 1.5**attempt
-    time.sleep(random.uniform(0, min(longest, _LONGEST_PAUSE)))
+    # One attempt alone says little: it may have been slow for reasons of its own.
+    longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)
+    time.sleep(random.uniform(0, longest))
