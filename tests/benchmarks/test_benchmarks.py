@@ -103,8 +103,9 @@ def test_scans_are_compared_in_one_run(report):
         assert (f"noop: {layout}", f"noop: {layout}, reference in mapInArrow") in compared
     assert ("noop of 2 columns: planes", "noop of 2 columns: null source") in compared
     peers = {row["case"]: row["versus"] for row in by_benchmark["tiny-chunks"]}
-    assert peers["inline, tasks in this process"] == "inline, zarr-python"
-    assert peers["native on S3, tasks in this process"] == "native on S3, zarr-python"
+    for count in (50, 500):
+        for kind in (f"{count} inline", f"{count} native on S3"):
+            assert peers[f"{kind}, tasks in this process"] == f"{kind}, zarr-python"
     # All of them left the same objects, which the benchmark itself compares.
     for row in by_benchmark["collect"][:2]:
         assert row["versus"] == "reference"
@@ -136,3 +137,15 @@ def test_a_verification_is_compared_with_reading_manifests(report):
     assert [row["case"] for row in rows[:2]] == ["verify", "decode the manifests"]
     assert rows[0]["figures"]["refs"] == 10_000
     assert rows[0]["ratio"] > 0
+
+
+@pytest.mark.needs_reference
+def test_rivals_commit_near_and_far(report):
+    pytest.importorskip("icechunk")
+    rows = report("rival-writers", "--scale", "0.01")["rows"]
+    compared = {(row["case"], row["versus"]): row for row in rows}
+    for wire in ("0 ms", "20 ms"):
+        ours = compared[f"{wire}, this library", f"{wire}, reference"]
+        assert ours["ratio"] > 0
+        assert ours["figures"]["chunks"] == ours["figures"]["commits"] == 3
+        assert compared[f"{wire}, this library", f"{wire}, one writer"]["ratio"] > 0
