@@ -46,7 +46,7 @@ def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.
     if (lengths == first).all():
         return [(first, slice(None))] if first else []
     # NumPy sorts numbers of 16 bits by their digits, several times as fast as wider ones.
-    keys = lengths.astype(np.uint16) if int(lengths.max()) < 1 << 16 else lengths
+    keys = lengths.astype(np.uint16) if int(np.max(lengths)) < 1 << 16 else lengths
     order = np.argsort(keys, kind="stable")
     sorted_lengths = keys[order]
     cuts = np.flatnonzero(np.diff(sorted_lengths)) + 1
