@@ -100,6 +100,15 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return {"U": "string", "T": "string", "S": "bytes", "V": "bytes"}.get(dtype.kind, "other")
 
 
+def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    """Return what NumPy holds the values of a fixed-width Arrow type as.
+
+    `DataType.to_pandas_dtype` says the same, but wants pandas with the oldest versions of pyarrow.
+    """
+    found: np.dtype[Any] = pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype
+    return found
+
+
 def fixed_width(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType
 ) -> pa.Array:
@@ -117,7 +126,7 @@ def fixed_width(
         words[:, 0] = values
         data = pa.py_buffer(words)
     else:
-        width = np.dtype(np.int64) if pa.types.is_temporal(target) else target.to_pandas_dtype()
+        width = np.dtype(np.int64) if pa.types.is_temporal(target) else numpy_dtype(target)
         data = pa.py_buffer(np.ascontiguousarray(values, dtype=width))
     return pa.Array.from_buffers(target, length, [bitmap, data], null_count=nulls)
 

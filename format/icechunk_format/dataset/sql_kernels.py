@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.dataset.arrow_values import numpy_dtype
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -120,7 +122,7 @@ def _refuse_zero(left: Datum, right: Datum) -> None:
 
 def _numpy(value: Datum) -> Any:
     if isinstance(value, pa.Scalar):
-        return np.array([value.as_py()], value.type.to_pandas_dtype())
+        return np.array([value.as_py()], numpy_dtype(value.type))
     return value.to_numpy(zero_copy_only=False)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from icechunk_format.dataset.arrow_values import numpy_dtype
 from icechunk_format.dataset.residual import Call, ColumnRef, Constant, Expression, evaluate
 
 BOOLEAN: Final = pa.bool_()
@@ -128,7 +129,7 @@ def number_literal(text: str) -> Typed:
     value = Decimal(text)
     if "." not in text:
         for kind in (INT, BIGINT):
-            if abs(value) <= np.iinfo(kind.to_pandas_dtype()).max:
+            if abs(value) <= np.iinfo(numpy_dtype(kind)).max:
                 return constant(int(value), kind)
     return decimal_literal(value)
 
@@ -290,7 +291,7 @@ def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
     if value is None or isinstance(value, (bool, str)) or not is_number(literal.type):
         return other, literal
     if other.type in _INTEGERS and not isinstance(value, float):
-        limits = np.iinfo(other.type.to_pandas_dtype())
+        limits = np.iinfo(numpy_dtype(other.type))
         if value == int(value) and limits.min <= value <= limits.max:
             return other, constant(int(value), other.type)
     if other.type == pa.float32():
