@@ -51,6 +51,7 @@ BENCHMARKS = {
     "plan": ("planning", False),
     "manifest": ("manifests", False),
     "selective": ("selective", True),
+    "real-data": ("model_output", True),
     "write": ("writing", True),
     "collect": ("collecting", True),
     "verify": ("verifying", False),

@@ -90,7 +90,7 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
 @pytest.mark.needs_reference
 def test_scans_are_compared_in_one_run(report):
     pytest.importorskip("icechunk")
-    names = ("scan", "tiny-chunks", "selective", "collect")
+    names = ("scan", "tiny-chunks", "selective", "real-data", "collect")
     rows = report(*names, "--scale", "0.005", "--no-memory")["rows"]
     by_benchmark: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -106,6 +106,9 @@ def test_scans_are_compared_in_one_run(report):
     for count in (50, 500):
         for kind in (f"{count} inline", f"{count} native on S3"):
             assert peers[f"{kind}, tasks in this process"] == f"{kind}, zarr-python"
+    (real,) = (row for row in by_benchmark["real-data"] if row["goal"])
+    assert real["versus"] == "A1B_north_america, xarray"
+    assert real["figures"]["cells"] == 240 * 37 * 49
     # All of them left the same objects, which the benchmark itself compares.
     for row in by_benchmark["collect"][:2]:
         assert row["versus"] == "reference"
