@@ -7,7 +7,7 @@ lost race costs: ``manifests`` above one a commit are work done again.
 Limit: one writer that nobody disturbs. Commits of one branch follow one another, so sixteen
 writers gain on one only what can be prepared before their turn, as far as there are processors.
 And this S3 server lets conditional writes of one object that meet each other wait for whole
-seconds, which AWS does not: see ``meeting_writes``.
+seconds, which the protocol does not ask for: see ``meeting_writes``.
 """
 
 from __future__ import annotations
