@@ -1,4 +1,4 @@
-"""Planning a scan of a billion chunks in ten thousand manifests, none of which may be opened.
+"""Planning scans of up to a billion chunks in ten thousand manifests, none of which may be opened.
 
 The snapshot is written with this project's encoders; the manifests that it lists do not exist, so
 a plan that opened one would fail, and the log of requests shows that none was asked for.
@@ -37,39 +37,43 @@ DIMS = ["time", "latitude", "longitude"]
 
 
 def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
-    manifests = max(2, round(10_000 * options.scale))
-    path = str(folder / "billion")
-    write_snapshot(path, manifests)
-    runs = [in_fresh_process(plan, path) for _ in range(options.rounds)]
+    largest = max(2, round(10_000 * options.scale)) * CHUNKS_PER_MANIFEST
+    sizes = [chunks for chunks in (10**3, 10**5, 10**7) if chunks < largest]
+    return [measure(str(folder / f"{n}"), n, options.rounds) for n in (*sizes, largest)]
+
+
+def measure(path: str, chunks: int, rounds: int) -> Row:
+    per_manifest = min(chunks, CHUNKS_PER_MANIFEST)
+    manifests = chunks // per_manifest
+    write_snapshot(path, manifests, per_manifest)
+    runs = [in_fresh_process(plan, path) for _ in range(rounds)]
     traced = in_fresh_process(plan_traced, path)
     value = runs[0].value
-    if value["chunks"] != manifests * CHUNKS_PER_MANIFEST:
+    if value["chunks"] != chunks:
         raise AssertionError(f"planned {value['chunks']} chunks")
     if value["manifest_requests"]:
         raise AssertionError(f"the plan opened {value['manifest_requests']} manifests")
     median = sorted(run.value["seconds"] for run in runs)[len(runs) // 2]
-    return [
-        Row(
-            benchmark=BENCHMARK,
-            case=f"{value['chunks']:,} chunks in {manifests:,} manifests",
-            wall_s=median,
-            cpu_s=sorted(run.value["cpu_seconds"] for run in runs)[len(runs) // 2],
-            peak_mb=max(run.peak_mb for run in runs),
-            goal="<= 3 s, <= 300 MB, no manifest opened",
-            figures={**value, "allocated_mb": round(traced.value, 1)},
-        )
-    ]
+    return Row(
+        benchmark=BENCHMARK,
+        case=f"{chunks:,} chunks in {manifests:,} manifest{'s' if manifests > 1 else ''}",
+        wall_s=median,
+        cpu_s=sorted(run.value["cpu_seconds"] for run in runs)[len(runs) // 2],
+        peak_mb=max(run.peak_mb for run in runs),
+        goal="<= 3 s, <= 300 MB, no manifest opened",
+        figures={**value, "allocated_mb": round(traced.value, 1)},
+    )
 
 
-def write_snapshot(path: str, manifests: int) -> None:
+def write_snapshot(path: str, manifests: int, per_manifest: int) -> None:
     """Write a repository of two snapshots, the second with one enormous array."""
     extents = np.zeros((manifests, 3, 2), dtype=np.uint32)
-    extents[:, 0, 0] = np.arange(manifests) * CHUNKS_PER_MANIFEST
-    extents[:, 0, 1] = extents[:, 0, 0] + CHUNKS_PER_MANIFEST
+    extents[:, 0, 0] = np.arange(manifests) * per_manifest
+    extents[:, 0, 1] = extents[:, 0, 0] + per_manifest
     extents[:, 1:, 1] = 1
     ids = np.zeros((manifests, 12), dtype=np.uint8)
     ids[:, :8] = np.arange(1, manifests + 1, dtype=">u8").view(np.uint8).reshape(-1, 8)
-    steps = manifests * CHUNKS_PER_MANIFEST
+    steps = manifests * per_manifest
     metadata = build_array_metadata(
         shape=(steps, *CHUNK[1:]),
         data_type=data_type_from_numpy(np.dtype("f4")),
@@ -100,12 +104,12 @@ def write_snapshot(path: str, manifests: int) -> None:
             snapshot.Snapshot(
                 id=snapshot_id,
                 flushed_at=0,
-                message="a billion chunks",
+                message="an enormous array",
                 nodes=nodes,
                 manifest_files=ManifestFiles.of(
                     ids,
                     np.full(manifests, 4_000_000, dtype=np.uint64),
-                    np.full(manifests, CHUNKS_PER_MANIFEST, dtype=np.uint32),
+                    np.full(manifests, per_manifest, dtype=np.uint32),
                 ),
             )
         ),
@@ -114,7 +118,7 @@ def write_snapshot(path: str, manifests: int) -> None:
         id=snapshot_id,
         parent_id=None,
         flushed_at=0,
-        message="a billion chunks",
+        message="an enormous array",
         metadata_items=MetadataItems.of({}),
     )
     described = repo_info.RepoInfo(
@@ -139,7 +143,7 @@ def plan(path: str) -> dict[str, Any]:
         made = dataset.plan(dataset.table())
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
         started = time.perf_counter()
-        day = dataset.plan(dataset.table(), isel="time=1000:1024")
+        day = dataset.plan(dataset.table(), isel="time=500:524")
         day_seconds = time.perf_counter() - started
     plane = CHUNK[1] * CHUNK[2]
     if day.rows != 24 * plane:

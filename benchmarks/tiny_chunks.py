@@ -116,14 +116,13 @@ def cases_of(spark: SparkSession, array: Chunks, *, is_large: bool) -> dict[str,
         "tasks in this process": partial(run_tasks, array.place),
         "zarr-python": partial(read_with_zarr, array.place),
     }
-    is_on_s3 = isinstance(array.place, S3Place)
-    if isinstance(array.place, S3Place) and not is_large:
+    if isinstance(array.place, S3Place):
+        if is_large:
+            return {f"{array.name}, {how}": read for how, read in readers.items()}
         # Whatever reads chunks asks for each, and the server shares our processors.
         readers["zarr-python, concurrency 128"] = partial(read_with_zarr, array.place, 128)
         readers["plain requests by 16 threads"] = partial(get_all, array.place)
-    frames: dict[str, DataFrame] = {}
-    if not (is_on_s3 and is_large):
-        frames["Spark"] = load(spark, array.place)
+    frames = {"Spark": load(spark, array.place)}
     if not is_large:
         partitions = len(plan_of(location_of(array.place), "/").tasks)
         frames["Spark, reference in mapInArrow"] = reference_rows_frame(

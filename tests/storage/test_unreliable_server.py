@@ -22,7 +22,7 @@ from icechunk_format.storage.protocol import (
 
 OLD, NEW = b"the old state", b"the new state"
 OLD_VERSION = ObjectVersion(etag=etag(OLD).strip('"'))
-REPO = "/bucket/root/repo"
+REPO = "/bucket/base/repo"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def server(running_server):
 @pytest.fixture(params=["obstore", "fsspec"])
 def storage(request, server):
     options = {"anon": "true", "endpoint_url": server.url, "max_retries": "3"}
-    return open_storage(Location("s3://bucket/root", client=request.param, options=options))
+    return open_storage(Location("s3://bucket/base", client=request.param, options=options))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_the_wrong_region_is_hinted_at(server, storage):
 
 
 def test_ranges_of_one_object_are_read_together(server, storage):
-    server.objects["/bucket/root/big"] = bytes(range(256)) * 400
-    server.objects["/bucket/root/far"] = bytes(200_000)
+    server.objects["/bucket/base/big"] = bytes(range(256)) * 400
+    server.objects["/bucket/base/far"] = bytes(200_000)
     near = [ReadRequest(key="big", start=i * 1000, end=i * 1000 + 16) for i in range(100)]
     expected = [(bytes(range(256)) * 400)[r.start : r.end] for r in near]
     assert storage.get_many(near) == expected

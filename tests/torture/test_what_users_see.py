@@ -92,7 +92,7 @@ def server():
 @pytest.fixture(params=["obstore", "fsspec"])
 def location(request, server):
     options = {"anon": "true", "endpoint_url": server.url, "max_retries": "1"}
-    return Location("s3://bucket/root", client=request.param, options=options)
+    return Location("s3://bucket/base", client=request.param, options=options)
 
 
 @pytest.mark.parametrize("taken", ["chunks/", "manifests/", "snapshots/", "overwritten/", "repo"])
@@ -100,12 +100,12 @@ def test_the_right_to_write_is_taken_away_in_the_middle(server, location, taken)
     repository = Repository.create(location)
     base = repository.resolve()
     session = begin(repository)
-    server.deny = lambda method, path: method == "PUT" and path.startswith(f"/bucket/root/{taken}")
+    server.deny = lambda method, path: method == "PUT" and path.startswith(f"/bucket/base/{taken}")
     with pytest.raises(StorageError) as caught:
         change_and_commit(session, "not allowed")
     line = last_line(caught.value)
     assert "403" in line
-    assert "s3://bucket/root" in line
+    assert "s3://bucket/base" in line
     assert taken in line
     assert "storage.key" in line
     assert not caught.value.outcome_unknown
@@ -127,7 +127,7 @@ def test_the_right_to_read_is_taken_away_in_the_middle(server, location):
         list(itertools.chain.from_iterable(run_task(plan.context, task) for task in plan.tasks))
     line = last_line(caught.value)
     assert "403" in line
-    assert "s3://bucket/root" in line
+    assert "s3://bucket/base" in line
     assert "storage.key" in line
 
 
@@ -159,7 +159,7 @@ def test_clocks_of_hosts_that_differ(server, location, skew, refused):
     with pytest.raises(InvalidInputError) as caught:
         session.commit("from another time")
     line = last_line(caught.value)
-    assert f"61{line[line.index('dated 61') + 8]} s {refused} the clock of s3://bucket/root" in line
+    assert f"61{line[line.index('dated 61') + 8]} s {refused} the clock of s3://bucket/base" in line
     assert "600 s are tolerated" in line
     assert "Nothing was committed" in line
     assert "clock of this machine" in line
