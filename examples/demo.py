@@ -34,7 +34,6 @@ import iris_sample_data
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from icechunk.xarray import to_icechunk
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
@@ -79,12 +78,14 @@ def write_repository(url: str) -> None:
 
     session = repository.writable_session("main")
     chunks = {"air_temperature": {"chunks": (24, 37, 49)}}
-    to_icechunk(run.isel(time=slice(0, 120)), session, mode="w", encoding=chunks)
+    before = run.isel(time=slice(0, 120))
+    before.to_zarr(session.store, mode="w", consolidated=False, encoding=chunks)
     first = session.commit("A1B run over North America, 1860 to 1979")
     repository.create_tag("v1", first)
 
     session = repository.writable_session("main")
-    to_icechunk(run.isel(time=slice(120, None)), session, append_dim="time")
+    after = run.isel(time=slice(120, None))
+    after.to_zarr(session.store, append_dim="time", consolidated=False)
     session.commit("Append 1980 to 2099")
 
 
