@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import sys
 import time
 from collections import Counter, defaultdict
 
@@ -157,6 +158,8 @@ class Torture:
                 assert (name in there[kind]) == (state == "there"), (kind, name, state)
 
     def check_with_reference(self, repository, branches, folder):
+        if sys.version_info < (3, 12):
+            return  # There is no reference then, and everything else is checked all the same.
         icechunk = pytest.importorskip("icechunk")
         icechunk.set_logs_filter("off")
         storage = open_storage(self.location)
