@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from icechunk_spark.reading import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing import write
 
-__all__ = ["IcechunkDataSource", "register", "unregister", "write"]
+__all__ = ["IcechunkDataSource", "read", "register", "unregister", "write"]

@@ -11,7 +11,9 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
@@ -19,6 +21,7 @@ from icechunk_format.storage.location import Location
 from icechunk_spark.pushdown import make_pushdown_reader
 from icechunk_spark.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, spark_schema
+from icechunk_spark.tables import make_table_reader, resolve_versions, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +33,18 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.scan import ScanPlan
     from icechunk_format.dataset.table import Table
+    from icechunk_spark.mapped_tasks import TaskReader
     from icechunk_spark.options import ReadOptions
+
+# What is guessed of a metadata table: rows of one that opens manifests, and of one that does not.
+_ROWS_OF_A_TASK: Final = 1_000_000
+_ROWS_OF_A_SMALL_TABLE: Final = 10_000
+# Cells that make a row of the layout `summary`, where nobody says how many blocks there are.
+_CELLS_OF_A_BLOCK: Final = 1_000
+_BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
+# As Spark's optimizer counts: for a row itself, and for values whose width differs.
+_BYTES_OF_A_ROW: Final = 8
+_BYTES_OF_A_TEXT: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +128,71 @@ def plan_read(
         missing_chunks=options.missing_chunks,
         read_ahead_bytes=options.read_ahead_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """A read that is ready to run."""
+
+    schema: StructType
+    """The columns that its rows have."""
+    reader: TaskReader
+    size_bytes: int
+    """About how many bytes its rows have, an upper bound where nothing better is known."""
+
+
+def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
+    """Plan a whole read: of arrays or of a metadata table, pinned to what the options mean now.
+
+    Parameters
+    ----------
+    options
+        The options; ``pushdown`` is not looked at.
+    schema
+        The columns to read, in order, or None for all.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+    """
+    if options.table is not None:
+        wanted = table_schema(options) if schema is None else schema
+        inspection = make_table_reader(options, wanted, pinned=resolve_versions(options))
+        rows = _ROWS_OF_A_SMALL_TABLE
+        if options.table == "chunks":
+            tasks = len(inspection.partitions())
+            rows = tasks * (options.rows_per_partition or _ROWS_OF_A_TASK)
+        size = rows * _row_bytes(arrow_target(wanted))
+        return PlannedTable(schema=wanted, reader=inspection, size_bytes=size)
+    opened = open_table(options, snapshot=None)
+    wanted = spark_schema(opened.table.columns) if schema is None else schema
+    names = column_names(wanted, opened.table.columns)
+    plan = plan_read(options, opened, names, where=options.where)
+    target = arrow_target(wanted)
+    if options.layout == "chunks":
+        size = len(plan.tasks) * _BYTES_OF_A_TASK_OF_CHUNKS
+    elif options.layout == "summary":
+        rows = max(len(plan.tasks), plan.rows // _CELLS_OF_A_BLOCK)
+        size = rows * _row_bytes(target)
+    else:
+        size = plan.rows * _row_bytes(target)
+    return PlannedTable(schema=wanted, reader=IcechunkReader(plan, target), size_bytes=size)
+
+
+def _row_bytes(schema: pa.Schema) -> int:
+    return _BYTES_OF_A_ROW + sum(_value_bytes(field.type) for field in schema)
+
+
+def _value_bytes(arrow_type: pa.DataType) -> int:
+    if pa.types.is_struct(arrow_type):
+        return sum(_value_bytes(field.type) for field in arrow_type)
+    if pa.types.is_list(arrow_type):
+        return _value_bytes(arrow_type.value_type)
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:  # texts and bytes have no width
+        return _BYTES_OF_A_TEXT
 
 
 def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -> DataSourceReader:

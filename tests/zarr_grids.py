@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+import icechunk_spark
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -86,6 +88,13 @@ def load(
     if layout != "refs" and reference.virtual_prefixes:
         options["virtual.authorize"] = ",".join(reference.virtual_prefixes)
     return spark.read.format("icechunk").load(reference.url, layout=layout, **options)
+
+
+def load_by_function(
+    spark: SparkSession, reference: ReferenceRepository, **options: Any
+) -> DataFrame:
+    """Read the cells of a repository with `icechunk_spark.read`."""
+    return icechunk_spark.read(spark, reference.url, **options)
 
 
 def at_once(action: Callable[[Any], None], items: Iterable[Any]) -> None:

@@ -15,7 +15,7 @@ import zarr
 from cell_grids import assert_cells
 from every_data_type import COMPRESSORS, FILTERS, OTHERS, SHAPE, build_zoo
 from zarr_arrays import NUMBERS
-from zarr_grids import Grid, at_once, grids_of, groups_of, load
+from zarr_grids import Grid, at_once, grids_of, groups_of, load, load_by_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,8 @@ def test_every_data_type_and_codec_has_the_same_cells(spark, zoo):
     assert sum(len(grid.arrays) for grid in grids) == 2 * types + codecs + 2
 
 
-def test_every_data_type_has_the_values_that_xarray_decodes(spark, zoo):
+@pytest.mark.parametrize("load", [load, load_by_function])
+def test_every_data_type_has_the_values_that_xarray_decodes(spark, zoo, load):
     store = zoo.open().readonly_session("main").store
     for group in ("types", "shards"):
         found = load(spark, zoo, group=group).toArrow()

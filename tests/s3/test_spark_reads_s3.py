@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from spark_repositories import (
     commit,
     fill_weather,
 )
+
+import icechunk_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +82,11 @@ def client(request) -> str:
 @pytest.fixture
 def read(spark, s3_server, weather, client) -> Callable[..., DataFrame]:
     """Load from S3 with the server's credentials; ``None`` takes an option away."""
+    return loader(s3_server, weather, client, spark.read.format("icechunk").load)
+
+
+def loader(s3_server, weather, client, action) -> Callable[..., DataFrame]:
+    """Return a function that gives `action` a path and options with the server's credentials."""
 
     def load(path: str = weather.path, **changes: str | None) -> DataFrame:
         options: dict[str, str | None] = {
@@ -87,7 +95,7 @@ def read(spark, s3_server, weather, client) -> Callable[..., DataFrame]:
             **changes,
         }
         given = {name: value for name, value in options.items() if value is not None}
-        return spark.read.format("icechunk").options(**given).load(path)
+        return action(path, **given)
 
     return load
 
@@ -215,8 +223,13 @@ def assert_no_canary(texts: list[str]) -> None:
             assert canary not in text
 
 
-def test_plans_tell_no_secret(read, capsys):
+@pytest.mark.parametrize("door", ["format", "function"])
+def test_plans_tell_no_secret(spark, s3_server, weather, client, door, capsys):
+    by_function = partial(icechunk_spark.read, spark)
+    action = by_function if door == "function" else spark.read.format("icechunk").load
+    read = loader(s3_server, weather, client, action)
     frame = read(**{"storage.token": None}, where="latitude > 40").filter("t2m > 270")
+    assert frame.count() == int((T2M[:, LATITUDES > 40] > 270).sum())
     frame.explain(extended=True)
     frame.explain(mode="formatted")
     frame.explain(mode="codegen")
@@ -226,7 +239,7 @@ def test_plans_tell_no_secret(read, capsys):
     frame.createOrReplaceTempView("on_s3")
     texts += [str(row) for row in frame.sparkSession.sql("DESCRIBE EXTENDED on_s3").collect()]
     assert_no_canary(texts)
-    assert "icechunk" in texts[0]
+    assert "icechunk" in texts[0].lower()
 
 
 # --- credentials of the environment, and the driver's log -------------------------------------
@@ -255,6 +268,7 @@ given = {
     "storage.secret": os.environ.pop("AWS_SECRET_ACCESS_KEY"),
 }
 answer["given"] = spark.read.format("icechunk").options(**given).load(path).count()
+answer["function"] = icechunk_spark.read(spark, path, **given).count()
 # Spark itself writes the texts of SQL to its debug log, literals and all.
 spark.sparkContext.setLogLevel("INFO")
 for action in ("SELECT count(*) FROM v", "SELECT nothing FROM v"):
@@ -298,7 +312,7 @@ def test_credentials_of_the_environment_and_a_clean_log(s3_server, weather):
         count, total = answer[client]
         assert count == T2M.size
         np.testing.assert_allclose(total, np.nansum(T2M, dtype="float64"))
-    assert answer["given"] == T2M.size
+    assert answer["given"] == answer["function"] == T2M.size
     assert len(answer["errors"]) == 2
     assert "DEBUG" in done.stdout
     assert_no_canary([done.stdout])

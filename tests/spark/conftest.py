@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,11 +21,22 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Weather:
     return build_weather(tmp_path_factory.mktemp("repositories") / "weather")
 
 
+@pytest.fixture(params=["format", "function"])
+def load(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[..., DataFrame]:
+    """Load a path, with a schema or options: by `spark.read`, and by `icechunk_spark.read`."""
+
+    def by_format(path: str, *, schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("icechunk").options(**options)
+        return (reader if schema is None else reader.schema(schema)).load(path)
+
+    if request.param == "function":
+        import icechunk_spark
+
+        return partial(icechunk_spark.read, spark)
+    return by_format
+
+
 @pytest.fixture
-def read(spark: SparkSession, weather: Weather) -> Callable[..., DataFrame]:
-    """Load the weather repository with options, which may be spelled as Python names them."""
-
-    def load(**options: object) -> DataFrame:
-        return spark.read.format("icechunk").options(**options).load(weather.path)
-
-    return load
+def read(load: Callable[..., DataFrame], weather: Weather) -> Callable[..., DataFrame]:
+    """Load the weather repository."""
+    return partial(load, weather.path)

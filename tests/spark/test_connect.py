@@ -37,6 +37,9 @@ frame = spark.read.format("icechunk").load(path)
 answer["types"] = [field.dataType.simpleString() for field in frame.schema]
 answer["count"], answer["sum"] = tuple(frame.agg(F.count("*"), F.sum("t2m")).first())
 answer["where"] = spark.read.format("icechunk").load(path, where="latitude >= 50").count()
+by_function = icechunk_spark.read(spark, path, where="latitude >= 50")
+answer["function"] = by_function.count()
+answer["function_schema_is_the_same"] = by_function.schema == frame.schema
 sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % path
 spark.sql(sql)
 answer["view"] = spark.sql("SELECT count(t2m) FROM v").first()[0]
@@ -80,7 +83,8 @@ def test_rows(answer):
     assert answer["types"] == ["timestamp_ntz", "double", "double", "float", "double"]
     assert answer["count"] == int(np.prod(SHAPE))
     assert answer["sum"] == pytest.approx(float(np.nansum(T2M.astype("f8"))))
-    assert answer["where"] == 240
+    assert answer["where"] == answer["function"] == 240
+    assert answer["function_schema_is_the_same"] is True
     assert answer["view"] == int(np.prod(SHAPE)) - 3
 
 

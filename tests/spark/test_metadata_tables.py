@@ -25,13 +25,9 @@ pytestmark = pytest.mark.needs_reference
 
 
 @pytest.fixture
-def table(spark, weather):
+def table(load, weather):
     """Load a metadata table of the weather repository."""
-
-    def load(name, **options):
-        return spark.read.format("icechunk").options(**options).load(f"{weather.path}#{name}")
-
-    return load
+    return lambda name, **options: load(f"{weather.path}#{name}", **options)
 
 
 def reader_of(weather, name, schema=None, **options):

@@ -1,4 +1,4 @@
-"""Reading through Spark's front door: rows, types and versions are those of the repository."""
+"""Reading by either door: rows, types and versions are those of the repository."""
 
 from __future__ import annotations
 
@@ -122,16 +122,15 @@ def test_groups(read):
 # --- selecting --------------------------------------------------------------------------------
 
 
-def test_a_user_schema_selects_orders_and_widens(spark, weather):
-    reader = spark.read.format("icechunk").schema("t2m double, Latitude double")
-    frame = reader.load(weather.path)
+def test_a_user_schema_selects_orders_and_widens(read):
+    frame = read(schema="t2m double, Latitude double")
     assert frame.columns == ["t2m", "Latitude"]
     assert frame.agg(F.sum("t2m")).first()[0] == pytest.approx(np.nansum(T2M.astype("f8")))
     assert frame.agg(F.sum("Latitude")).first()[0] == pytest.approx(LATITUDES.sum() * 80)
 
 
-def test_a_user_schema_with_time_as_timestamp(spark, weather):
-    frame = spark.read.format("icechunk").schema("time timestamp").load(weather.path)
+def test_a_user_schema_with_time_as_timestamp(read):
+    frame = read(schema="time timestamp")
     assert frame.agg(F.min(F.unix_micros("time"))).first()[0] == int(TIMES[0].astype("int64"))
 
 
@@ -143,9 +142,9 @@ def test_where_on_a_dimension_and_a_value(read):
     assert frame.agg(F.sum("t2m")).first()[0] == pytest.approx(float(values[values > 340].sum()))
 
 
-def test_where_needs_no_column_of_the_schema(spark, weather):
-    reader = spark.read.format("icechunk").schema("t2m float").option("where", "wind IS NULL")
-    rows = sorted(row.t2m for row in reader.load(weather.path).collect())
+def test_where_needs_no_column_of_the_schema(read):
+    frame = read(schema="t2m float", where="wind IS NULL")
+    rows = sorted(row.t2m for row in frame.collect())
     assert rows == sorted(T2M[WIND_STORED == -999].tolist())
 
 
@@ -232,23 +231,20 @@ def test_time_travel(read, weather):
     assert first_step(read(timestampAsOf=weather.between.isoformat(), branch="main")) == old
 
 
-def test_a_dataframe_is_pinned(spark, tmp_path):
-    repository = new_repository(tmp_path / "pinned")
+def test_a_dataframe_is_pinned(load, tmp_path):
+    path = str(tmp_path / "pinned")
+    repository = new_repository(path)
     commit(repository, "first", lambda root: add_array(root, "a", np.arange(4), ["x"]))
 
-    def load(schema=None):
-        reader = spark.read.format("icechunk")
-        return (reader.schema(schema) if schema else reader).load(str(tmp_path / "pinned"))
-
     # With a schema from the user, Spark asks us nothing at load, so its first action decides.
-    untouched, used, typed = load(), load(), load("a bigint")
+    untouched, used, typed = load(path), load(path), load(path, schema="a bigint")
     assert used.agg(F.sum("a")).first()[0] == 6
     assert typed.agg(F.sum("a")).first()[0] == 6
     commit(repository, "second", lambda root: root["a"].set_basic_selection(..., 100))
     assert used.agg(F.sum("a")).first()[0] == 6
     assert untouched.agg(F.sum("a")).first()[0] == 6
     assert typed.agg(F.sum("a")).first()[0] == 6
-    assert load().agg(F.sum("a")).first()[0] == 400
+    assert load(path).agg(F.sum("a")).first()[0] == 400
 
 
 # --- SQL --------------------------------------------------------------------------------------

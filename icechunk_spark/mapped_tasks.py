@@ -1,0 +1,73 @@
+"""The tasks of a read, run by ``mapInArrow``: what ``icechunk_spark.read`` ships to executors.
+
+Rules of this file
+------------------
+1. All tasks of a plan travel with the function, so each task of Spark's unpacks them from one
+   copy. They are numbers that resemble each other: packed in blocks, thirty thousand are less
+   than a megabyte, and one is found without unpacking the others.
+2. The bytes are pickles of ours that travel inside one job, as Spark's own plan does. They are
+   never stored, and nothing that a repository holds is in them but numbers and names.
+3. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+_BLOCK: Final = 64
+
+
+class TaskReader(Protocol):
+    """A reader of ours: picklable, and without its tasks then."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition for each task."""
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of one task."""
+
+
+class IcechunkTasks:
+    """A function for ``mapInArrow`` from numbers of tasks to their rows.
+
+    Its name is what ``explain`` shows. It has no `repr` of its own: the reader may hold
+    credentials.
+
+    Parameters
+    ----------
+    reader
+        The planned read.
+    """
+
+    def __init__(self, reader: TaskReader) -> None:
+        tasks = [partition.value for partition in reader.partitions()]
+        self._reader = reader
+        self._count = len(tasks)
+        self._blocks = [
+            zlib.compress(pickle.dumps(tasks[first : first + _BLOCK]))
+            for first in range(0, len(tasks), _BLOCK)
+        ]
+
+    def __len__(self) -> int:
+        """Return how many tasks there are."""
+        return self._count
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks whose numbers are in the first column, one after another."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._reader.read(self._task(number))
+
+    def _task(self, number: int) -> InputPartition:
+        block, position = divmod(number, _BLOCK)
+        tasks = pickle.loads(zlib.decompress(self._blocks[block]))
+        return InputPartition(tasks[position])

@@ -1,0 +1,113 @@
+"""``icechunk_spark.read``: the tables of ``format("icechunk")``, by Spark's faster way.
+
+What a Python data source sends is copied once more by Spark's plan, and counted after every hundred
+rows. What `mapInArrow` sends is not: a full scan takes little more than half of the time. So the
+read is planned here, and Spark gets a table of numbers, one for each task, that `mapInArrow` turns
+into the rows of the tasks.
+
+Rules of this file
+------------------
+1. Options, columns, types and pinning are those of ``format("icechunk")``: whoever changes from
+   one to the other changes nothing else.
+2. Spark must not take a large table for a small one, or it broadcasts it in every join. It judges
+   by the table of numbers, which is therefore made as large as the table itself in Spark's eyes:
+   each number stands beside an empty value of a wide type, and where that is not enough there are
+   more numbers than tasks, of which all others are passed over at once.
+3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come
+   with the first read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.types import StructType
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options import fold_name, parse_read_options
+from icechunk_spark.write_options import option_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icechunk_spark.mapped_tasks import IcechunkTasks
+
+# An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as
+# Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
+_WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
+_BYTES_OF_A_NUMBER: Final = 512
+# Four times what Spark is able to broadcast; more is of no use to anybody.
+_MOST_BYTES: Final = 32 << 30
+
+
+def read(
+    spark: SparkSession, path: str, *, schema: StructType | str | None = None, **options: Any
+) -> DataFrame:
+    """Read an Icechunk repository: as ``spark.read.format("icechunk")``, but faster.
+
+    Spark takes rows from Arrow functions with less work than from data sources, so a full scan
+    takes little more than half of the time. Besides, Spark knows about how large the table is,
+    and errors in options are raised here and not by the first action. The read is planned in this
+    process, which therefore must reach the storage, over Connect too.
+
+    Parameters
+    ----------
+    spark
+        A classic session, or one of Spark Connect; it need not be registered.
+    path
+        Root of the repository, or ``path#name`` for a metadata table.
+    schema
+        The columns to read, as ``spark.read.schema`` takes them: some of the table's, in any
+        order. Only these are fetched, decoded and sent. All by default.
+    **options
+        Options of reading, as in ``spark.read.option``, all but ``pushdown``. Values may be
+        Python's: ``variables=["t2m"]``. Names with a dot go in as
+        ``**{"storage.region": "us-west-2"}``.
+
+    Returns
+    -------
+    DataFrame
+        The table, pinned to the snapshot that the options mean now.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.read(  # doctest: +SKIP
+    ...     spark, "s3://bucket/weather", tag="v1", schema="time timestamp_ntz, t2m float"
+    ... )
+    """
+    if any(fold_name(name) == "path" for name in options):
+        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+    parsed = parse_read_options({"path": str(path), **option_texts(options)})
+    if parsed.pushdown:
+        raise InvalidInputError(
+            "option pushdown=true is for spark.read.format('icechunk'), since Spark pushes filters"
+            " into data sources only: give the condition as option 'where'",
+            option="pushdown",
+        )
+    columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    from icechunk_spark.mapped_tasks import IcechunkTasks
+    from icechunk_spark.planning import plan_table
+
+    planned = plan_table(parsed, columns)
+    tasks = IcechunkTasks(planned.reader)
+    return _numbers(spark, tasks, planned.size_bytes).mapInArrow(tasks, planned.schema)
+
+
+def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:
+    """Return the numbers of the tasks, each in a partition of its own, as a table of that size."""
+    if not len(tasks):
+        return spark.range(0, 0, 1, 1)
+    wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
+    # A power of two for each task, since divisions would take most of the time.
+    bits = max(0, (wanted // len(tasks)).bit_length())
+    numbers = spark.range(0, len(tasks) << bits, 1, len(tasks))
+    if bits:
+        numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
+    return numbers.selectExpr(f"shiftright(id, {bits}) AS task", f"cast(null AS {_WIDE}) AS size")
