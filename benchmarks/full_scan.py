@@ -1,9 +1,9 @@
 """Full scans of an ERA5-like array through Spark.
 
-Limit: a Python data source that sends prebuilt batches of the same columns, as many rows in as
-many partitions. Peer: the reference library and zarr-python inside ``mapInArrow``. The prebuilt
-batches also leave through ``mapInArrow``: what they gain there is Spark's own difference between
-the two ways, which no data source can take part in.
+Limits: prebuilt batches of the same columns, as many rows in as many partitions, sent by a Python
+data source and by ``mapInArrow``. They are the limits of ``format("icechunk")`` and of
+``icechunk_spark.read``; what lies between them is Spark's own. Peer: the reference library and
+zarr-python inside ``mapInArrow``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from rivals import (
     reference_frame,
 )
 
+import icechunk_spark
+
 if TYPE_CHECKING:
     from argparse import Namespace
     from pathlib import Path
@@ -34,43 +36,54 @@ if TYPE_CHECKING:
 BENCHMARK = "scan"
 COLUMNS = [field.name for field in FIELDS]
 FEW = ["latitude", "t2m"]
-IN_MAP = "noop: null batches in mapInArrow"
 FEW_DDL = "latitude double, t2m float"
+
+SOURCE_LIMIT = "null source"
+MAP_LIMIT = "null batches in mapInArrow"
+BY_READ = "icechunk_spark.read"
+PEER = "reference in mapInArrow"
+FEW_KIND = "noop of 2 columns"
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     grid = build_grid(folder, options.scale)
     spark.dataSource.register(NullSource)
-    frames = {name: load(spark, grid, name) for name in grid.layouts}
+    sources = {name: load(spark, grid, name) for name in grid.layouts}
+    reads = {name: icechunk_spark.read(spark, grid.path, group=name) for name in grid.layouts}
     tasks = task_count(grid)
-    limit = null_frame(spark, rows=grid.cells, partitions=tasks, columns=COLUMNS)
-    limit_few = null_frame(spark, rows=grid.cells, partitions=tasks, columns=FEW)
+    size: dict[str, Any] = {"rows": grid.cells, "partitions": tasks}
     peers = {
         name: reference_frame(spark, grid.path, name, boxes(grid, name, tasks))
         for name in grid.layouts
     }
-    check_values([*frames.values(), *peers.values()], grid)
-    planes_few = load(spark, grid, "planes", FEW_DDL)
-    in_map = null_frame_in_map(spark, rows=grid.cells, partitions=tasks)
-    scans: dict[str, Any] = {
-        "noop: null source": lambda: drain(limit),
-        IN_MAP: lambda: drain(in_map),
+    check_values([*sources.values(), *reads.values(), *peers.values()], grid)
+    limit = null_frame(spark, **size, columns=COLUMNS)
+    map_limit = null_frame_in_map(spark, **size, columns=COLUMNS)
+    few: dict[str, DataFrame] = {
+        SOURCE_LIMIT: null_frame(spark, **size, columns=FEW),
+        MAP_LIMIT: null_frame_in_map(spark, **size, columns=FEW),
+        "planes": load(spark, grid, "planes", FEW_DDL),
+        f"planes, {BY_READ}": icechunk_spark.read(spark, grid.path, group="planes", schema=FEW_DDL),
     }
+    frames = {SOURCE_LIMIT: limit, MAP_LIMIT: map_limit}
     for name in grid.layouts:
-        scans[f"noop: {name}"] = lambda name=name: drain(frames[name])
-        scans[f"noop: {name}, reference in mapInArrow"] = lambda name=name: drain(peers[name])
-    scans["avg: null source"] = lambda: mean(limit)
-    scans["avg: planes"] = lambda: mean(frames["planes"])
-    scans["avg: planes, reference in mapInArrow"] = lambda: mean(peers["planes"])
-    scans["noop of 2 columns: null source"] = lambda: drain(limit_few)
-    scans["noop of 2 columns: planes"] = lambda: drain(planes_few)
+        frames[name] = sources[name]
+        frames[f"{name}, {BY_READ}"] = reads[name]
+        frames[f"{name}, {PEER}"] = peers[name]
+    scans: dict[str, Any] = {
+        f"noop: {name}": lambda frame=frame: drain(frame) for name, frame in frames.items()
+    }
+    for name in (SOURCE_LIMIT, MAP_LIMIT, "planes", f"planes, {BY_READ}", f"planes, {PEER}"):
+        scans[f"avg: {name}"] = lambda frame=frames[name]: mean(frame)
+    for name, frame in few.items():
+        scans[f"{FEW_KIND}: {name}"] = lambda frame=frame: drain(frame)
     timings = interleaved(scans, rounds=options.rounds, warm_up=options.scale >= 0.1)
     alone: dict[str, FreshRun] = {}
     for name in grid.layouts if options.memory else ():
         alone[f"noop: {name}"] = in_fresh_process(
             run_all_tasks, grid.path, name, imports=("icechunk_format.dataset.dataset",)
         )
-        alone[f"noop: {name}, reference in mapInArrow"] = in_fresh_process(
+        alone[f"noop: {name}, {PEER}"] = in_fresh_process(
             read_with_reference,
             grid.path,
             name,
@@ -79,8 +92,9 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         )
     rows = []
     for case, timing in timings.items():
-        kind = case.partition(":")[0]
-        is_limit = case.endswith("null source")
+        kind, _, contestant = case.partition(": ")
+        is_limit = contestant in (SOURCE_LIMIT, MAP_LIMIT)
+        in_map = contestant.endswith((BY_READ, PEER))
         figures: dict[str, Any] = {"Mrows_per_s": round(grid.cells / timing.wall_s / 1e6, 2)}
         if case in alone:
             rate = grid.cells / alone[case].cpu_s / 1e6
@@ -90,31 +104,33 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
                 BENCHMARK,
                 case,
                 timings,
-                versus="" if is_limit else f"{kind}: null source",
+                versus="" if is_limit else f"{kind}: {MAP_LIMIT if in_map else SOURCE_LIMIT}",
                 peak_mb=alone[case].peak_mb if case in alone else None,
-                goal="" if is_limit or "mapInArrow" in case else "ratio >= 0.9",
+                goal="" if is_limit or contestant.endswith(PEER) else "ratio >= 0.9",
                 figures=figures,
             )
         )
-    rows += [
-        row(
-            BENCHMARK,
-            f"noop: {name}",
-            timings,
-            versus=f"noop: {name}, reference in mapInArrow",
-            goal="ratio >= 1",
+    for way in ("", f", {BY_READ}"):
+        rows += [
+            row(
+                BENCHMARK,
+                f"{kind}: {name}{way}",
+                timings,
+                versus=f"{kind}: {name}, {PEER}",
+                goal="ratio >= 1",
+            )
+            for kind, names in (("noop", grid.layouts), ("avg", ["planes"]))
+            for name in names
+        ]
+        rows.append(
+            row(
+                BENCHMARK,
+                f"{FEW_KIND}: planes{way}",
+                timings,
+                versus=f"noop: planes{way}",
+                goal="ratio >= 1.6",
+            )
         )
-        for name in grid.layouts
-    ]
-    rows.append(
-        row(
-            BENCHMARK,
-            "noop of 2 columns: planes",
-            timings,
-            versus="noop: planes",
-            goal="ratio >= 1.6",
-        )
-    )
     return rows
 
 

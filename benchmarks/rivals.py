@@ -93,18 +93,19 @@ def null_frame(
     return spark.read.format("null_source").options(**options).load()
 
 
-def null_frame_in_map(spark: SparkSession, *, rows: int, partitions: int) -> DataFrame:
+def null_frame_in_map(
+    spark: SparkSession, *, rows: int, partitions: int, columns: Sequence[str]
+) -> DataFrame:
     """Return the rows of the null source, sent by `mapInArrow`: Spark's other way out of Python."""
     sizes = np.diff(np.linspace(0, rows, partitions + 1).astype(int)).tolist()
-    names = [field.name for field in FIELDS]
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from null_batches(sizes[number], names, BATCH_ROWS)
+                yield from null_batches(sizes[number], columns, BATCH_ROWS)
 
     tasks = spark.range(0, partitions, 1, numPartitions=partitions)
-    return tasks.mapInArrow(send, StructType(FIELDS))
+    return tasks.mapInArrow(send, StructType([f for f in FIELDS if f.name in columns]))
 
 
 def reference_frame(

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options import fold_name, parse_read_options
-from icechunk_spark.write_options import option_texts
+from icechunk_spark.python_values import option_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,8 +61,8 @@ def read(
         order. Only these are fetched, decoded and sent. All by default.
     **options
         Options of reading, as in ``spark.read.option``, all but ``pushdown``. Values may be
-        Python's: ``variables=["t2m"]``. Names with a dot go in as
-        ``**{"storage.region": "us-west-2"}``.
+        Python's: ``variables=["t2m"]``, ``sel={"latitude": slice(35, 45)}``. Names with a dot go
+        in as ``**{"storage.region": "us-west-2"}``.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def read(
     --------
     >>> import icechunk_spark
     >>> icechunk_spark.read(  # doctest: +SKIP
-    ...     spark, "s3://bucket/weather", tag="v1", schema="time timestamp_ntz, t2m float"
+    ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
     ... )
     """
     if any(fold_name(name) == "path" for name in options):

@@ -1,20 +1,16 @@
-"""The options of one write, parsed and checked; and options given as Python values, as text.
+"""The options of one write, parsed and checked.
 
 Rules of this file
 ------------------
 1. The options themselves are declared in :mod:`icechunk_spark.writing_options`.
 2. The planned and the unplanned write take the same options, so that a job does not change its
    meaning when `register` is forgotten.
-3. Python values are spelled as a user of `option()` would spell them; what has no such spelling
-   is refused rather than passed on as its ``repr``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options import (
@@ -26,6 +22,9 @@ from icechunk_spark.options import (
     require_path,
     split_path,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 
@@ -129,39 +128,3 @@ def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
         )
     check_layout(given, values["layout"])
     return WriteRequest(**values)
-
-
-def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options given as Python values in the text that `option()` takes; None is left out.
-
-    Numbers and truth values are spelled as Spark spells them, mappings as JSON, and sequences of
-    names as a JSON list.
-
-    Raises
-    ------
-    InvalidInputError
-        A value has no such spelling.
-    """
-    return {name: _as_text(name, value) for name, value in options.items() if value is not None}
-
-
-def _as_text(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping | list | tuple):
-        plain = dict(value) if isinstance(value, Mapping) else list(value)
-        try:
-            return json.dumps(plain)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"option '{name}' cannot be written as JSON: {error}", option=name
-            ) from None
-    raise InvalidInputError(
-        f"option '{name}' must be text, a number, a truth value, a list or a dictionary, but is"
-        f" of type {type(value).__name__}",
-        option=name,
-    )

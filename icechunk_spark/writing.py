@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.options import fold_name
-from icechunk_spark.write_options import option_texts, parse_mode, parse_write_options
+from icechunk_spark.python_values import option_texts
+from icechunk_spark.write_options import parse_mode, parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,8 +18,8 @@ from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.storage.location import Location
 from icechunk_spark.option_path import split_path
 from icechunk_spark.options import collect_options
+from icechunk_spark.python_values import option_texts
 from icechunk_spark.task_errors import error_in
-from icechunk_spark.write_options import option_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

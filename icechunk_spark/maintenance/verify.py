@@ -40,8 +40,8 @@ from icechunk_spark.maintenance import verify_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
 from icechunk_spark.options import collect_options, fold_name
+from icechunk_spark.python_values import option_texts
 from icechunk_spark.schema import spark_type
-from icechunk_spark.write_options import option_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

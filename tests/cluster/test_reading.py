@@ -23,7 +23,7 @@ import json, sys
 from pyspark.sql import SparkSession, functions as F
 import icechunk_spark
 
-master, path, folder = sys.argv[1:]
+master, path, door = sys.argv[1:]
 spark = (
     SparkSession.builder.master(master)
     .config("spark.ui.enabled", "false")
@@ -37,7 +37,10 @@ spark = (
 )
 spark.sparkContext.setLogLevel("ERROR")
 icechunk_spark.register(spark)
-frame = spark.read.format("icechunk").load(path, rowsPerPartition=30)
+if door == "function":
+    frame = icechunk_spark.read(spark, path, rowsPerPartition=30)
+else:
+    frame = spark.read.format("icechunk").load(path, rowsPerPartition=30)
 
 def answer():
     count, total = frame.agg(F.count("*"), F.sum("t2m")).first()
@@ -61,9 +64,11 @@ spark.stop()
 """
 
 
-def test_two_executors_read_and_one_may_die(cluster, weather, tmp_path):
+@pytest.mark.parametrize("door", ["format", "function"])
+def test_two_executors_read_and_one_may_die(cluster, weather, tmp_path, door):
+    cluster.start_workers()
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, cluster.master_url, weather.path, str(tmp_path)],
+        [sys.executable, "-c", DRIVER, cluster.master_url, weather.path, door],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "driver.log").open("wb"),
