@@ -82,7 +82,12 @@ def client(request) -> str:
 @pytest.fixture
 def read(spark, s3_server, weather, client) -> Callable[..., DataFrame]:
     """Load from S3 with the server's credentials; ``None`` takes an option away."""
-    return loader(s3_server, weather, client, spark.read.format("icechunk").load)
+    return loader(s3_server, weather, client, by_format(spark))
+
+
+def by_format(spark) -> Callable[..., DataFrame]:
+    # A reader keeps the options that it was given, so each load has one of its own.
+    return lambda path, **options: spark.read.format("icechunk").load(path, **options)
 
 
 def loader(s3_server, weather, client, action) -> Callable[..., DataFrame]:
@@ -226,7 +231,7 @@ def assert_no_canary(texts: list[str]) -> None:
 @pytest.mark.parametrize("door", ["format", "function"])
 def test_plans_tell_no_secret(spark, s3_server, weather, client, door, capsys):
     by_function = partial(icechunk_spark.read, spark)
-    action = by_function if door == "function" else spark.read.format("icechunk").load
+    action = by_function if door == "function" else by_format(spark)
     read = loader(s3_server, weather, client, action)
     frame = read(**{"storage.token": None}, where="latitude > 40").filter("t2m > 270")
     assert frame.count() == int((T2M[:, LATITUDES > 40] > 270).sum())
