@@ -19,7 +19,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
@@ -90,7 +90,7 @@ def read(
             " into data sources only: give the condition as option 'where'",
             option="pushdown",
         )
-    columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    columns = None if schema is None else _columns(schema)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.mapped_tasks import IcechunkTasks
     from icechunk_spark.planning import plan_table
@@ -98,6 +98,17 @@ def read(
     planned = plan_table(parsed, columns)
     tasks = IcechunkTasks(planned.reader)
     return _numbers(spark, tasks, planned.size_bytes).mapInArrow(tasks, planned.schema)
+
+
+def _columns(schema: StructType | str) -> StructType:
+    columns = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(columns, StructType):
+        raise InvalidInputError(
+            f"schema={schema!r} is not columns with their types, such as 'time timestamp_ntz, t2m"
+            " float', or a StructType of them",
+            option="schema",
+        )
+    return columns
 
 
 def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:

@@ -28,6 +28,8 @@ MISTAKES = {
     "name": ({"tga": "v1"}, InvalidInputError, "did you mean 'tag'"),
     "condition": ({"where": "height > 3"}, InvalidInputError, "'height'"),
     "column": ({"schema": "t2mm float"}, InvalidInputError, "'t2mm'"),
+    "type": ({"schema": "float"}, InvalidInputError, "schema='float'.*t2m float"),
+    "list": ({"schema": ["t2m"]}, InvalidInputError, r"schema=\['t2m'\].*StructType"),
     "path": ({"Path": "elsewhere"}, InvalidInputError, "given twice"),
     "filters": ({"pushdown": True}, InvalidInputError, "'where'"),
     "value": ({"variables": {1, 2}}, InvalidInputError, "'variables'"),
