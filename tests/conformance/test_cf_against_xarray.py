@@ -166,8 +166,10 @@ def test_integer_times(numbers: np.ndarray, unit: str, date: str, calendar: str 
     try:
         theirs = by_xarray(numbers, attributes)
         expected = microseconds(theirs.values)
-    except (ValueError, OverflowError):
-        return  # a date before the year 1, or 29 February of a Julian century
+    except (ValueError, OverflowError, TypeError):
+        # A date before the year 1, or 29 February of a Julian century; or one beyond nanoseconds,
+        # which xarray leaves to cftime, that cannot read all of the dates above.
+        return
     if min(expected) < -62135596800000000:
         return
     assert ours.decode(numbers).cast(pa.int64()).to_pylist() == expected
