@@ -95,6 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stored = [json.loads(file.read_text()) for file in options.reports]
         present(options, stored)
         return 0
+    if sys.version_info < (3, 12):
+        print(
+            "error: the reference library, which the benchmarks compare with, needs Python >= 3.12,"
+            f" and this is {sys.version.split()[0]}: set PYTHON to a newer one, and run"
+            " 'make clean bench'",
+            file=sys.stderr,
+        )
+        return 2
     started = time.perf_counter()
     rows: list[Row] = []
     seconds: dict[str, float] = {}

@@ -40,6 +40,7 @@ def report(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.needs_reference
 def test_plans_open_no_manifest_and_manifests_come_back(report):
     rows = report("plan", "manifest", "--scale", "0.001")["rows"]
     plans = [row for row in rows if row["benchmark"] == "plan"]
