@@ -5,15 +5,12 @@ The same work on Spark Connect runs in a process of its own, as in ``test_write_
 
 from __future__ import annotations
 
-import json
 import operator
-import os
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
+from connect_client import answer_over_connect
 from session_model import array_document, group_document, stored_contents
 
 from icechunk_format import maintenance as one_process
@@ -157,24 +154,6 @@ spark.stop()
 
 
 def test_over_connect(built, tmp_path):
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    # A classic session of this process would draw the client to its own gateway.
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, built.location.url, str(tmp_path / "target")],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = answer_over_connect(CLIENT, built.location.url, str(tmp_path / "target"))
     assert answer == [True, STEPS * WIDTH, 2, 2 * STEPS * WIDTH]
     assert contents(Repository.open(str(tmp_path / "target"))) == contents(built)

@@ -7,12 +7,8 @@ Connect runs in a process of its own, as in ``test_write_connect``.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+from connect_client import answer_over_connect
 from damaged_repository import LINES, REMOTE, SMALL, Damaged, build_sound
 from session_model import Model, OurDriver, RandomChanges
 
@@ -123,18 +119,6 @@ def test_over_connect(sound, tmp_path):
     copy = Damaged(sound, tmp_path / "repository")
     copy.file(copy.chunk_key(LINES, 0)).unlink()
     copy.flip(copy.chunk_key(LINES, 2), 500)
-    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(copy.path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer = json.loads(lines[-1].removeprefix("ANSWER "))
+    answer = answer_over_connect(CLIENT, str(copy.path))
     assert answer["connect"] is True
     assert answer["rows"] == maintenance.verify(str(copy.path), deep=True).to_pylist()

@@ -26,7 +26,7 @@ HEAVY = (
 
 
 def test_public_names():
-    names = ["IcechunkDataSource", "register", "unregister", "write"]
+    names = ["IcechunkDataSource", "read", "register", "unregister", "write"]
     assert sorted(icechunk_spark.__all__) == names
     assert all(hasattr(icechunk_spark, name) for name in icechunk_spark.__all__)
 

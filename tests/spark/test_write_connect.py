@@ -6,13 +6,9 @@ answers with JSON.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from connect_client import answer_over_connect
 from written import hours, messages, reference_dataset
 
 pytestmark = pytest.mark.needs_reference
@@ -75,25 +71,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answer(path):
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    # A classic session of this process would draw the client to its own gateway.
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, path],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return answer_over_connect(CLIENT, path)
 
 
 def test_rows_land(answer, path):
