@@ -22,6 +22,12 @@ CELLS = int(np.prod(SHAPE))
 
 
 @pytest.fixture
+def read(spark, weather):
+    """Load the weather repository through the data source, which alone gets filters."""
+    return lambda **options: spark.read.format("icechunk").options(**options).load(weather.path)
+
+
+@pytest.fixture
 def pushing(spark, read):
     """Return a loader of frames that take Spark's filters, with Spark's setting on."""
     spark.conf.set(CONF, "true")
