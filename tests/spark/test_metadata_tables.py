@@ -25,9 +25,13 @@ pytestmark = pytest.mark.needs_reference
 
 
 @pytest.fixture
-def table(load, weather):
+def table(spark, weather):
     """Load a metadata table of the weather repository."""
-    return lambda name, **options: load(f"{weather.path}#{name}", **options)
+
+    def load(name, **options):
+        return spark.read.format("icechunk").options(**options).load(f"{weather.path}#{name}")
+
+    return load
 
 
 def reader_of(weather, name, schema=None, **options):

@@ -54,6 +54,15 @@ def test_schema_metadata_and_rows_are_those_of_the_format(spark, weather):
     assert ours.exceptAll(spark_s.load(weather.path)).isEmpty()
 
 
+@pytest.mark.parametrize("name", ["history", "chunks"])
+def test_metadata_tables(spark, weather, name):
+    path = f"{weather.path}#{name}"
+    ours = icechunk_spark.read(spark, path, tag="v1")
+    theirs = spark.read.format("icechunk").option("tag", "v1").load(path)
+    assert ours.schema == theirs.schema
+    assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_errors_of_ours_and_come_at_once(spark, weather, mistake):
     options, error, says = MISTAKES[mistake]
