@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 SESSION_TIME_ZONE = "Asia/Kolkata"
 
 
+def environment_of_a_program(**more: str) -> dict[str, str]:
+    """Return the variables for a program that starts a Spark of its own."""
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+    # A classic session of this process would draw the program to its own gateway.
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
+        environment.pop(name, None)
+    return environment
+
+
 @contextlib.contextmanager
 def running_spark(warehouse: Path) -> Iterator[SparkSession]:
     """Start a local session with the source registered, and stop it at the end.

@@ -7,7 +7,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from spark_session import environment_of_a_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,17 +127,11 @@ def _stop(process: subprocess.Popen[Any]) -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder / "local"),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(name, None)
+    environment = environment_of_a_program(
+        SPARK_HOME=str(Path(pyspark.__file__).parent),
+        SPARK_LOCAL_DIRS=str(folder / "local"),
+        SPARK_DAEMON_MEMORY="256m",
+    )
     port, web_port = _free_port(), _free_port()
     started = Cluster(
         master_url=f"spark://127.0.0.1:{port}",

@@ -8,7 +8,6 @@ error helps, and no text of the library, of Spark's plans or of the driver's log
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from spark_repositories import (
     commit,
     fill_weather,
 )
+from spark_session import environment_of_a_program
 
 import icechunk_spark
 
@@ -291,22 +291,12 @@ spark.stop()
 
 
 def test_credentials_of_the_environment_and_a_clean_log(s3_server, weather):
-    environment = {
-        **os.environ,
-        **s3_server.environment,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    # A session of this process would draw the script to its own gateway.
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(name, None)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, weather.path, WRONG_SECRET],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment,
+        env=environment_of_a_program(**s3_server.environment),
         timeout=400,
         check=False,
     )

@@ -8,12 +8,12 @@ still runs, and every object that it stored are searched for them.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import obstore
 from s3_server import ACCESS_KEY, SECRET_KEY
+from spark_session import environment_of_a_program
 
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -56,6 +56,9 @@ plain.mode("append").save(path)
 read = spark.read.format("icechunk").options(**good).load(path)
 read.explain(True)
 print(read, repr(read), read.count())
+by_function = icechunk_spark.read(spark, path, **good)
+by_function.explain(True)
+print(by_function, repr(by_function), by_function.count())
 for table in ("snapshots", "operations", "variables", "chunks"):
     for row in spark.read.format("icechunk").options(**good).load(f"{path}#{table}").collect():
         print(row)
@@ -77,6 +80,7 @@ def fails(action):
 for options in wrong:
     fails(lambda: frame.write.format("icechunk").options(**options).mode("append").save(path))
     fails(lambda: icechunk_spark.write(frame, path, mode="append", **options))
+    fails(lambda: icechunk_spark.read(spark, path, **options))
 text = spark.range(3).selectExpr("id AS x", "id AS y", "'text' AS v")
 fails(lambda: icechunk_spark.write(text, path, mode="append", **good))
 fails(lambda: icechunk_spark.write(frame, path, mode="append", storage_secrte="x", **good))
@@ -107,16 +111,10 @@ def test_nothing_that_a_write_leaves_holds_a_credential(s3_server, tmp_path):
     ]
     for name in ("events", "scratch", "tmp"):
         (tmp_path / name).mkdir()
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
-        "TMPDIR": str(tmp_path / "tmp"),
-    }
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(name, None)
+    environment = environment_of_a_program(
+        SPARK_LOCAL_DIRS=str(tmp_path / "scratch"), TMPDIR=str(tmp_path / "tmp")
+    )
+    environment = {name: v for name, v in environment.items() if not name.startswith("AWS_")}
     log = tmp_path / "log.txt"
     with log.open("w") as output:
         program = subprocess.Popen(
@@ -145,7 +143,7 @@ def test_nothing_that_a_write_leaves_holds_a_credential(s3_server, tmp_path):
                 program.kill()
                 program.wait(timeout=15)
     text = log.read_text()
-    assert text.count("FAILED AS IT SHOULD") == 2 * len(wrong) + 3
+    assert text.count("FAILED AS IT SHOULD") == 3 * len(wrong) + 3
     assert any((tmp_path / "events").rglob("*"))
     assert any((tmp_path / "pickles").iterdir())
     searched(tmp_path)

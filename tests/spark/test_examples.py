@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from spark_session import environment_of_a_program
 
 pytestmark = pytest.mark.needs_reference
 
@@ -24,15 +24,11 @@ SHOWN = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_example(name, tmp_path):
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    # A classic session of this process would draw the script to its own gateway.
-    for variable in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
-        environment.pop(variable, None)
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", tmp_path],
         capture_output=True,
         text=True,
-        env=environment,
+        env=environment_of_a_program(),
         cwd=tmp_path,
         timeout=500,
         check=False,
