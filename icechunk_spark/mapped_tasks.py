@@ -7,7 +7,9 @@ Rules of this file
    than a megabyte, and one is found without unpacking the others.
 2. The bytes are pickles of ours that travel inside one job, as Spark's own plan does. They are
    never stored, and nothing that a repository holds is in them but numbers and names.
-3. Executors import this module, so it imports nothing that only a driver needs.
+3. The function holds the credentials of the store, and Spark writes a function of more than a
+   megabyte to disk. So it stays small: where there are very many tasks, they alone are broadcast.
+4. Executors import this module, so it imports nothing that only a driver needs.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark import Broadcast
 
 _BLOCK: Final = 64
 
@@ -52,10 +55,21 @@ class IcechunkTasks:
         tasks = [partition.value for partition in reader.partitions()]
         self._reader = reader
         self._count = len(tasks)
+        self._sent: Broadcast[list[bytes]] | None = None
         self._blocks = [
             zlib.compress(pickle.dumps(tasks[first : first + _BLOCK]))
             for first in range(0, len(tasks), _BLOCK)
         ]
+
+    @property
+    def packed_bytes(self) -> int:
+        """How many bytes all packed tasks have."""
+        return sum(map(len, self._blocks))
+
+    def broadcast(self, send: Callable[[list[bytes]], Broadcast[list[bytes]]]) -> None:
+        """Let the packed tasks travel by themselves, sent by ``SparkContext.broadcast``."""
+        self._sent = send(self._blocks)
+        self._blocks = []
 
     def __len__(self) -> int:
         """Return how many tasks there are."""
@@ -69,5 +83,6 @@ class IcechunkTasks:
 
     def _task(self, number: int) -> InputPartition:
         block, position = divmod(number, _BLOCK)
-        tasks = pickle.loads(zlib.decompress(self._blocks[block]))
+        blocks = self._blocks if self._sent is None else self._sent.value
+        tasks = pickle.loads(zlib.decompress(blocks[block]))
         return InputPartition(tasks[position])

@@ -6,8 +6,8 @@ Rules of this file
    is refused rather than passed on as its ``repr``.
 2. What selects along dimensions may be given as to xarray: a dictionary of values, lists and
    slices. It becomes the grammar of ``icechunk_format.dataset.selectors``.
-3. NumPy's and pandas' values are recognised by what they can do: importing neither keeps the
-   import of this package cheap.
+3. NumPy's values are recognised by the numbers that they are, or by the name of their type:
+   importing it would make the import of this package dear.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _as_text(name: str, value: Any) -> str:
 def _scalar(value: Any) -> str | None:
     if isinstance(value, str):
         return value
-    if isinstance(value, bool):
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
         return "true" if value else "false"
     if isinstance(value, Integral):
         return repr(int(value))

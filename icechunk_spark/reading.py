@@ -38,6 +38,8 @@ _WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
 _BYTES_OF_A_NUMBER: Final = 512
 # Four times what Spark is able to broadcast; more is of no use to anybody.
 _MOST_BYTES: Final = 32 << 30
+# Half of what makes Spark write a function, and what it closes over, to disk.
+_MOST_PACKED_BYTES: Final = 1 << 19
 
 
 def read(
@@ -97,6 +99,9 @@ def read(
 
     planned = plan_table(parsed, columns)
     tasks = IcechunkTasks(planned.reader)
+    # A client of Connect has no context to broadcast with, and its functions are not written.
+    if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
+        tasks.broadcast(spark.sparkContext.broadcast)
     return _numbers(spark, tasks, planned.size_bytes).mapInArrow(tasks, planned.schema)
 
 

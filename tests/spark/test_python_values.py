@@ -17,6 +17,7 @@ DAY = datetime.datetime(2024, 7, 1, 6)
 SPELLINGS = {
     "text": ("tag", "v 1", "v 1"),
     "truth": ("decodeCf", False, "false"),
+    "truth of NumPy": ("decodeCf", np.bool_(True), "true"),
     "whole number": ("txnVersion", 3, "3"),
     "number": ("minDensity", 0.25, "0.25"),
     "number of NumPy": ("rowsPerPartition", np.int64(60), "60"),

@@ -14,6 +14,7 @@ from spark_repositories import SHAPE, T2M, add_array, commit, new_repository
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_spark import reading
 from icechunk_spark.mapped_tasks import IcechunkTasks
 from icechunk_spark.options import parse_read_options
 from icechunk_spark.planning import plan_table
@@ -96,6 +97,30 @@ def test_each_task_is_one_partition_and_runs_once(spark, tmp_path):
     assert frame.rdd.getNumPartitions() == 150
     rows = frame.withColumn("task", F.spark_partition_id()).collect()
     assert [(row.task, row.a) for row in rows] == list(enumerate(values.tolist()))
+
+
+def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monkeypatch):
+    # Half a megabyte of tasks takes a minute to read, so here it is a little less.
+    monkeypatch.setattr(reading, "_MOST_PACKED_BYTES", 100)
+    functions = []
+    map_in_arrow = type(spark.range(1)).mapInArrow
+
+    def noted(self, function, schema):
+        functions.append(function)
+        return map_in_arrow(self, function, schema)
+
+    monkeypatch.setattr(type(spark.range(1)), "mapInArrow", noted)
+    values = np.arange(150, dtype="i4")
+    frame = icechunk_spark.read(
+        spark, stored(tmp_path / "many", values, ["x"], (1,)), rowsPerPartition=1
+    )
+    assert functions[0].packed_bytes == 0
+    assert frame.agg(F.sum("a"), F.count("a")).first() == (values.sum(), 150)
+
+
+def test_the_largest_tables_cost_no_more_numbers(spark):
+    numbers = reading._numbers(spark, range(30_000), 10**18)
+    assert 8 << 30 < size_in_spark(numbers) < 80 << 30
 
 
 def test_tasks_travel_small_and_apart(weather):
