@@ -214,7 +214,12 @@ def test_field_metadata_describes_how_to_write_a_column_back():
     time = json.loads(table.arrow_schema.field("time").metadata[FIELD_METADATA_KEY])
     assert time["encoding"]["units"] == "days since 2000-01-01"
     lon = json.loads(table.arrow_schema.field("lon").metadata[FIELD_METADATA_KEY])
-    assert lon == {"role": "dimension", "dimensions": ["lon"], "shape": [5]}
+    assert lon == {
+        "role": "dimension",
+        "dimensions": ["lon"],
+        "shape": [5],
+        "table_dimensions": ["time", "lat", "lon"],
+    }
     assert pickle.loads(pickle.dumps(table)) == table
 
 

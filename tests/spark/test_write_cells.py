@@ -288,3 +288,22 @@ def test_the_last_line_of_an_error_stands_alone(spark, path):
         icechunk_spark.write(frame.union(frame), path, mode="append")
     assert len(str(caught.value).splitlines()) == 1
     assert json.dumps(str(caught.value))
+
+
+def test_dimensions_that_were_computed_or_were_partitions_stay_dimensions(spark, path, tmp_path):
+    read = spark.read.format("icechunk").load(path)
+    read.write.partitionBy("time").parquet(str(tmp_path / "days"))
+    days = spark.read.parquet(str(tmp_path / "days"))
+    later = read.selectExpr("time + interval 1 day AS time", "latitude", "longitude", "t2m")
+    for name, frame, hour in (
+        ("parquet", days.withColumn("time", F.col("time").cast("timestamp_ntz")), 0),
+        ("computed", later, 24),
+    ):
+        target = str(tmp_path / name)
+        icechunk_spark.write(frame, target)
+        found = reference_dataset(target)["t2m"]
+        assert found.dims == tuple(DIMS)
+        np.testing.assert_array_equal(found["time"].values, hours(hour, 4).astype("M8[ns]"))
+        np.testing.assert_array_equal(
+            found.sel(latitude=LATITUDES).values, temperatures(hours(0, 4))
+        )

@@ -18,6 +18,7 @@ extremes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -166,9 +167,11 @@ class ColumnFactory:
         InvalidInputError
             A coordinate has a dimension that the table has not, or names clash.
         """
+        # Each dimension names all, so that a writer notices which of them are gone.
+        among = {"table_dimensions": list(chosen.dims)}
         columns = [
-            self.of_dimension(dim, size)
-            for dim, size in zip(chosen.dims, chosen.sizes, strict=True)
+            replace(column, metadata={**column.metadata, **among})
+            for column in map(self.of_dimension, chosen.dims, chosen.sizes)
         ]
         is_column = {column.path for column in columns if column.path is not None}
         for role, arrays in (("variable", variables), ("coordinate", coords)):

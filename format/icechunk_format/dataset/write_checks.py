@@ -16,7 +16,7 @@ from icechunk_format.repository.create import check_new_root
 from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from icechunk_format.dataset.variable import Variable
     from icechunk_format.dataset.write_columns import SourceColumn
@@ -48,9 +48,17 @@ def check_index_type(column: SourceColumn) -> None:
 
 
 def check_existing(
-    variable: Variable, column: SourceColumn, dims: Sequence[str], options: WriteOptions
+    variable: Variable,
+    column: SourceColumn,
+    dims: Sequence[str],
+    options: WriteOptions,
+    *,
+    others: Collection[str],
 ) -> None:
-    """Refuse a column that does not fit the array that it is to be written to."""
+    """Refuse a column that does not fit the array that it is to be written to.
+
+    ``others`` are the columns that the group has no array for: a dimension may hide among them.
+    """
     name = column.name
     if name in dims:
         return
@@ -63,9 +71,16 @@ def check_existing(
         )
     absent = [dim for dim in variable.dims if dim not in dims]
     if absent or variable.has_repeated_dimension:
+        hidden = [other for other in sorted(others) if other not in dims]
+        hint = ""
+        if absent and hidden:
+            hint = (
+                f": there is no column {absent[0]!r}. If {' or '.join(map(repr, hidden))} is that "
+                f"dimension, rename it: df.withColumnRenamed({hidden[0]!r}, {absent[0]!r})"
+            )
         raise InvalidInputError(
             f"array {variable.path} has the dimensions ({', '.join(variable.dims)}), and the "
-            f"DataFrame ({', '.join(dims)}); every dimension of the array needs a column",
+            f"DataFrame ({', '.join(dims)}); every dimension of the array needs a column{hint}",
             variable=name,
             dims=variable.dims,
         )

@@ -8,6 +8,9 @@ Rules of this file
 1. What metadata says is a wish, not a truth: a user may have dropped a dimension or cast a column
    since. What no longer fits is not used; what options say comes first.
 2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
+3. Expressions lose field metadata, so a column without any may be a dimension that was computed.
+   Then the group's dimensions count, and those that the other columns name; where a named dimension
+   is still missing and a column without metadata may be it, the write is refused.
 """
 
 from __future__ import annotations
@@ -63,6 +66,14 @@ class SourceColumn:
         if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
             return tuple(found)
         return None
+
+    @property
+    def table_dims(self) -> tuple[str, ...]:
+        """All dimensions of the table that the column was read from, where it was one of them."""
+        found = self.described.get("table_dimensions")
+        if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
+            return tuple(found)
+        return ()
 
     @property
     def is_raw(self) -> bool:
@@ -142,11 +153,87 @@ def find_dims(
     if asked is not None:
         _check_dims(columns, asked)
         return tuple(asked)
-    marked = [column.name for column in columns.values() if column.is_dimension]
-    if marked:
-        return _in_array_order(marked, columns.values())
-    # Labels of a group are columns of the same name; arrays that are columns say the order.
     arrays = list(existing)
+    found = _described_dims(columns, arrays) or _dims_of_group(columns, arrays)
+    if found:
+        return found
+    shown = ", ".join(columns)
+    first = list(columns)[: max(1, len(columns) - 1)]
+    raise InvalidInputError(
+        f"which columns are dimensions is not known: the DataFrame has {shown}, without the "
+        "metadata of a reader, and no group with such dimensions exists. Name them with the "
+        f"option dims, for instance dims={','.join(first)}",
+        columns=tuple(columns),
+    )
+
+
+def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
+    """Return the column of each dimension that was read, which may have been renamed since."""
+    return {
+        column.dims[0]: name
+        for name, column in columns.items()
+        if column.is_dimension and column.dims
+    }
+
+
+def _described_dims(
+    columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
+) -> tuple[str, ...]:
+    """Return the dimensions that field metadata tells, with the group's help where it is partial.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension has no column any more, and columns without metadata may be it.
+    """
+    columns_of = named_as(columns)
+    named = [columns_of.get(dim, dim) for dim in _dims_before(columns.values())]
+    found = [
+        name
+        for name in named
+        if name in columns and (columns[name].is_dimension or not columns[name].described)
+    ]
+    missing = [name for name in named if name not in found]
+    computed = [name for name, column in columns.items() if not column.described]
+    if not found or not computed or (not missing and all(columns[n].is_dimension for n in found)):
+        return tuple(found)
+    found += [name for name in _dims_of_group(columns, arrays) if name not in found]
+    free = [name for name in computed if name not in found]
+    has_array = any(
+        variable.name in columns and variable.name not in found and variable.dims
+        for variable in arrays
+    )
+    # Without a value that was read, one of the computed columns has to be the value.
+    values = [c for name, c in columns.items() if c.described and name not in found]
+    if missing and not has_array and len(free) > (0 if values else 1):
+        shown = ", ".join(map(repr, free))
+        raise InvalidInputError(
+            f"which columns are dimensions is not clear: the DataFrame comes from a table over "
+            f"({', '.join(named)}), it has no column {' or '.join(map(repr, missing))} any more, "
+            f"and {shown} may be dimensions or values, since computed columns carry no metadata. "
+            f"Name all dimensions with the option dims: dims={','.join(found)} if {shown} are "
+            f"values, dims={','.join([free[0], *found])} if {free[0]!r} is a dimension",
+            columns=tuple(columns),
+            missing=tuple(missing),
+        )
+    return tuple(found)
+
+
+def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
+    """Return the dimensions of what was read, in the order of the array that has most of them."""
+    described = [(column.is_dimension, column) for column in columns if column.described]
+    lists = [column.dims or () for is_dimension, column in described if not is_dimension]
+    lists.sort(key=len, reverse=True)
+    lists += [column.table_dims for is_dimension, column in described if is_dimension]
+    lists += [column.dims or () for is_dimension, column in described if is_dimension]
+    return list(dict.fromkeys(dim for dims in lists for dim in dims))
+
+
+def _dims_of_group(
+    columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
+) -> tuple[str, ...]:
+    """Return the columns that are dimensions of the group; none where it does not say."""
+    # Labels of a group are columns of the same name; arrays that are columns say the order.
     known = {dim for variable in arrays for dim in variable.dims if dim in columns}
     named = [variable for variable in arrays if variable.name in columns and variable.dims]
     named.sort(key=lambda variable: -len(variable.dims))
@@ -156,14 +243,7 @@ def find_dims(
             return (*variable.dims, *rest)
     if known and len(known) < len(columns):
         return tuple(name for name in columns if name in known)
-    shown = ", ".join(columns)
-    first = list(columns)[: max(1, len(columns) - 1)]
-    raise InvalidInputError(
-        f"which columns are dimensions is not known: the DataFrame has {shown}, without the "
-        "metadata of a reader, and no group with such dimensions exists. Name them with the "
-        f"option dims, for instance dims={','.join(first)}",
-        columns=tuple(columns),
-    )
+    return ()
 
 
 def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> None:
@@ -178,13 +258,3 @@ def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> No
             )
     if len(set(asked)) < len(asked):
         raise InvalidInputError(f"dims={','.join(asked)} names a column twice", dims=tuple(asked))
-
-
-def _in_array_order(marked: Sequence[str], columns: Iterable[SourceColumn]) -> tuple[str, ...]:
-    """Order dimensions as the array with most of them has them; others follow as columns do."""
-    best: tuple[str, ...] = ()
-    for column in columns:
-        dims = tuple(dim for dim in column.dims or () if dim in marked)
-        if not column.is_dimension and len(dims) > len(best) and len(set(dims)) == len(dims):
-            best = dims
-    return (*best, *(name for name in marked if name not in best))

@@ -75,6 +75,8 @@ class WriteContext:
         How its cells are numbered; None in the layouts of chunks.
     arrays
         The arrays that it writes.
+    table_dims
+        All dimensions of the write, for messages.
     base
         The version that partial chunks are patched from.
     chunk_source
@@ -92,6 +94,7 @@ class WriteContext:
     dims: tuple[str, ...]
     numbers: CellNumbers | None = None
     arrays: tuple[ArrayTarget, ...]
+    table_dims: tuple[str, ...] = ()
     base: SnapshotId | None
     chunk_source: ChunkSource
     manifest_format: ManifestFormat

@@ -246,10 +246,18 @@ class _Planner:
         if target.encoder.absent is not None:
             return
         cells = math.prod(self._placed[dim].size for dim in target.dims)
+        if self._rows is not None and self._rows > math.prod(
+            self._placed[dim].size for dim in self._prepared.dims
+        ):
+            # Two rows have one cell; the task that meets them says which.
+            return
         raise InvalidInputError(
             f"the {self._rows} rows do not cover all {cells} cells of {target.column.name!r}, and "
-            f"{target.data_type.name} has no missing value for the others; give it one with "
-            f'encoding={{"{target.column.name}": {{"_FillValue": ...}}}}, or add the rows',
+            f"{target.data_type.name} has no missing value for the others. The dimensions of this "
+            f"write are ({', '.join(self._prepared.dims)}): if {target.column.name!r} is one, too, "
+            "name all of them with the option dims. Otherwise add the rows, or give "
+            f"it a missing value with "
+            f'encoding={{"{target.column.name}": {{"_FillValue": ...}}}}',
             variable=target.column.name,
         )
 
@@ -314,6 +322,7 @@ class _Planner:
             dims=dims,
             numbers=numbers,
             arrays=tuple(arrays),
+            table_dims=prepared.dims,
             base=prepared.base,
             chunk_source=prepared.chunk_source,
             manifest_format=prepared.manifest_format,

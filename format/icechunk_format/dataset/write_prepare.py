@@ -23,7 +23,7 @@ from icechunk_format.dataset.write_checks import (
     check_names,
     check_new_place,
 )
-from icechunk_format.dataset.write_columns import find_dims, source_columns
+from icechunk_format.dataset.write_columns import find_dims, named_as, source_columns
 from icechunk_format.dataset.write_layout_columns import check_layout_columns
 from icechunk_format.dataset.write_result import WriteResult, find_committed
 from icechunk_format.errors import (
@@ -295,6 +295,7 @@ def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
         )
     check_names(options, columns, dims)
     attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
+    renamed = named_as(columns)
     targets: dict[str, ExistingArray | NewArray] = {}
     for name, column in columns.items():
         said = options.encoding.get(name, {})
@@ -303,7 +304,7 @@ def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
             check_index_type(column)
             continue
         if variable is not None:
-            check_existing(variable, column, dims, options)
+            check_existing(variable, column, dims, options, others=columns.keys() - kept.keys())
             targets[name] = ExistingArray(
                 column=column,
                 variable=variable,
@@ -316,7 +317,7 @@ def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
                 ),
             )
             continue
-        own = column.dims
+        own = column.dims and tuple(renamed.get(dim, dim) for dim in column.dims)
         if name in dims:
             own = (name,)
         elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):

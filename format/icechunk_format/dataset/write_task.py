@@ -184,9 +184,22 @@ class _Task:
             texts.append(self._context.cell({dim: low + index for dim, low, index in places}))
         names = ", ".join(array.name for array in self._context.arrays[:_MOST_SHOWN])
         where = "; ".join(f"({text})" for text in texts)
+        context = self._context
+        if len(context.dims) < len(context.table_dims):
+            raise InvalidInputError(
+                f"more than one value for the cell {where} of {names}, which was read from an "
+                f"array over ({', '.join(context.dims)}) while this write has the dimensions "
+                f"({', '.join(context.table_dims)}): its values differ along the others now. Write "
+                f"it as a column that was computed, such as {names} + 0, to store it over all",
+                cells=tuple(texts),
+            )
+        dims = ", ".join(context.dims)
         raise InvalidInputError(
-            f"more than one row for the cell {where} of {names}; a cell has one value. Remove the "
-            "duplicates (dropDuplicates, or an aggregate over the dimensions) before writing",
+            f"more than one row for the cell {where} of {names}; a cell has one value. The "
+            f"dimensions of this write are ({dims}): if another column tells such rows apart, it "
+            f"is a dimension, too; name all of them with the option dims={dims.replace(' ', '')},"
+            "... Rows that are true duplicates can be removed by df.dropDuplicates(), or by an "
+            "aggregate over the dimensions",
             cells=tuple(texts),
         )
 
