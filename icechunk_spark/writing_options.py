@@ -64,8 +64,8 @@ WRITING: Final[tuple[Option, ...]] = (
         parse=parse_json_of_objects,
         default_text="from the columns' metadata",
         help="How new arrays are stored, in xarray's words: `dtype`, `chunks`, `shards`,"
-        " `compressors`, `_FillValue`, `scale_factor`, `add_offset`, `units`, `calendar`,"
-        " `attributes`.",
+        " `compressors`, `_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `units`,"
+        " `calendar`, `attributes`.",
         uses=_WRITE,
     ),
     Option(

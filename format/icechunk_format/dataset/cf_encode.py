@@ -10,7 +10,7 @@ Rules of this file
    exception is what packing and ``float32`` are for: rounding.
 2. NULL, and NaN where integers are stored, becomes the missing value that the array declares; NaN
    for floats and "not a time" for 64-bit times need no declaration. Where there is none, NULL is
-   an error.
+   an error, and so is a value that is the missing value of its array: it would read as NULL.
 3. Whole columns at once. Only text of calendars that no timestamp can hold is read one by one, and
    then each distinct text once.
 
@@ -31,7 +31,7 @@ from icechunk_format.dataset.cf import attribute_decoder
 from icechunk_format.dataset.cf_attributes import numeric_missing, other_missing
 from icechunk_format.dataset.cf_encode_time import microseconds_of, stored_times
 from icechunk_format.dataset.cf_time import NOT_A_TIME
-from icechunk_format.dataset.column_types import check_column_type
+from icechunk_format.dataset.column_types import check_column_type, missing_value_advice
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -70,17 +70,20 @@ class VariableEncoder:
         Raises
         ------
         InvalidInputError
-            A value does not fit into the array, or is NULL where there is no missing value.
+            A value does not fit into the array, is NULL where there is no missing value, or is
+            the missing value itself.
         """
         valid = self._valid(column)
         if valid is not None and self.absent is None:
             raise InvalidInputError(
                 f"column {self.name!r} has NULL, and its array of {self.data_type.name} has no "
-                f'missing value; give it one with encoding={{"{self.name}": {{"_FillValue": ...}}}}'
-                " when it is created, or leave out the rows with NULL",
+                f"missing value. Give it one when it is created: "
+                f"{missing_value_advice(self.name, self.data_type, column.type)}; or replace NULL "
+                "in the column (coalesce)",
                 variable=self.name,
             )
         values = self._stored(column, valid)
+        self._refuse_missing(column, values, valid)
         if valid is not None:
             if not values.flags.writeable:
                 values = values.copy()
@@ -97,6 +100,27 @@ class VariableEncoder:
             return None
         valid: NDArray[np.bool_] = is_present.to_numpy(zero_copy_only=False)
         return None if bool(valid.all()) else valid
+
+    def _refuse_missing(
+        self, column: pa.Array, values: NDArray[Any], valid: NDArray[np.bool_] | None
+    ) -> None:
+        """Refuse values that a reader would take for missing ones."""
+        decoder = self.decoder
+        view = decoder._integer_view
+        for missing in decoder._missing:
+            equal = np.asarray((values if view is None else values.view(view)) == missing, np.bool_)
+            if valid is not None:
+                equal &= valid
+            if equal.any():
+                value = column[int(np.argmax(equal))].as_py()
+                raise InvalidInputError(
+                    f"column {self.name!r} has the value {value!r}, stored as {missing!r}: that is "
+                    "the missing value of its array, so the value would read as NULL. Where it "
+                    "means a missing value, write NULL (nullif); where it does not, store "
+                    "the column in an array with another missing value",
+                    variable=self.name,
+                    value=value,
+                )
 
     def blank(self, shape: Sequence[int], otherwise: Any) -> NDArray[Any]:
         """Return an array of the missing value, or of ``otherwise`` where there is none."""
@@ -206,7 +230,7 @@ class VariableEncoder:
             encoder = VariableEncoder(
                 name=f"{self.name}.{field}",
                 data_type=data_type,
-                absent=_missing({}, child, data_type),
+                absent=missing_value({}, child, data_type),
                 decoder=child,
             )
             values = pc.struct_field(column, field)
@@ -311,12 +335,14 @@ def variable_encoder(
     return VariableEncoder(
         name=name,
         data_type=data_type,
-        absent=_missing(attributes if decode_cf else {}, decoder, data_type),
+        absent=missing_value(attributes if decode_cf else {}, decoder, data_type),
         decoder=decoder,
     )
 
 
-def _missing(attributes: Mapping[str, Any], decoder: VariableDecoder, data_type: DataType) -> Any:
+def missing_value(
+    attributes: Mapping[str, Any], decoder: VariableDecoder, data_type: DataType
+) -> Any:
     """Return the stored value that reads as NULL; None where there is none."""
     dtype = data_type.numpy
     if dtype.kind in "Mm":

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.cf import VariableDecoder
 
 _EPOCH: Final = "1970-01-01"
+BOOLEAN_FLAGS: Final[dict[str, Any]] = {"flag_values": [0, 1], "flag_meanings": "false true"}
+"""CF attributes of integers that were booleans: xarray takes ``dtype=bool`` for all or nothing, so
+that missing values become true."""
+
 _NUMBERS: Final = {
     pa.bool_(): "bool",
     pa.int8(): "int8",
@@ -51,6 +55,10 @@ def check_column_type(
     """
     wanted = decoder.arrow_type
     if decoder._scaled is not None and decoder._time is None and _is_number(found):
+        return
+    # Booleans with a missing value are stored as the numbers 0 and 1, with these flags.
+    flags = decoder.attributes.get("flag_meanings") == BOOLEAN_FLAGS["flag_meanings"]
+    if pa.types.is_boolean(found) and pa.types.is_integer(wanted) and flags:
         return
     if not _fits(found, wanted):
         consumed = decoder.encoding.keys() - {"dtype", "_FillValue", "missing_value"}
@@ -124,6 +132,20 @@ def sql_name(found: pa.DataType) -> str:
     if types.is_decimal(found):
         return f"DECIMAL({found.precision},{found.scale})"
     return str(found).upper()
+
+
+def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:
+    """Return how a variable that has none gets a missing value, in words of the options."""
+    if pa.types.is_boolean(column_type):
+        return (
+            f'encoding={{"{name}": {{"dtype": "int8", "_FillValue": -1}}}}, which stores 0, 1 and '
+            "-1, since a boolean has no third value"
+        )
+    key, what = "_FillValue", "value"
+    if data_type.kind in ("string", "bytes"):
+        # Of texts, xarray opens only those whose missing value has this name.
+        key, what = "missing_value", "text" if data_type.kind == "string" else "value in base64"
+    return f'encoding={{"{name}": {{"{key}": ...}}}}, with a {what} that does not occur in it'
 
 
 def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict[str, Any]]:

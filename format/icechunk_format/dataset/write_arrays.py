@@ -6,8 +6,8 @@ Rules of this file
    column's metadata says of the array that it was read from, and defaults, which are xarray's.
 2. A column that was read and not changed gives the same array again: data type, chunks, codecs,
    attributes, CF encoding and fill value.
-3. Where cells may stay unwritten, the fill value of the array is its missing value, so that they
-   read as NULL.
+3. The fill value of the array is its missing value, so that cells read as NULL that nobody has
+   written, now or after it has grown. Labels have no such cells.
 4. Default chunks have about 8 MiB, and leave the last dimensions whole: rows come in along the
    first.
 """
@@ -20,13 +20,23 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value, default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
-from icechunk_format.dataset.cf_encode import VariableEncoder, variable_encoder
-from icechunk_format.dataset.column_types import default_array_type
+from icechunk_format.dataset.cf import attribute_decoder
+from icechunk_format.dataset.cf_encode import (
+    VariableEncoder,
+    missing_value,
+    variable_encoder,
+)
+from icechunk_format.dataset.column_types import (
+    BOOLEAN_FLAGS,
+    default_array_type,
+    missing_value_advice,
+)
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -39,9 +49,9 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 8 * 2**20
 _LEAST_LABELS: Final = 1024
 _VARIABLE_ITEM_BYTES: Final = 64
+_MISSING_KEYS: Final = ("_FillValue", "missing_value")
 _CF_KEYS: Final = (
-    "_FillValue",
-    "missing_value",
+    *_MISSING_KEYS,
     "scale_factor",
     "add_offset",
     "_Unsigned",
@@ -94,6 +104,11 @@ class NewArray:
         """Whether the column holds stored numbers, beside CF attributes that describe them."""
         return bool(self._described) and self.column.is_raw
 
+    @property
+    def advice(self) -> str:
+        """How the array gets a missing value, in words of the options."""
+        return missing_value_advice(self.column.name, self.data_type, self.column.arrow_type)
+
     def _encoder(self) -> VariableEncoder:
         return variable_encoder(
             self.data_type,
@@ -116,7 +131,9 @@ class NewArray:
             if data_type.kind in ("datetime", "timedelta", "string"):
                 defaults = {}
             if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
-                defaults = {"dtype": "bool"}
+                has_missing = any(said.get(key) is not None for key in _MISSING_KEYS)
+                defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
+                attributes.pop("dtype", None)
         attributes = described_attributes(
             said, data_type, self.column.name, before={**defaults, **attributes}
         )
@@ -219,7 +236,8 @@ class NewArray:
         same_type = self._described.get("stored_dtype") == self.data_type.to_json()
         if raw is not None and same_type and (is_complete or self.encoder.absent is None):
             return decode_fill_value(raw, self.data_type, node_path=self.path)
-        if self.encoder.absent is None or (is_complete and self.data_type.kind != "float"):
+        is_label = self.dims == (self.column.name,) and self.data_type.kind != "float"
+        if self.encoder.absent is None or (is_complete and is_label):
             return default_fill_value(self.data_type)
         return self.encoder.absent
 
@@ -286,11 +304,36 @@ def described_attributes(
         value = said[key]
         if value is None:
             attributes.pop(key, None)
-        elif key in ("_FillValue", "missing_value"):
-            attributes[key] = _fill_attribute(value, data_type, key, name)
+        elif key in _MISSING_KEYS:
+            if data_type.numpy.kind == "b":
+                advice = missing_value_advice(name, data_type, pa.bool_())
+                raise InvalidInputError(
+                    f"encoding of {name!r}: {key}={value!r} would make every real "
+                    f"{str(bool(value)).lower()} a missing value; take {advice}",
+                    variable=name,
+                    key=key,
+                )
+            # The one name of it with which xarray opens texts.
+            is_text = data_type.kind in ("string", "bytes")
+            called = "missing_value" if is_text else key
+            attributes[called] = _fill_attribute(value, data_type, called, name)
         else:
             attributes[key] = value
     return attributes
+
+
+def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
+    """Return the stored value that CF attributes call missing; None where they call none so.
+
+    Raises
+    ------
+    InvalidInputError
+        No reader could use an attribute.
+    """
+    decoder = attribute_decoder(attributes, data_type, name=name)
+    if all(attributes.get(key) is None for key in _MISSING_KEYS):
+        return None
+    return missing_value(attributes, decoder, data_type)
 
 
 def encoded_fill(given: Any, data_type: DataType, name: str) -> Any:

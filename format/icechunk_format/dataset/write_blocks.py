@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.dataset.array_reader import ArrayReader
+from icechunk_format.dataset.column_types import missing_value_advice
 from icechunk_format.dataset.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.chunk_files import store_chunks
@@ -214,10 +215,13 @@ class BlockWriter:
         cell = self._context.cell(
             {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
         )
+        assert array.encoder is not None
+        data_type = array.metadata.data_type
+        advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
         raise InvalidInputError(
             f"no row for the cell ({cell}) of {array.name}, and its array of "
-            f"{array.metadata.data_type.name} has no missing value to put there; add the rows, or "
-            f'create the array with encoding={{"{array.name}": {{"_FillValue": ...}}}}',
+            f"{data_type.name} has no missing value to put there; add the rows, or "
+            f"create the array with one: {advice}",
             variable=array.name,
             cell=cell,
         )

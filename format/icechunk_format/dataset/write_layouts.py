@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset.cf import attribute_decoder
 from icechunk_format.dataset.write_arrays import (
     codecs_of,
+    declared_missing,
     default_chunks,
     described_attributes,
     encoded_fill,
@@ -208,18 +208,21 @@ def _described(path: str, name: str, said: Mapping[str, Any]) -> ArrayMetadata:
     axes = tuple(dims) if dims is not None else tuple(f"dim_{n}" for n in range(len(shape)))
     attributes = described_attributes(said, data_type, name)
     # A CF attribute that no reader could use is refused here and not by every reader.
-    attribute_decoder(attributes, data_type, name=name)
+    missing = declared_missing(attributes, data_type, name)
     chunks = sizes_of(said.get("chunks"), axes, "chunks", name)
     codecs = said.get("codecs")
     if codecs is None and "compressors" in said:
         codecs = codecs_of(said["compressors"], data_type, name)
     fill_value = encoded_fill(said.get("fill_value"), data_type, name)
+    if fill_value is None:
+        # Chunks that nobody writes are missing values, as far as the array has any.
+        fill_value = default_fill_value(data_type) if missing is None else missing
     return build_array_metadata(
         shape=shape,
         data_type=data_type,
         chunk_shape=chunks or default_chunks(shape, data_type),
         shard_shape=sizes_of(said.get("shards"), axes, "shards", name),
-        fill_value=default_fill_value(data_type) if fill_value is None else fill_value,
+        fill_value=fill_value,
         codecs=codecs,
         dimension_names=dims,
         attributes=attributes,

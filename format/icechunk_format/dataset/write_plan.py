@@ -255,9 +255,8 @@ class _Planner:
             f"the {self._rows} rows do not cover all {cells} cells of {target.column.name!r}, and "
             f"{target.data_type.name} has no missing value for the others. The dimensions of this "
             f"write are ({', '.join(self._prepared.dims)}): if {target.column.name!r} is one, too, "
-            "name all of them with the option dims. Otherwise add the rows, or give "
-            f"it a missing value with "
-            f'encoding={{"{target.column.name}": {{"_FillValue": ...}}}}',
+            "name all of them with the option dims. Otherwise add the rows, or give it a missing "
+            f"value: {target.advice}",
             variable=target.column.name,
         )
 
