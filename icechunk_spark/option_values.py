@@ -187,6 +187,23 @@ def parse_sizes(name: str, text: str) -> dict[str, int]:
     return sizes
 
 
+def parse_orders(name: str, text: str) -> dict[str, str]:
+    """Parse ``latitude=descending,time=ascending``, or the same as a JSON object."""
+    if text.strip().startswith("{"):
+        orders = parse_json_object(name, text)
+    else:
+        pairs = [[word.strip() for word in part.partition("=")[::2]] for part in text.split(",")]
+        orders = dict(pairs) if len({dim for dim, _ in pairs}) == len(pairs) else {}
+    if not orders or any(order not in ("ascending", "descending") for order in orders.values()):
+        raise InvalidInputError(
+            f"option '{name}' must say 'ascending' or 'descending' by dimension, such as"
+            f" 'latitude=descending', each dimension once, but is {text!r}",
+            option=name,
+            value=text,
+        )
+    return orders
+
+
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:

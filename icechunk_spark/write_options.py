@@ -54,6 +54,7 @@ class WriteRequest:
     dims: tuple[str, ...] | None
     chunks: Mapping[str, int] | None
     shards: Mapping[str, int] | None
+    order: Mapping[str, str] | None
     encoding: Mapping[str, Mapping[str, Any]] | None
     create_branch: bool
     message: str | None

@@ -34,6 +34,7 @@ def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:
         dims=request.dims,
         chunks=request.chunks,
         shards=request.shards,
+        order=request.order,
         encoding=request.encoding or {},
         layout=request.layout,
         decoded=request.decoded,

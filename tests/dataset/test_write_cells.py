@@ -34,7 +34,7 @@ def test_one_commit_for_everything(place):
     write_table(place, grid(range(3), [1, 2]), DIMS)
     history = list(Repository.open(place).ancestry(branch="main"))
     assert [info.message for info in history] == [
-        "errorifexists 6 rows to /",
+        "Create t (time=3, x=2): 6 rows",
         "Repository initialized",
     ]
 

@@ -92,6 +92,7 @@ def test_names_ignore_case_dashes_and_underscores(option, random):
         "5": ("rowsperpartition", "txnversion"),
         "1m": ("readaheadbytes", "maxunplannedbytes"),
         "a=5": ("chunks", "shards"),
+        "a=descending": ("order",),
         "{}": ("encoding", "metadata"),
     }
     samples = {

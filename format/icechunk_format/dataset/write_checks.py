@@ -115,6 +115,7 @@ def check_names(
         ("encoding", options.encoding, tuple(columns)),
         ("chunks", options.chunks or {}, tuple(dims)),
         ("shards", options.shards or {}, tuple(dims)),
+        ("order", options.order or {}, tuple(dims)),
     ):
         for name in names:
             if name not in allowed:

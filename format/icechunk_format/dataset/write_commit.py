@@ -14,22 +14,26 @@ Rules of this file
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.dataset.write_message import commit_message
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.repository.chunk_changes import ChunkChanges
+from icechunk_format.repository.commit import Written
 from icechunk_format.repository.repository import Repository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from icechunk_format.dataset.write_context import TaskReceipt
     from icechunk_format.dataset.write_plan import LabelChunks, WritePlan
+    from icechunk_format.repository.commit import CommitResult
     from icechunk_format.repository.manifest_files import ManifestReceipt
     from icechunk_format.repository.session import WriteSession
 
@@ -67,6 +71,7 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         done = find_committed(repository, options)
         if done is not None:
             return done
+    receipts = list(receipts)
     rows, manifests = _collected(plan, receipts)
     base = plan.base
     if base is None or repository is None:
@@ -88,7 +93,7 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
             reason="there are no rows to write",
         )
     commit = session.commit(
-        options.message or _message(plan, rows),
+        options.message or commit_message(plan, rows),
         metadata=txn_metadata(options),
         on_conflict=options.on_conflict,
         resolve=options.resolve,
@@ -99,7 +104,7 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         rows=rows,
         chunks=sum(r.num_chunk_refs for found in manifests.values() for r in found),
         manifests=sum(len(found) for found in manifests.values()),
-        commit=commit,
+        commit=_with_tasks(commit, manifests, receipts),
     )
 
 
@@ -153,9 +158,18 @@ def _new_repository(plan: WritePlan) -> Repository:
         ) from None
 
 
-def _message(plan: WritePlan, rows: int) -> str:
-    prepared = plan.prepared
-    return f"{prepared.options.mode} {rows} rows to {prepared.group}"
+def _with_tasks(
+    commit: CommitResult,
+    manifests: Mapping[str, list[ManifestReceipt]],
+    receipts: Iterable[TaskReceipt],
+) -> CommitResult:
+    """Return what the commit says, with the files that tasks have stored among the counts."""
+    written = Written(dict(commit.files_written), dict(commit.bytes_written))
+    for receipt in receipts:
+        written.add("chunks", receipt.files, receipt.nbytes)
+    for found in manifests.values():
+        written.add("manifests", len(found), sum(receipt.size_bytes for receipt in found))
+    return replace(commit, files_written=written.files, bytes_written=written.bytes)
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:

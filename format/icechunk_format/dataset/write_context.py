@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icechunk_format.spec.chunk_refs import KIND_NATIVE
 from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.write_cells import CellNumbers
     from icechunk_format.repository.chunks import ChunkSource
     from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.spec.chunk_refs import ChunkRefs
     from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.storage.location import Location
     from icechunk_format.storage.protocol import Storage
@@ -123,6 +125,12 @@ class WriteContext:
         return ", ".join(parts)
 
 
+def native_sizes(refs: ChunkRefs) -> tuple[int, int]:
+    """Return how many references are to objects of the repository, and the bytes of these."""
+    own = refs.kind == KIND_NATIVE
+    return int(own.sum()), int(refs.length[own].sum())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
     """What a task has written; it counts once it is handed to ``finish_write``.
@@ -135,11 +143,15 @@ class TaskReceipt:
         Rows that the task has taken in.
     manifests
         By path of the array: the manifests that the task has stored.
+    files, nbytes
+        Chunk objects that the task has stored, and their bytes; others became part of a manifest.
     """
 
     part: int
     rows: int
     manifests: Mapping[str, tuple[ManifestReceipt, ...]]
+    files: int = 0
+    nbytes: int = 0
 
     @property
     def chunks(self) -> int:

@@ -70,7 +70,14 @@ class DimensionPlaces:
         if isinstance(target, ExistingArray):
             old = self._read(target.variable)
             self.old_labels[dim] = old
-            return place_labels(values, target.encoder, old, dim=dim)
+            wish = (self._prepared.options.order or {}).get(dim)
+            return place_labels(
+                values,
+                target.encoder,
+                old,
+                dim=dim,
+                is_descending=_checked_order(wish, old, dim=dim) == "descending",
+            )
         order, is_descending = self._order_of(dim, target)
         return place_labels(
             values, target.encoder, None, dim=dim, is_descending=is_descending, order=order
@@ -95,6 +102,8 @@ class DimensionPlaces:
         """Return the order that new labels had where they come from, if it can be known."""
         said = self._prepared.options.encoding.get(dim, {}).get("order")
         described = target.column.described.get("order")
+        if said is None:
+            said = (self._prepared.options.order or {}).get(dim)
         wish = said if said is not None else described
         if wish not in (None, "ascending", "descending") and not isinstance(wish, list):
             raise InvalidInputError(
@@ -166,6 +175,20 @@ class DimensionPlaces:
             stored = placed.new_labels if old is None else np.concatenate([old, placed.new_labels])
             found[dim] = target.encoder.decoder.decode(stored)
         return found
+
+
+def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:
+    """Refuse a wished order that the labels which are there do not have."""
+    found = direction(old) if len(old) > 1 else 0
+    has = "descending" if found < 0 else "ascending"
+    if wish is not None and len(old) > 1 and (not found or wish != has):
+        raise InvalidInputError(
+            f"order={dim}={wish} is not the order of the labels that {dim!r} has, which "
+            f"{f'is {has}' if found else 'is neither ascending nor descending'}; an append keeps "
+            "them: leave it out, or write with mode=overwrite",
+            dim=dim,
+        )
+    return wish
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

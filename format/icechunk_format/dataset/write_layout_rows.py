@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.chunks_layout import data_type_text
 from icechunk_format.dataset.write_blocks import OldArrays
-from icechunk_format.dataset.write_context import BLOCK, UNIT, TaskReceipt
+from icechunk_format.dataset.write_context import BLOCK, UNIT, TaskReceipt, native_sizes
 from icechunk_format.dataset.write_layout_columns import array_names, check_places, chunk_coords
 from icechunk_format.dataset.write_references import joined_refs, references
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
@@ -144,7 +144,7 @@ class _LayoutTask:
         self._unit: int | None = None
         self._refs: dict[str, list[ChunkRefs]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
-        self._rows = 0
+        self._rows = self._files = self._nbytes = 0
 
     def add(self, unit: int, table: pa.Table) -> None:
         """Take in rows of one unit."""
@@ -179,10 +179,15 @@ class _LayoutTask:
             part=self._context.part,
             rows=self._rows,
             manifests={path: tuple(found) for path, found in self._receipts.items()},
+            files=self._files,
+            nbytes=self._nbytes,
         )
 
     def _end_unit(self) -> None:
         targets = [self._targets[name] for name in self._refs]
+        for files, nbytes in (native_sizes(part) for refs in self._refs.values() for part in refs):
+            self._files += files
+            self._nbytes += nbytes
         parts = (
             (target.node_id, joined_refs(target, self._refs[target.name])) for target in targets
         )

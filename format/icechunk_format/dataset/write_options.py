@@ -21,6 +21,7 @@ WriteLayout = Literal["cells", "chunks", "refs"]
 
 MODES: Final = ("append", "overwrite", "errorifexists", "ignore")
 WRITE_LAYOUTS: Final = ("cells", "chunks", "refs")
+ORDERS: Final = ("ascending", "descending")
 DEFAULT_ROWS_PER_UNIT: Final = 2_000_000
 DEFAULT_MIN_DENSITY: Final = 0.01
 
@@ -64,6 +65,8 @@ class WriteOptions:
         Names of the dimension columns, in order; None finds them.
     chunks, shards
         Elements of a chunk, and of a shard, by dimension; for arrays that are new.
+    order
+        By dimension: ``ascending`` or ``descending``, for labels that are new.
     encoding
         By column, in xarray's words: see ``ENCODING_KEYS``.
     layout
@@ -92,6 +95,7 @@ class WriteOptions:
     dims: tuple[str, ...] | None = None
     chunks: Mapping[str, int] | None = None
     shards: Mapping[str, int] | None = None
+    order: Mapping[str, str] | None = None
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layout: WriteLayout = "cells"
     decoded: bool = True
@@ -131,6 +135,8 @@ class WriteOptions:
                         f"{option} has {dim}={size}; a whole number of at least 1 is needed",
                         option=option,
                     )
+        for dim, wish in (self.order or {}).items():
+            _choice(f"order of {dim}", wish, ORDERS)
         for name, said in self.encoding.items():
             _check_encoding(name, said)
 

@@ -29,10 +29,16 @@ class WriteResult:
         Whether nothing was committed.
     reason
         Why it was skipped.
-    rows, chunks, manifests
-        What was written.
+    rows
+        Rows that were written.
+    chunks
+        Chunks of variables that were written; small ones become part of a manifest, so that there
+        may be fewer objects. Those of labels are not counted.
+    manifests
+        Manifests that tasks have stored.
     commit
-        What the repository says of the commit; None where the write was skipped.
+        What the repository says of the commit, and of the files that it and the tasks have
+        stored; None where the write was skipped.
     """
 
     branch: str

@@ -27,7 +27,7 @@ import numpy as np
 
 from icechunk_format.dataset.write_blocks import BlockWriter
 from icechunk_format.dataset.write_cells import CELL
-from icechunk_format.dataset.write_context import TaskReceipt
+from icechunk_format.dataset.write_context import TaskReceipt, native_sizes
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.manifest_files import store_manifests
 from icechunk_format.spec.chunk_refs import ChunkRefs
@@ -131,7 +131,7 @@ class _Task:
         self._block: _Block | None = None
         self._refs: list[list[ChunkRefs]] = [[] for _ in context.arrays]
         self._receipts: dict[str, list[ManifestReceipt]] = {a.path: [] for a in context.arrays}
-        self.rows = 0
+        self.rows = self._files = self._nbytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in sorted rows."""
@@ -211,6 +211,8 @@ class _Task:
             part=self._context.part,
             rows=self.rows,
             manifests={path: tuple(found) for path, found in self._receipts.items() if found},
+            files=self._files,
+            nbytes=self._nbytes,
         )
 
     def _begin(self, number: int) -> None:
@@ -243,6 +245,9 @@ class _Task:
             for array, refs in zip(self._context.arrays, self._refs, strict=True)
             if refs
         ]
+        for files, nbytes in (native_sizes(part) for _, refs in arrays for part in refs):
+            self._files += files
+            self._nbytes += nbytes
         parts = ((array.node_id, ChunkRefs.concat(refs)) for array, refs in arrays)
         stored = store_manifests(self._storage, self._context.manifest_format, parts)
         for (array, _), receipts in zip(arrays, stored, strict=True):
