@@ -229,7 +229,19 @@ class Dataset:
             decoded=decoded,
             case_sensitive=case_sensitive,
         )
-        return table if layout != "cells" else self._with_order(table)
+        return table if layout != "cells" else self._with_order(self._with_attributes(table))
+
+    def _with_attributes(self, table: Table) -> Table:
+        """Let each dimension carry the group's attributes, so that a copy has them, too."""
+        if not self.attributes:
+            return table
+        columns = tuple(
+            replace(column, metadata={**column.metadata, "group_attributes": self.attributes})
+            if column.role == "dimension"
+            else column
+            for column in table.columns
+        )
+        return replace(table, columns=columns)
 
     def _with_order(self, table: Table) -> Table:
         """Describe in which order labels stand, so that a table can be written back in it.

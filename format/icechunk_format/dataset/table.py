@@ -194,7 +194,7 @@ def describe(
     dict
         ``role``, ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``,
         ``shards`` (under sharding), ``fill_value``, ``codecs``, ``attributes`` and ``encoding``.
-        Tables add ``table_dimensions`` and ``order`` to their dimensions.
+        Tables add ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
     """
     if variable is None:
         return {"role": role, "dimensions": [dimension[0]], "shape": [dimension[1]]}

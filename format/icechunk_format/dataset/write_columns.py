@@ -76,6 +76,12 @@ class SourceColumn:
         return ()
 
     @property
+    def group_attributes(self) -> Mapping[str, Any]:
+        """The attributes of the group that the column was read from, where it was a dimension."""
+        found = self.described.get("group_attributes")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def is_raw(self) -> bool:
         """Whether the column holds stored numbers, read with ``decodeCf=false``."""
         attributes = self.described.get("attributes")

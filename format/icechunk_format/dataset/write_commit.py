@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.write_message import commit_message
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
@@ -175,7 +176,11 @@ def _with_tasks(
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
     prepared = plan.prepared
     for path in prepared.missing_groups:
-        session.create_group(path, build_group_metadata(node_path=path).to_bytes())
+        attributes = prepared.group_attributes if path == prepared.group else None
+        group = build_group_metadata(attributes=attributes, node_path=path)
+        session.create_group(path, group.to_bytes())
+    if prepared.group not in prepared.missing_groups and not prepared.kept:
+        _describe_group(session, plan)
     for variable in prepared.replaced.values():
         session.delete(variable.path)
     for array in plan.created:
@@ -194,6 +199,17 @@ def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
             shape=metadata.shape,
             num_chunks=metadata.grid.num_chunks,
         )
+
+
+def _describe_group(session: WriteSession, plan: WritePlan) -> None:
+    """Give a group without arrays and attributes of its own those that the rows come with."""
+    path, attributes = plan.prepared.group, plan.prepared.group_attributes
+    node = session.node(path)
+    if node is None or not attributes:
+        return
+    group = parse_group_metadata(node.user_data, node_path=path)
+    if not group.attributes:
+        session.update_metadata(path, group.with_attributes(attributes).to_bytes())
 
 
 def _write_labels(session: WriteSession, labels: LabelChunks) -> None:

@@ -129,6 +129,12 @@ class PreparedWrite:
         return tuple(name for name in self.columns if name not in self.dims)
 
     @property
+    def group_attributes(self) -> Mapping[str, Any]:
+        """The attributes of the group that the rows were read from."""
+        found = (column.group_attributes for column in self.columns.values())
+        return next(filter(None, found), {})
+
+    @property
     def is_skipped(self) -> bool:
         """Whether there is nothing to do; ``skipped`` says why."""
         return self.skipped is not None
