@@ -142,15 +142,11 @@ def main() -> None:
         F.count("*").alias("cells"), F.round(F.avg("t2m"), 3).alias("mean")
     ).orderBy("day").show()
 
-    # The reference library wants to know the place as well, and that it may read there.
-    config = icechunk.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icechunk.VirtualChunkContainer(place, icechunk.local_filesystem_store(place[7:]))
-    )
+    # The write has added the place to the configuration; the reference library wants to hear, as
+    # well, that it may read there.
     repository = icechunk.Repository.open(
         icechunk.local_filesystem_storage(path),
-        config=config,
-        authorize_virtual_chunk_access={place: None},
+        authorize_virtual_chunk_access={place: icechunk.credentials.LocalFileSystemAccess},
     )
     seen = xr.open_zarr(repository.readonly_session("main").store, consolidated=False, chunks=None)
     originals = [xr.open_dataset(file)["t2m"].values for file in files]

@@ -100,7 +100,7 @@ READING: Final[tuple[Option, ...]] = (
         default_text="none",
         help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
         write_help="Places from which virtual chunks may be fetched when a write changes a part of"
-        " one.",
+        " one; with `layout=refs`, places that get a virtual chunk container.",
         uses=_BOTH,
         layouts=_VALUES,
     ),

@@ -11,6 +11,7 @@ import pytest
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.scan import run_task
 from icechunk_format.dataset.write_commit import finish_write
+from icechunk_format.dataset.write_containers import add_containers
 from icechunk_format.dataset.write_layout_rows import number_rows, write_layout_table
 from icechunk_format.dataset.write_layouts import plan_layout_write, write_layout_batches
 from icechunk_format.dataset.write_options import WriteOptions
@@ -320,3 +321,71 @@ def test_columns_of_another_layout_are_refused(place):
         write_table(
             place, table.select(["array", "chunk"]), WriteOptions(layout="chunks", encoding=COLUMN)
         )
+
+
+# -- containers -----------------------------------------------------------------------------
+
+
+def containers_after(place, *locations, authorize=(), virtual_options=None):
+    """Write references to locations, and return the containers of the repository."""
+    rows = virtual_rows(len(locations)).set_column(3, "location", [list(locations)])
+    rows = rows.drop_columns(["etag", "last_modified"])
+    options = WriteOptions(mode="overwrite", layout="refs", encoding=COLUMN)
+    write_table(place, rows, options, authorize=authorize, virtual_options=virtual_options)
+    found = Repository.open(place).config.virtual_chunk_containers
+    return {c.url_prefix: (c.store_kind, dict(c.store_options)) for c in found}
+
+
+def test_a_write_of_references_adds_the_containers_that_it_needs(place):
+    found = containers_after(
+        place,
+        "s3://one/a/b.nc",
+        "S3://one/c.nc",
+        "https://example.org/x/y.nc",
+        "file:///data/2024/01/a.nc",
+        "file:///data/2024/02/b.nc",
+    )
+    assert sorted(found) == ["file:///data/2024/", "https://example.org/", "s3://one/"]
+    assert found["file:///data/2024/"] == ("local_file_system", {"path": "/data/2024/"})
+    assert found["s3://one/"][0] == "s3"
+
+
+def test_containers_hold_settings_and_no_credentials(place):
+    given = {
+        "region": "eu-central-1",
+        "endpoint_url": "https://ceph.example.org",
+        "key": "AKIA",
+        "secret": "hush",
+        "force_path_style": "true",
+    }
+    found = containers_after(place, "s3://one/a.nc", authorize=["s3://one"], virtual_options=given)
+    kind, options = found["s3://one/"]
+    assert kind == "s3_compatible"
+    assert options["region"] == "eu-central-1"
+    assert options["endpoint_url"] == "https://ceph.example.org"
+    assert options["force_path_style"] is True
+    assert "hush" not in str(found)
+    assert "AKIA" not in str(found)
+
+
+def test_beside_other_containers_a_place_has_to_be_authorised(place):
+    containers_after(place, "s3://one/a.nc")
+    with pytest.raises(InvalidInputError, match=r"virtual\.authorize"):
+        containers_after(place, "s3://two/deep/a.nc")
+    found = containers_after(place, "s3://two/deep/a.nc", authorize=["s3://two/deep"])
+    assert sorted(found) == ["s3://one/", "s3://two/deep/"]
+    found = containers_after(place, "s3://one/b.nc", "s3://two/deep/c.nc")
+    assert sorted(found) == ["s3://one/", "s3://two/deep/"]
+
+
+def test_tasks_that_saw_parts_of_a_folder_need_one_container(place):
+    containers_after(place, "s3://one/a.nc")
+    repository = Repository.open(place)
+    add_containers(
+        repository,
+        ["file:///data/b/", "file:///data/a/x/", "s3://one/deep/"],
+        authorized=(),
+        virtual_options={},
+    )
+    found = Repository.open(place).config.virtual_chunk_containers
+    assert [c.url_prefix for c in found] == ["file:///data/", "s3://one/"]

@@ -21,6 +21,7 @@ import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.write_containers import add_containers
 from icechunk_format.dataset.write_message import commit_message
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
@@ -93,6 +94,13 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
             is_skipped=True,
             reason="there are no rows to write",
         )
+    source = plan.prepared.chunk_source
+    add_containers(
+        repository,
+        {place for receipt in receipts for place in receipt.places},
+        authorized=source.authorized,
+        virtual_options=source.virtual_options,
+    )
     commit = session.commit(
         options.message or commit_message(plan, rows),
         metadata=txn_metadata(options),

@@ -145,6 +145,8 @@ class TaskReceipt:
         By path of the array: the manifests that the task has stored.
     files, nbytes
         Chunk objects that the task has stored, and their bytes; others became part of a manifest.
+    places
+        URL prefixes that virtual references need a container for.
     """
 
     part: int
@@ -152,6 +154,7 @@ class TaskReceipt:
     manifests: Mapping[str, tuple[ManifestReceipt, ...]]
     files: int = 0
     nbytes: int = 0
+    places: tuple[str, ...] = ()
 
     @property
     def chunks(self) -> int:

@@ -145,6 +145,7 @@ class _LayoutTask:
         self._refs: dict[str, list[ChunkRefs]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
         self._rows = self._files = self._nbytes = 0
+        self._places: set[str] = set()
 
     def add(self, unit: int, table: pa.Table) -> None:
         """Take in rows of one unit."""
@@ -165,11 +166,12 @@ class _LayoutTask:
                 )
             rows = table.filter(pc.equal(names, name)).combine_chunks()
             coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
-            found = (
-                [references(target, coords, rows, self._context.chunk_source.containers)]
-                if "kind" in rows.column_names
-                else self._chunks(target, coords, rows)
-            )
+            if "kind" in rows.column_names:
+                refs, places = references(target, coords, rows, self._context.chunk_source)
+                self._places |= places
+                found = [refs]
+            else:
+                found = self._chunks(target, coords, rows)
             self._refs.setdefault(name, []).extend(found)
 
     def finish(self) -> TaskReceipt:
@@ -181,6 +183,7 @@ class _LayoutTask:
             manifests={path: tuple(found) for path, found in self._receipts.items()},
             files=self._files,
             nbytes=self._nbytes,
+            places=tuple(self._places),
         )
 
     def _end_unit(self) -> None:

@@ -32,8 +32,10 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.container_options import check_virtual_options
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.virtual import parse_authorized
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
 from icechunk_format.storage.location import Location
 
@@ -181,12 +183,18 @@ def prepare_write(
     repository = Repository.open(place) if Repository.exists(place) else None
     if repository is None:
         check_new_place(place, options)
+        parse_authorized(authorize)
+        check_virtual_options(virtual_options or {}, authorize)
         found = PreparedWrite(
             location=place,
             options=options,
             group=NodePath("/" + (options.group or "").strip("/")),
             manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=ChunkSource(location=place),
+            chunk_source=ChunkSource(
+                location=place,
+                authorized=tuple(authorize),
+                virtual_options=virtual_options or {},
+            ),
         )
         arrays: dict[str, Variable] = {}
         base, snapshot = None, None

@@ -7,8 +7,9 @@ Rules of this file
 2. References to the repository's own objects are refused: they mean nothing in another repository,
    and in this one they exist already.
 3. What no reader would fetch is not written: malformed URLs, ``.`` and ``..`` segments, and, where
-   the configuration of the repository has virtual chunk containers, places outside of them (the
-   reference library refuses those as well). Schemes are stored in lower case, the rest as given.
+   the configuration of the repository has virtual chunk containers, places outside of them and of
+   what the write authorises (the reference library refuses those as well). Schemes are stored in
+   lower case, the rest as given.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.dataset.write_containers import (
+    NAMED,
+    authorized_places,
+    outside_of,
+    places_of,
+)
 from icechunk_format.dataset.write_layout_columns import check_places
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.virtual_url import MalformedUrlError, parse_url, shown
@@ -26,14 +33,11 @@ from icechunk_format.spec.chunk_refs import ChunkRefs
 from icechunk_format.spec.ref_columns import inline_refs, virtual_refs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.write_context import ArrayTarget
-    from icechunk_format.spec.config import VirtualChunkContainer
+    from icechunk_format.repository.chunks import ChunkSource
 
-_NAMED: Final = "vcc://"
 _SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
 # A host or bucket without user or port, and a path of names that begin with no dot.
 _PLAIN: Final = (
@@ -46,9 +50,9 @@ def references(
     target: ArrayTarget,
     coords: NDArray[np.int64],
     rows: pa.Table,
-    containers: Sequence[VirtualChunkContainer] = (),
-) -> ChunkRefs:
-    """Return references of one array as the rows describe them.
+    source: ChunkSource,
+) -> tuple[ChunkRefs, set[str]]:
+    """Return references of one array as the rows describe them, and what needs a container.
 
     Parameters
     ----------
@@ -58,8 +62,9 @@ def references(
         Integers, shape (n, ndim): places in its chunk grid.
     rows
         n rows of the layout ``refs``.
-    containers
-        The virtual chunk containers of the repository; with none, locations may lie anywhere.
+    source
+        Has the virtual chunk containers of the repository, and the prefixes that the write
+        authorises; with no container, locations may lie anywhere.
 
     Raises
     ------
@@ -70,6 +75,7 @@ def references(
     check_places(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []
+    roots: set[str] = set()
     known = 0
     for kind in ("virtual", "inline"):
         is_kind = pc.fill_null(pc.equal(kinds, kind), False)
@@ -78,7 +84,9 @@ def references(
             known += len(places)
             own, at = rows.take(pa.array(places)), coords[places]
             if kind == "virtual":
-                parts.append(_virtual(target, at, own, containers))
+                refs, without_container = _virtual(target, at, own, source)
+                parts.append(refs)
+                roots |= without_container
             else:
                 parts.append(_inline(target, at, own))
     if known < rows.num_rows:
@@ -90,17 +98,18 @@ def references(
             variable=target.name,
             kind=others[0],
         )
-    return joined_refs(target, parts)
+    return joined_refs(target, parts), roots
 
 
 def _virtual(
     target: ArrayTarget,
     coords: NDArray[np.int64],
     rows: pa.Table,
-    containers: Sequence[VirtualChunkContainer],
-) -> ChunkRefs:
+    source: ChunkSource,
+) -> tuple[ChunkRefs, set[str]]:
     location = _column(rows, "location", target).dictionary_encode()
-    known = _checked_locations(target, location.dictionary, containers).to_pylist()
+    locations = _checked_locations(target, location.dictionary)
+    places = _new_places(target, locations, source)
     etags = rows.column("etag") if "etag" in rows.column_names else None
     modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
     seconds = None
@@ -108,20 +117,19 @@ def _virtual(
         micro = pc.fill_null(modified.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
         seconds = micro.combine_chunks().to_numpy(zero_copy_only=False) // 1_000_000
     has_etag = etags is not None and etags.null_count < len(etags)
-    return virtual_refs(
+    refs = virtual_refs(
         coords,
-        known,
+        locations.to_pylist(),
         _column(rows, "offset", target).to_numpy(zero_copy_only=False),
         _column(rows, "length", target).to_numpy(zero_copy_only=False),
         location_of_row=location.indices.to_numpy(zero_copy_only=False),
         etags=etags.to_pylist() if etags is not None and has_etag else None,
         last_modified=seconds,
     )
+    return refs, places
 
 
-def _checked_locations(
-    target: ArrayTarget, locations: pa.Array, containers: Sequence[VirtualChunkContainer]
-) -> pa.Array:
+def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
     """Return distinct locations with the scheme in lower case; refuses what cannot be read."""
     # Text that is plainly a URL is not taken apart one by one: there may be millions of files.
     plain = pc.match_substring_regex(locations, _PLAIN)
@@ -138,34 +146,25 @@ def _checked_locations(
             ) from None
     parts = pc.extract_regex(locations, _SCHEME)
     scheme = pc.ascii_lower(parts.field("scheme"))
-    lowered = pc.binary_join_element_wise(scheme, parts.field("rest"), "")
-    _check_containers(target, lowered, containers)
-    return lowered
+    return pc.binary_join_element_wise(scheme, parts.field("rest"), "")
 
 
-def _check_containers(
-    target: ArrayTarget, locations: pa.Array, containers: Sequence[VirtualChunkContainer]
-) -> None:
-    """Refuse locations outside of the containers, and containers that are not there."""
+def _new_places(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -> set[str]:
+    """Return what needs a container; refuses locations outside of the containers that are there."""
     # Containers whose prefix does not end with "/" are ignored by every reader.
-    usable = [container for container in containers if container.url_prefix.endswith("/")]
-    is_named = pc.starts_with(locations, _NAMED)
-    covered = pa.repeat(not usable, len(locations))
-    if not usable:
-        covered = pc.invert(is_named)
-    for container in usable:
-        covered = pc.or_(covered, pc.starts_with(locations, container.url_prefix))
-        if container.name is not None:
-            covered = pc.or_(covered, pc.starts_with(locations, f"{_NAMED}{container.name}/"))
-    if pc.all(covered).as_py():
-        return
-    text = locations.filter(pc.invert(covered))[0].as_py()
+    usable = [item for item in source.containers if item.url_prefix.endswith("/")]
+    outside = outside_of(locations, usable)
+    places, outside = authorized_places(outside, source.authorized)
+    refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
+    if not len(refused):
+        return places | places_of(outside)
+    text = refused[0].as_py()
     known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
     raise InvalidInputError(
         f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which is "
         "below no virtual chunk container of the repository; containers are: "
-        f"{', '.join(map(shown, known)) or 'none'}. Add one to its configuration, or correct the "
-        "location",
+        f"{', '.join(map(shown, known)) or 'none'}. Correct the location, or name the new place "
+        "with the option virtual.authorize, and the write adds a container for it",
         variable=target.name,
         location=shown(text),
     )
