@@ -10,6 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,7 @@ _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
 # As Spark's optimizer counts: for a row itself, and for values whose width differs.
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
+_MOST_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,26 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     return OpenedTable(snapshot=str(snapshot_id), dataset=dataset, table=table)
 
 
+def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
+    """Warn of variables that nobody named, and that the table leaves out: once for each table."""
+    if options.variables is not None or options.layout not in ("cells", "summary"):
+        return
+    others = opened.dataset.left_out(opened.table)
+    if not others:
+        return
+    shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
+    more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+    dims = ", ".join(opened.table.dims)
+    # Python shows a text once in a process, as long as it comes from one line.
+    warnings.warn(
+        f"the table of group {opened.dataset.path} over ({dims}) leaves out variables on fewer"
+        f" dimensions: {shown}{more}. Name the variables that you want with the option variables,"
+        " which repeats those on fewer dimensions; the metadata table 'variables' lists all",
+        UserWarning,
+        stacklevel=1,
+    )
+
+
 def plan_read(
     options: ReadOptions, opened: OpenedTable, columns: Sequence[str], *, where: str | None
 ) -> ScanPlan:
@@ -166,6 +188,8 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
         size = rows * _row_bytes(arrow_target(wanted))
         return PlannedTable(schema=wanted, reader=inspection, size_bytes=size)
     opened = open_table(options, snapshot=None)
+    if schema is None:
+        warn_of_left_out(options, opened)
     wanted = spark_schema(opened.table.columns) if schema is None else schema
     names = column_names(wanted, opened.table.columns)
     plan = plan_read(options, opened, names, where=options.where)

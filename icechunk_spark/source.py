@@ -82,7 +82,7 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.planning import open_table
+        from icechunk_spark.planning import open_table, warn_of_left_out
         from icechunk_spark.schema import spark_schema
         from icechunk_spark.tables import resolve_versions, table_schema
 
@@ -93,6 +93,7 @@ class IcechunkDataSource(DataSource):
                 return table_schema(options)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
+            warn_of_left_out(options, opened)
             return spark_schema(opened.table.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from inspected_repositories import GROUP, array_document, new_location, rows_of
+from inspected_repositories import GROUP, add_array, array_document, new_location, rows_of
 
 from icechunk_format.dataset.metadata_tables import METADATA_TABLES, STORED_COLUMNS
 from icechunk_format.dataset.node_rows import group_rows, variable_rows
@@ -126,3 +126,23 @@ def test_attributes_that_utf8_cannot_hold():
     (variable,) = rows_of(repository, "variables", snapshot_id=tip)
     assert json.loads(group["attributes"]) == json.loads(variable["attributes"]) == half
     assert variable["units"] == "?m"
+
+
+def test_variables_say_which_are_columns(weather):
+    repository, *_ = weather
+    session = repository.writable_session()
+    add_array(session, "/mask", (4,), (4,), dims=("lat",))
+    add_array(session, "/sea/fish", (8,), (8,), dims=("y",))
+    add_array(session, "/sea/salt", (8,), (8,), dims=("x",))
+    third = session.commit("more").snapshot_id
+    rows = rows_of(repository, "variables", snapshot_id=third, columns=["path", "is_column"])
+    assert [(row["path"], row["is_column"]) for row in rows] == [
+        ("/height", False),
+        ("/lat", True),
+        ("/mask", False),
+        # Without names, the group is no table: its variables lie on several sets of dimensions.
+        ("/sea/fish", None),
+        ("/sea/ice", None),
+        ("/sea/salt", None),
+        ("/t", True),
+    ]

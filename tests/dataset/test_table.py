@@ -305,3 +305,9 @@ def test_a_group_without_arrays_says_so():
     dataset = write_dataset("nothing", {})
     with pytest.raises(InvalidInputError, match="is empty: it holds no array"):
         dataset.table()
+
+
+def test_a_table_knows_what_it_leaves_out():
+    dataset = climate()
+    assert [v.name for v in dataset.left_out(dataset.table())] == ["mask"]
+    assert dataset.left_out(dataset.table(variables=["air", "rain", "mask"])) == []

@@ -6,13 +6,17 @@ Rows, columns and versions are tested for both at once: see the fixture ``load``
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from spark_repositories import SHAPE, T2M, add_array, commit, new_repository
 
 import icechunk_spark
+from icechunk_format.dataset.write_options import WriteOptions
+from icechunk_format.dataset.write_table import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_spark import reading
 from icechunk_spark.mapped_tasks import IcechunkTasks
@@ -170,3 +174,27 @@ def test_one_frame_in_a_plan_twice(spark, weather):
     assert steps.count() == expected.size
     assert steps.agg(F.max("step")).first()[0] == pytest.approx(np.nanmax(expected))
     assert frame.union(frame).count() == 2 * CELLS
+
+
+def test_variables_that_are_left_out_are_named_once(spark, tmp_path):
+    path = str(tmp_path / "two")
+    both = pa.table({"t": [0, 0, 1, 1], "x": [0, 1, 0, 1], "v": [1.0, 2.0, 3.0, 4.0]})
+    write_table(path, both, WriteOptions(dims=("t", "x")))
+    mask = pa.table({"x": [0, 1], "mask": [1.0, 0.0]})
+    write_table(path, mask, WriteOptions(mode="append", dims=("x",)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            assert icechunk_spark.read(spark, path).columns == ["t", "x", "v"]
+    texts = [str(item.message) for item in caught if "leaves out" in str(item.message)]
+    assert len(texts) == 1
+    assert "over (t, x) leaves out variables on fewer dimensions: mask (x)" in texts[0]
+    named = icechunk_spark.read(spark, path, variables=["v", "mask"])
+    assert named.columns == ["t", "x", "v", "mask"]
+    tables = icechunk_spark.read(spark, f"{path}#variables").select("name", "is_column").collect()
+    assert [tuple(row) for row in tables] == [
+        ("mask", False),
+        ("t", True),
+        ("v", True),
+        ("x", True),
+    ]

@@ -75,6 +75,7 @@ _NODE: Final[Keys] = {
     "standard_name": "attribute",
     "long_name": "attribute",
     "is_coordinate": "whether it labels a dimension or is named as a coordinate",
+    "is_column": "whether tables hold it where nobody names variables; null where one has to",
     "manifest_count": "number of manifests that list its chunks",
     **_STORED,
 }

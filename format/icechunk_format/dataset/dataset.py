@@ -14,6 +14,7 @@ from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import predicates
 from icechunk_format.dataset.dimension_sets import (
     DimensionSet,
+    data_variables,
     group_by_dimensions,
     named_variables,
 )
@@ -26,7 +27,7 @@ from icechunk_format.dataset.selection import DimSelection
 from icechunk_format.dataset.table import Layout, Table
 from icechunk_format.dataset.table_builder import TableBuilder
 from icechunk_format.dataset.table_columns import ColumnFactory
-from icechunk_format.dataset.variable import Variable, coordinate_names
+from icechunk_format.dataset.variable import Variable
 from icechunk_format.errors import IcechunkError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -138,13 +139,12 @@ class Dataset:
     @property
     def data_variables(self) -> list[Variable]:
         """The arrays that are not coordinates of others; all of them, where all are."""
-        coordinates = coordinate_names(self.variables.values(), self.attributes)
-        data = [
-            variable
-            for variable in self.variables.values()
-            if not variable.is_dimension_coordinate and variable.name not in coordinates
-        ]
-        return data or list(self.variables.values())
+        return data_variables(list(self.variables.values()), self.attributes)
+
+    def left_out(self, table: Table) -> list[Variable]:
+        """Return the data variables that are no columns of a table, in stored order."""
+        held = {column.path for column in table.columns}
+        return [variable for variable in self.data_variables if variable.path not in held]
 
     def dimension_sets(self) -> list[DimensionSet]:
         """Return the sets of dimensions of the data variables, the largest first."""

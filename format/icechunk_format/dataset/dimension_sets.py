@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from icechunk_format.dataset.variable import coordinate_names
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -46,6 +47,32 @@ class DimensionSet:
     def dimensions(self) -> frozenset[Dimension]:
         """The dimensions without their order."""
         return frozenset(zip(self.dims, self.sizes, strict=True))
+
+
+def data_variables(
+    variables: Sequence[Variable], group_attributes: Mapping[str, Any]
+) -> list[Variable]:
+    """Return the arrays that are not coordinates of others; all of them, where all are."""
+    coordinates = coordinate_names(variables, group_attributes)
+    data = [
+        variable
+        for variable in variables
+        if not variable.is_dimension_coordinate and variable.name not in coordinates
+    ]
+    return data or list(variables)
+
+
+def default_columns(
+    variables: Sequence[Variable], group_attributes: Mapping[str, Any]
+) -> frozenset[str] | None:
+    """Return the names in the table of a group where nobody names any; None where one has to."""
+    try:
+        chosen, held = choose(
+            data_variables(variables, group_attributes), named=False, group_path=""
+        )
+    except InvalidInputError:
+        return None
+    return frozenset(chosen.dims) | {variable.name for variable in held}
 
 
 def group_by_dimensions(variables: Iterable[Variable]) -> list[DimensionSet]:

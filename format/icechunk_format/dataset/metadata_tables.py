@@ -179,6 +179,12 @@ VARIABLES: Final = _table(
         _FLAG,
         "Whether it labels a dimension, or another array or its group names it as coordinate.",
     ),
+    (
+        "is_column",
+        _FLAG,
+        "Whether it is a column where nobody names variables; others come when named in"
+        " `variables` or `coords`. NULL where variables have to be named.",
+    ),
     ("total_chunks", _NUMBER, "Chunks of the grid (shards under sharding), stored or not."),
     (
         "stored_chunks",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.dimension_sets import default_columns
 from icechunk_format.dataset.history_rows import json_text, valid_text
 from icechunk_format.dataset.manifest_rows import array_of, found_refs
 from icechunk_format.dataset.metadata_tables import STORED_COLUMNS
@@ -81,17 +82,20 @@ def variable_rows(
     wanted
         The columns that are shown; manifests are opened only for those that need them.
     """
-    coordinates: dict[str, frozenset[str]] = {}
+    roles: dict[str, _Roles] = {}
     for part in parts:
         variable = Variable(snapshot.nodes[part[0]])
         group = str(node_path.parent(variable.node.path) or node_path.ROOT)
-        if group not in coordinates and "is_coordinate" in wanted:
-            coordinates[group] = _coordinates(snapshot, group)
         row = _described(variable)
         row["group"] = group
-        row["is_coordinate"] = variable.is_dimension_coordinate or (
-            variable.name in coordinates.get(group, ())
-        )
+        if not _ROLES.isdisjoint(wanted):
+            if group not in roles:
+                roles[group] = _roles(snapshot, group)
+            found = roles[group]
+            row["is_coordinate"] = variable.is_dimension_coordinate or (
+                variable.name in found.coordinates
+            )
+            row["is_column"] = None if found.columns is None else variable.name in found.columns
         if not STORED_COLUMNS.isdisjoint(wanted):
             row.update(_stored(storage, snapshot, part))
         yield row
@@ -171,8 +175,18 @@ def _inner_chunks(codec: Any) -> list[int] | None:
     return None
 
 
-def _coordinates(snapshot: Snapshot, group: str) -> frozenset[str]:
-    """Return the names of the arrays of a group that others name as their coordinates."""
+_ROLES: Final = frozenset({"is_coordinate", "is_column"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """The arrays of a group that others name as their coordinates, and its default columns."""
+
+    coordinates: frozenset[str]
+    columns: frozenset[str] | None
+
+
+def _roles(snapshot: Snapshot, group: str) -> _Roles:
     readable = []
     for node in snapshot.children(group):
         if node.array is None:
@@ -191,7 +205,7 @@ def _coordinates(snapshot: Snapshot, group: str) -> frozenset[str]:
             attributes = dict(parsed.attributes)
         except _UNREADABLE:
             attributes = {}
-    return coordinate_names(readable, attributes)
+    return _Roles(coordinate_names(readable, attributes), default_columns(readable, attributes))
 
 
 @dataclass(slots=True)
