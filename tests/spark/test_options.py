@@ -22,6 +22,7 @@ from icechunk_spark.options import (
     option_table_markdown,
     parse_read_options,
 )
+from icechunk_spark.write_options import parse_write_options
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -343,3 +344,24 @@ def test_readme_holds_the_tables(use, mark):
         "README.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
         f" the output of icechunk_spark.options.option_table_markdown({use!r})"
     )
+
+
+def test_a_write_of_references_may_name_the_places_of_its_containers():
+    given = {"path": "/tmp/a", "virtual.authorize": "s3://a/", "virtual.storage.region": "eu"}
+    request = parse_write_options({**given, "layout": "refs"})
+    assert request.virtual_authorize == ("s3://a/",)
+    assert dict(request.virtual_storage_options) == {"region": "eu"}
+
+
+@pytest.mark.parametrize(
+    "text", ["x=descending, t=ascending", '{"x": "descending", "t": "ascending"}']
+)
+def test_orders_are_parsed(text):
+    request = parse_write_options({"path": "/tmp/a", "order": text})
+    assert request.order == {"x": "descending", "t": "ascending"}
+
+
+@pytest.mark.parametrize("text", ["x", "x=down", "x=ascending,x=descending", "{}", ""])
+def test_orders_that_are_none_are_refused(text):
+    with pytest.raises(InvalidInputError, match="latitude=descending"):
+        parse_write_options({"path": "/tmp/a", "order": text})
