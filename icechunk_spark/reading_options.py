@@ -225,7 +225,7 @@ READING: Final[tuple[Option, ...]] = (
         parse=choice("exact", "nearest"),
         default="exact",
         default_text="`exact`",
-        help="How one value in `sel` finds its label.",
+        help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     ),
     Option(
         name="isel",

@@ -163,6 +163,19 @@ def test_more_rows_than_batches_and_more_chunks_than_requests_hold(place, monkey
     np.testing.assert_array_equal(values(place), expected)
 
 
+@pytest.mark.parametrize("first", [[3, 4], [4, 3]])
+def test_labels_that_go_out_of_order_are_warned_of(place, first):
+    order = "descending" if first == [4, 3] else "ascending"
+    options = WriteOptions(dims=("time", "x"), encoding={"time": {"order": order}})
+    write_table(place, grid(first, [1, 2]), options)
+    write_table(place, grid([5] if order == "ascending" else [2], [1]), APPEND)
+    with pytest.warns(UserWarning, match=r"'time' are no longer sorted.*sortby\('time'\)"):
+        write_table(place, grid([1] if order == "ascending" else [9], [1, 2]), APPEND)
+    # They are unsorted by now, and stay so.
+    write_table(place, grid([0], [1, 2]), APPEND)
+
+
+@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_sequence_of_appends_is_a_dictionary_of_cells(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -70,7 +71,9 @@ class DimensionPlaces:
         if isinstance(target, ExistingArray):
             old = self._read(target.variable)
             self.old_labels[dim] = old
-            return place_labels(values, target.encoder, old, dim=dim)
+            placed = place_labels(values, target.encoder, old, dim=dim)
+            _warn_of_disorder(dim, old, placed)
+            return placed
         order, is_descending = self._order_of(dim, target)
         return place_labels(
             values, target.encoder, None, dim=dim, is_descending=is_descending, order=order
@@ -166,6 +169,24 @@ class DimensionPlaces:
             stored = placed.new_labels if old is None else np.concatenate([old, placed.new_labels])
             found[dim] = target.encoder.decoder.decode(stored)
         return found
+
+
+def _warn_of_disorder(dim: str, old: NDArray[Any], placed: PlacedValues) -> None:
+    """Say that new labels, which go to the end, make sorted numbers or times unsorted."""
+    new = placed.new_labels
+    if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):
+        return
+    if direction(np.concatenate([old, new])):
+        return
+    warnings.warn(
+        f"the labels of dimension {dim!r} are no longer sorted after this write: new labels are "
+        "put at the end of a dimension, and some of them belong before the old ones. Reads of "
+        f"this package select by value all the same, but xarray's sel(slice(...)) and "
+        f"method='nearest' fail until sortby({dim!r}). Write the whole table with "
+        "mode=overwrite to store it in order",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
