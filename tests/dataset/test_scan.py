@@ -189,6 +189,28 @@ def weather(name="weather", **options):
     )
 
 
+@pytest.mark.parametrize("layout", ["cells", "summary"])
+def test_a_condition_names_a_coordinate_that_no_row_shows(layout):
+    t = numbers(4, 3)
+    attributes = {"coordinates": "lat height text"}
+    dataset = write_dataset(
+        "curvilinear",
+        {
+            "t": ArrayToWrite(values=t, chunks=(2, 3), dims=("y", "x"), attributes=attributes),
+            "lat": ArrayToWrite(values=t.T / 10, chunks=(3, 2), dims=("x", "y")),
+            "height": ArrayToWrite(values=np.array([0, 2, 0, 2]), chunks=(3,), dims=("y",)),
+        },
+    )
+    table = dataset.table(layout)
+    assert not {"lat", "height"} & {column.source for column in table.columns}
+    plan = dataset.plan(table, where="lat > 0.35 AND height = 2 AND t < 12")
+    found = rows_of(plan)
+    if layout == "cells":
+        assert sorted(found["t"].to_pylist()) == [4, 5, 6, 10, 11]
+    else:
+        assert sum(found["t_sum"].to_pylist()) == 4 + 5 + 6 + 10 + 11
+
+
 class CountingSource(ChunkSource):
     fetched: ClassVar[list] = []
 

@@ -107,7 +107,8 @@ def test_new_coordinates_come_after_the_old(spark, path):
     frame = (
         grid_frame(spark, hours(0, 4)).where("longitude = 5").withColumn("longitude", F.lit(-2.5))
     )
-    icechunk_spark.write(frame, path, mode="append")
+    with pytest.warns(UserWarning, match="'longitude' are no longer sorted"):
+        icechunk_spark.write(frame, path, mode="append")
     found = reference_dataset(path)
     assert found["longitude"].values.tolist() == [0.0, 2.5, 5.0, -2.5]
     np.testing.assert_array_equal(
@@ -268,6 +269,7 @@ def test_columns_that_no_array_holds(spark, tmp_path):
         icechunk_spark.write(twice, str(tmp_path / "new"), dims=DIMS)
 
 
+@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 def test_rows_that_change_between_two_looks_are_noticed(spark, refused):
     def measured(batches):
         import pyarrow as pa

@@ -13,8 +13,9 @@ Rules of this file
 1. A range selects by value, so it works on ascending, descending and unordered coordinates. On a
    descending coordinate the ends may come in either order; on any other, a range whose ends are
    reversed holds nothing, as in xarray; there, too, an open range on a descending coordinate goes
-   to the end of the axis: ``latitude=45:`` is 45 and what lies south of it. Texts in no order are names: a range of them goes from
-   the position of one to that of the other, as in xarray, and both must be there.
+   to the end of the axis: ``latitude=45:`` is 45 and what lies south of it. Texts in no order are
+   names: a range of them goes from the position of one to that of the other, as in xarray, and
+   both must be there.
 2. A range outside of the coordinate selects nothing and is no error; a single value or a position
    that does not exist is one.
 3. The colons of a time are told from the colon of the range by reading: the range is cut where both
