@@ -68,7 +68,7 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "http": {**_EVERY_SERVER, **_EVERY_STORE},
     "other": {
         "single_writer": "true to promise that one process writes, where nothing enforces it",
-        "concurrency": _EVERY_STORE["concurrency"],
+        "concurrency": "requests in flight at once (default 32)",
         "max_gap_bytes": _EVERY_STORE["max_gap_bytes"],
         "max_retries": _EVERY_STORE["max_retries"],
     },
