@@ -209,7 +209,7 @@ READING: Final[tuple[Option, ...]] = (
         attribute="where",
         type_text="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
-        " chunks are fetched.",
+        " chunks are fetched. Coordinates need not be columns.",
     ),
     Option(
         name="sel",
