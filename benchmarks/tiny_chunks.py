@@ -1,16 +1,18 @@
 """Tens of thousands of tiny chunks, in manifests and as objects on S3: what each costs.
 
 Each kind comes in two sizes, the second ten times the first. The large one is timed once: its
-hundred thousand requests take minutes, so on S3 only the two that are compared make them.
+hundred thousand requests take minutes, so on S3 only the two that are compared make them. The same
+holds for the small one at the end of a long wire.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import obstore
@@ -20,6 +22,7 @@ from measurement import Row, in_fresh_process, interleaved, row
 from repositories import S3Place, build_tiny_chunks, location_of, open_reference_group
 from rivals import reference_rows_frame
 from s3_server import running_s3_server
+from slow_network import delayed_apart
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 BENCHMARK = "tiny-chunks"
 GOAL = "ratio >= 5"
 # Numbers in a chunk: 64 bytes go into a manifest, 1 KiB does not.
-WIDTHS = {"inline": 16, "native on S3": 256}
+WIDTHS = {"inline": 16, "native on S3": 256, "native at 50 ms": 256}
+DELAY_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,20 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             for array in arrays:
                 build_tiny_chunks(array.place, count, WIDTHS[array.kind])
             rows += compare(spark, arrays, options, is_large=count > few)
+            if count == few:
+                rows += compare_afar(spark, arrays[-1], options)
         return rows
+
+
+def compare_afar(spark: SparkSession, near: Chunks, options: Namespace) -> list[Row]:
+    assert isinstance(near.place, S3Place)
+    address = urlsplit(near.place.endpoint_url)
+    with delayed_apart(str(address.hostname), int(address.port or 80), DELAY_S) as port:
+        endpoint = f"http://127.0.0.1:{port}"
+        settings = {**near.place.options, "endpoint_url": endpoint}
+        place = replace(near.place, endpoint_url=endpoint, options=settings)
+        array = Chunks(kind="native at 50 ms", place=place, count=near.count)
+        return compare(spark, [array], options, is_large=True)
 
 
 def compare(

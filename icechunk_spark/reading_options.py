@@ -209,7 +209,7 @@ READING: Final[tuple[Option, ...]] = (
         attribute="where",
         type_text="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
-        " chunks are fetched.",
+        " chunks are fetched. Coordinates need not be columns.",
     ),
     Option(
         name="sel",
@@ -225,7 +225,7 @@ READING: Final[tuple[Option, ...]] = (
         parse=choice("exact", "nearest"),
         default="exact",
         default_text="`exact`",
-        help="How one value in `sel` finds its label.",
+        help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     ),
     Option(
         name="isel",

@@ -111,6 +111,8 @@ def test_scans_are_compared_in_one_run(report):
     for count in (50, 500):
         for kind in (f"{count} inline", f"{count} native on S3"):
             assert peers[f"{kind}, tasks in this process"] == f"{kind}, zarr-python"
+    far = "50 native at 50 ms"
+    assert peers[f"{far}, tasks in this process"] == f"{far}, zarr-python"
     (real,) = (row for row in by_benchmark["real-data"] if row["goal"])
     assert real["versus"] == "A1B_north_america, xarray"
     assert real["figures"]["cells"] == 240 * 37 * 49

@@ -277,3 +277,26 @@ def test_executors_do_not_import_the_parser() -> None:
         "sys.exit('sqlglot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("s = 'o''neil'", "o'neil"),
+        ('s = "o""neil"', 'o"neil'),
+        ("s = 'o\\'neil'", "o'neil"),
+        ("s = 'o' 'neil'", "oneil"),
+        ("s = ''''", "'"),
+        ("s = 'a\"b'", 'a"b'),
+        ("s = 'a\"\"b'", 'a""b'),
+        ("s LIKE 'o''%'", "o'neil"),
+        ("s IN ('o''neil', '')", "o'neil"),
+        ("s IN ('o''neil', '')", ""),
+    ],
+)
+def test_quotes_in_texts(where: str, value: str) -> None:
+    """What Spark since 4.0 takes them for."""
+    planned = plan_where(where, {"s": pa.string()}, ())
+    assert planned.residual is not None
+    mask = planned.residual.mask(pa.RecordBatch.from_pydict({"s": pa.array([value, "zz"])}))
+    assert mask.to_pylist() == [True, False]

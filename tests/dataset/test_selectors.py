@@ -17,6 +17,8 @@ COORDINATES = {
     "latitude": pa.array(np.array([45.0, 40.1, 35, 30, 25], "f4")),
     "longitude": pa.array(np.array([0, 10, 20, 30])),
     "station": pa.array(["oslo", "a:b", "rome"]),
+    "sorted": pa.array(["amsterdam", "bern", "oslo", "rome"]),
+    "twice": pa.array(["a", "b", "b", "a", "c"]),
     "month": pa.array(["2001-01-15T00:00:00", "2001-02-15T00:00:00", "2001-02-30T12:00:00"]),
     "lead": pa.array(np.array([0, 6, 12, 24]) * 3_600_000_000, pa.duration("us")),
     "shuffled": pa.array([3.0, None, 1.0, 2.0]),
@@ -48,6 +50,8 @@ def sel(text: str, method: str | None = None) -> dict[str, list[int]]:
         ("time=2024-07-01T02:00+02:00", [0]),
         ("latitude=35:45", [0, 1, 2]),
         ("latitude=45:35", [0, 1, 2]),
+        ("latitude=35:", [2, 3, 4]),
+        ("latitude=:35", [0, 1, 2]),
         ("latitude=40.1", [1]),
         ("latitude=40.1:40.1", [1]),
         ("latitude=100:200", []),
@@ -59,7 +63,12 @@ def sel(text: str, method: str | None = None) -> dict[str, list[int]]:
         ("Longitude=10", [1]),
         ("station=a:b", [1]),
         ("station=rome", [2]),
-        ("station=b:p", [0]),
+        ("station=oslo..a:b", [0, 1]),
+        ("station=a:b..rome", [1, 2]),
+        ("station=rome:oslo", []),
+        ("station=..a:b", [0, 1]),
+        ("sorted=b:p", [1, 2]),
+        ("sorted=p:b", []),
         ("month=2001-02", [1, 2]),
         ("month=2001-01:2001-02-15", [0, 1]),
         ("lead=6h", [1]),
@@ -86,6 +95,11 @@ def test_several_dimensions() -> None:
         ("time=2024-07-01T06:29", [6]),
         ("lead=11h", [2]),
         ("longitude=99", [3]),
+        ("longitude=15", [2]),
+        ("latitude=27.5", [3]),
+        ("time=2024-07-01T06:30", [7]),
+        ("lead=9h", [2]),
+        ("shuffled=1.5", [3]),
     ],
 )
 def test_nearest(text: str, expected: list[int]) -> None:
@@ -105,6 +119,8 @@ def test_nearest(text: str, expected: list[int]) -> None:
         ("latitud=3", "no dimension 'latitud'; there are: latitude"),
         ("latitude", "not <dimension>=<selector>"),
         ("latitude=30; latitude=35", "given twice"),
+        ("station=b:p", "no value 'b'; its first values are 'oslo'"),
+        ("twice=a:c", "has the value 'a' at 2 positions apart"),
         ("station=paris", "no value 'paris'; its first values are 'oslo'"),
     ],
 )
@@ -120,6 +136,67 @@ def test_limits_of_methods_and_types() -> None:
         sel("station=x", "nearest")
     with pytest.raises(UnsupportedError, match="use isel=raw"):
         sel("raw=a")
+
+
+def test_values_of_63_bits_are_told_apart() -> None:
+    values = pa.array([2**60, 2**60 + 2, 2**60 + 4])
+    found = resolve_sel("n=1152921504606846977", {"n": 3}, lambda _: values, method="nearest")
+    assert found["n"].positions().tolist() == [1]
+
+
+@pytest.mark.needs_reference
+@given(
+    st.lists(st.integers(-20, 20), min_size=1, max_size=6, unique=True).map(sorted),
+    st.booleans(),
+    st.integers(-50, 50),
+    st.sampled_from(["i2", "i8", "f4", "f8", "M8[us]"]),
+)
+def test_the_nearest_value_is_that_of_xarray(labels, is_descending, halves, dtype) -> None:
+    import xarray
+
+    values = np.array(labels[:: -1 if is_descending else 1]).astype("i8")
+    if dtype == "M8[us]":
+        stored = values.astype("M8[D]").astype("M8[us]")
+        wanted = np.datetime64(halves * 12, "h").astype("M8[us]")
+        text = str(wanted)
+    else:
+        stored, wanted = values.astype(dtype), halves / 2
+        text = str(wanted)
+    data = xarray.DataArray(np.arange(len(stored)), dims="d", coords={"d": stored})
+    found = resolve_sel(
+        f"d={text}", {"d": len(stored)}, lambda _: pa.array(stored), method="nearest"
+    )
+    assert found["d"].positions().tolist() == [int(data.sel(d=wanted, method="nearest"))]
+
+
+@pytest.mark.needs_reference
+@given(
+    st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True),
+    *(st.one_of(st.none(), st.sampled_from("abcdefgh")) for _ in range(2)),
+)
+def test_ranges_of_texts_are_those_of_xarray(labels, low, high) -> None:
+    import xarray
+
+    is_descending = labels == sorted(labels, reverse=True) and len(labels) > 1
+    if is_descending and low is not None and high is not None and low < high:
+        return  # Taken as the other way round here; nothing in xarray.
+    data = xarray.DataArray(np.arange(len(labels)), dims="d", coords={"d": labels})
+
+    def ours() -> list[int]:
+        text = f"d={low or ''}..{high or ''}"
+        return (
+            resolve_sel(text, {"d": len(labels)}, lambda _: pa.array(labels))["d"]
+            .positions()
+            .tolist()
+        )
+
+    try:
+        expected = data.sel(d=slice(low, high)).values.tolist()
+    except KeyError:
+        with pytest.raises(InvalidInputError, match="no value"):
+            ours()
+    else:
+        assert ours() == expected
 
 
 @given(

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from written_cells import APPEND, DIMS, dataset_at, grid, new_place, rows_of, values
 
+from icechunk_format.dataset import write_blocks
+from icechunk_format.dataset import write_table as write_table_module
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.write_options import WriteOptions
 from icechunk_format.dataset.write_table import write_table
@@ -145,6 +147,35 @@ def test_chunks_without_a_row_are_not_stored(place):
     np.testing.assert_array_equal(values(place), expected)
 
 
+def test_more_rows_than_batches_and_more_chunks_than_requests_hold(place, monkeypatch):
+    monkeypatch.setattr(write_blocks, "_BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr(write_blocks, "_BATCH_CHUNKS", 100)
+    table = grid(range(500), range(600))
+    options = WriteOptions(
+        dims=("time", "x"), chunks={"time": 7, "x": 11}, rows_per_unit=70_000, mode="append"
+    )
+    write_table(place, table.take(np.random.default_rng(0).permutation(300_000)), options)
+    expected = np.arange(500)[:, None] * 100.0 + np.arange(600)
+    np.testing.assert_array_equal(values(place), expected)
+    write_table(place, grid(range(250, 750), range(600), offset=0.5), APPEND)
+    expected = np.arange(750)[:, None] * 100.0 + np.arange(600)
+    expected[250:] += 0.5
+    np.testing.assert_array_equal(values(place), expected)
+
+
+@pytest.mark.parametrize("first", [[3, 4], [4, 3]])
+def test_labels_that_go_out_of_order_are_warned_of(place, first):
+    order = "descending" if first == [4, 3] else "ascending"
+    options = WriteOptions(dims=("time", "x"), encoding={"time": {"order": order}})
+    write_table(place, grid(first, [1, 2]), options)
+    write_table(place, grid([5] if order == "ascending" else [2], [1]), APPEND)
+    with pytest.warns(UserWarning, match=r"'time' are no longer sorted.*sortby\('time'\)"):
+        write_table(place, grid([1] if order == "ascending" else [9], [1, 2]), APPEND)
+    # They are unsorted by now, and stay so.
+    write_table(place, grid([0], [1, 2]), APPEND)
+
+
+@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_sequence_of_appends_is_a_dictionary_of_cells(data):
@@ -159,6 +190,14 @@ def test_any_sequence_of_appends_is_a_dictionary_of_cells(data):
         rows_per_unit=data.draw(st.sampled_from([1, 4, 1000])),
         min_density=0,
     )
+    with pytest.MonkeyPatch.context() as bounds:
+        bounds.setattr(write_table_module, "_ROWS_PER_BATCH", data.draw(st.integers(1, 8)))
+        bounds.setattr(write_blocks, "_BATCH_BYTES", data.draw(st.integers(1, 200)))
+        bounds.setattr(write_blocks, "_BATCH_CHUNKS", data.draw(st.integers(1, 4)))
+        appended(place, options, data)
+
+
+def appended(place, options, data):
     cells = {}
     label = st.integers(0, 12)
     for number in range(data.draw(st.integers(1, 3))):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icechunk_format.dataset import write_layout_rows
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.scan import run_task
 from icechunk_format.dataset.write_commit import finish_write
@@ -73,6 +74,20 @@ def test_chunks_go_back_as_they_were_read(place, decoded, encoding):
     assert result.chunks == (8 if encoding is T else 2)
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 300, 5_000])
+def test_more_rows_than_are_stored_at_once(place, monkeypatch, batch_bytes):
+    expected = write_cells(place, (40, 30), chunks={"time": 2, "x": 3}, shards={"time": 4, "x": 6})
+    rows = rows_of(place, "chunks", variables=["t"])
+    assert rows.nbytes > 5_000
+    monkeypatch.setattr(write_layout_rows, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(write_layout_rows, "_ROWS_PER_BATCH", 7)
+    rows = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
+    copy = f"{place}-copy"
+    encoding = {"t": {**SHARDED["t"], "shape": [40, 30]}}
+    write_table(copy, rows, WriteOptions(layout="chunks", encoding=encoding, rows_per_unit=9))
+    np.testing.assert_array_equal(dataset_at(copy).read("t"), expected)
+
+
 def test_some_inner_chunks_are_laid_over_their_shard(place):
     expected = write_cells(
         place, (7, 5), chunks={"time": 2, "x": 3}, shards={"time": 4, "x": 6}
@@ -133,6 +148,19 @@ def test_virtual_references_come_back_as_rows(place):
     for name in ("array", "chunk", "kind", "location", "offset", "length", "etag"):
         assert found.column(name).to_pylist() == rows.column(name).to_pylist()
     assert found.column("last_modified").to_pylist() == rows.column("last_modified").to_pylist()
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 300])
+def test_more_references_than_are_stored_at_once(place, monkeypatch, batch_bytes):
+    monkeypatch.setattr(write_layout_rows, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(write_layout_rows, "_ROWS_PER_BATCH", 3)
+    rows = virtual_rows(10)
+    options = WriteOptions(layout="refs", encoding=COLUMN, rows_per_unit=4)
+    write_table(place, rows.take(np.random.default_rng(0).permutation(10)), options)
+    found = rows_of(place, "refs").to_pylist()
+    found.sort(key=lambda row: row["chunk"])
+    for row, expected in zip(found, rows.to_pylist(), strict=True):
+        assert row.items() >= expected.items()
 
 
 def test_inline_references_hold_their_data(place):

@@ -212,6 +212,10 @@ i > double('1.5')
 CAST(nullif(t, 0) AS SMALLINT) = 9
 -- Text
 s = 'abc'
+s = 'a' 'bc'
+s <> 'o''neil'
+s > 'a''b'
+length('o''neil' 's') = 7 AND s = 'X'
 s > 'Y'
 s < 'a'
 s LIKE 'a%'

@@ -103,6 +103,7 @@ def test_chunks_without_a_row_are_not_stored(spark, tmp_path):
     assert refs.where("array = 't2m' or array = '/t2m'").count() == 4 + 3
 
 
+@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 def test_new_coordinates_come_after_the_old(spark, path):
     frame = (
         grid_frame(spark, hours(0, 4)).where("longitude = 5").withColumn("longitude", F.lit(-2.5))
@@ -268,6 +269,7 @@ def test_columns_that_no_array_holds(spark, tmp_path):
         icechunk_spark.write(twice, str(tmp_path / "new"), dims=DIMS)
 
 
+@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 def test_rows_that_change_between_two_looks_are_noticed(spark, refused):
     def measured(batches):
         import pyarrow as pa

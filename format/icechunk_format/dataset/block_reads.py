@@ -6,6 +6,7 @@ or the same in another order; its column is still one value for each cell of the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.scan_arrays import ScanArrays
     from icechunk_format.dataset.table import Column
 
+# Rows of the layout ``summary`` that a task may hold; a variable takes about 60 bytes of each.
+_MOST_BLOCKS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
@@ -44,13 +48,16 @@ class BlockColumns:
     stored
         ``bool`` of the block's shape: cells of which some variable has a chunk. None when nobody
         asked, or where all have.
+    whole
+        The block itself, where ``block`` is a piece of one that was too large to be read at once.
     completes
-        False for all but the last piece of a block that was too large to be read at once.
+        False for all but the last piece of such a block.
     """
 
     block: Block
     values: dict[str, Any]
     stored: NDArray[np.bool_] | None = None
+    whole: Block
     completes: bool = True
 
 
@@ -59,6 +66,7 @@ class _Piece:
     """A block, or a piece of one that is too large to be read at once."""
 
     block: Block
+    whole: Block
     completes: bool = True
     questions: dict[str, BlockQuestion] = field(default_factory=dict)
 
@@ -116,6 +124,10 @@ class BlockReads:
         self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
         # Blocks that a user asked for may be of any size; chunks are what can be read of them.
         self._finer = cut_axes(context.table, variables, lead) if context.table.block else None
+        self._most_grown = 0
+        if self._finer is not None:
+            # Blocks of one chunk are read together where they can, so that it is fetched once.
+            self._most_grown = _MOST_BLOCKS * math.prod(axis.step for axis in self.axes)
         self._block_arrays = [
             BlockArray(
                 places=self._places[path],
@@ -147,13 +159,15 @@ class BlockReads:
         """Yield all blocks of the task in order, the largest of them in pieces."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
-            for block in cut_blocks(box, self.axes, self._block_arrays, budget):
+            for block in cut_blocks(
+                box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
+            ):
                 if self._finer is None or block_bytes(block, self._block_arrays) <= budget:
-                    yield _Piece(block=block)
+                    yield _Piece(block=block, whole=block)
                     continue
                 parts = list(cut_blocks(block, self._finer, self._block_arrays, budget))
                 for number, part in enumerate(parts, start=1):
-                    yield _Piece(block=part, completes=number == len(parts))
+                    yield _Piece(block=part, whole=block, completes=number == len(parts))
 
     def _asked_pieces(self, task: ScanTask) -> Iterator[_Piece]:
         # Taken by the consumer's thread, so blocks share chunks in the order of decoding.
@@ -205,7 +219,13 @@ class BlockReads:
                     values[column.source] = self._convert(column, aligned, shape)
         if stored is not None and stored.all():
             stored = None
-        return BlockColumns(block=block, values=values, stored=stored, completes=piece.completes)
+        return BlockColumns(
+            block=block,
+            values=values,
+            stored=stored,
+            whole=piece.whole,
+            completes=piece.completes,
+        )
 
 
 def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> pa.Array:

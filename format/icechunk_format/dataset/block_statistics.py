@@ -77,6 +77,19 @@ class Statistics:
             m2=m2,
         )
 
+    @classmethod
+    def none(cls, shape: Sequence[int], like: Statistics) -> Statistics:
+        """Return statistics of segments without a cell, of the same types as others."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: np.zeros(shape, getattr(like, name).dtype) for name in names})
+
+    def add(self, at: tuple[slice, ...], other: Statistics) -> None:
+        """Merge the statistics of more cells into those of some segments, in place."""
+        names = self.__dataclass_fields__
+        merged = Statistics(**{name: getattr(self, name)[at] for name in names}).merge(other)
+        for name in names:
+            getattr(self, name)[at] = getattr(merged, name)
+
 
 def _chosen(best: np.ufunc, one: Statistics, two: Statistics, name: str) -> NDArray[Any]:
     mine, theirs = getattr(one, name), getattr(two, name)
@@ -113,19 +126,10 @@ def summarise(
         Arrays with one element for each segment, in C order of the segments.
     """
     shape = values.shape
-    lengths = [np.diff(np.append(first, size)) for first, size in zip(starts, shape, strict=True)]
+    lengths = segment_lengths(starts, shape)
     present = _both(valid, keep)
-    if present is None:
-        count = np.ones((1,) * len(shape), dtype=np.int64)
-        for axis, length in enumerate(lengths):
-            count = count * length.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        cells = count
-    else:
-        count = _reduce(np.add, present.astype(np.int64), starts)
-        if keep is not None:
-            cells = _reduce(np.add, keep.astype(np.int64), starts)
-        else:
-            cells = summarised_cells(shape, lengths)
+    cells = summarised_cells(lengths) if keep is None else count_kept(keep, starts)
+    count = cells if present is None else count_kept(present, starts)
     if values.size >= _LARGE_SEGMENT_CELLS * count.size:
         return _summarise_large(values, present, starts, cells, exact_sum)
     kind = values.dtype.kind
@@ -216,13 +220,18 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
     return lowest.reduce(lows), largest.reduce(highs), total, mean, m2
 
 
-def summarised_cells(
-    shape: Sequence[int], lengths: Sequence[NDArray[np.int64]]
-) -> NDArray[np.int64]:
+def segment_lengths(
+    starts: Sequence[NDArray[np.int64]], shape: Sequence[int]
+) -> list[NDArray[np.int64]]:
+    """Return the length of each segment along each axis of a block of some shape."""
+    return [np.diff(np.append(first, size)) for first, size in zip(starts, shape, strict=True)]
+
+
+def summarised_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return how many cells each segment has, ``int64`` in the shape of the segments."""
-    cells = np.ones((1,) * len(shape), dtype=np.int64)
+    cells = np.ones((1,) * len(lengths), dtype=np.int64)
     for axis, length in enumerate(lengths):
-        cells = cells * length.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        cells = cells * length.reshape([-1 if a == axis else 1 for a in range(len(lengths))])
     return cells
 
 

@@ -62,6 +62,8 @@ def cut_blocks(
     axes: Sequence[ChunkAxis],
     arrays: Sequence[BlockArray],
     budget: int,
+    *,
+    most_grown: int = 0,
 ) -> Iterator[Block]:
     """Cut the selected cells of a box into blocks, in C order of the blocks.
 
@@ -75,6 +77,9 @@ def cut_blocks(
         The arrays that each block is read from.
     budget
         Bytes that the task may hold.
+    most_grown
+        Cells to which a block may grow even where they exceed the budget: blocks that are read
+        in pieces.
     """
     per_cell = sum(array.item_bytes for array in arrays) + 8
     cells = max(1, min(MOST_CELLS, MOST_BYTES // per_cell, budget // 4 // per_cell))
@@ -86,7 +91,7 @@ def cut_blocks(
     for selection in box:
         rows *= selection.count
     steps = steps_along([last - first for first, last in chunks], rows, cells)
-    _grow(steps, box, axes, arrays, chunks, budget // 2 // per_cell)
+    _grow(steps, box, axes, arrays, chunks, max(budget // 2 // per_cell, most_grown))
     pieces = [
         _pieces(selection, axis, first, last, step)
         for selection, axis, (first, last), step in zip(box, axes, chunks, steps, strict=True)
@@ -122,15 +127,15 @@ def _grow(
     chunks: Sequence[tuple[int, int]],
     most_cells: int,
 ) -> None:
-    """Lengthen the first axis that is cut to whole chunks of the other arrays."""
+    """Lengthen the first axis that is cut to the chunks of the arrays that are read."""
     for dim, ((first, last), axis) in enumerate(zip(chunks, axes, strict=True)):
         if steps[dim] >= last - first or axis.edges is not None:
             continue
         wanted = steps[dim]
         for array in arrays:
             for place, other in zip(array.places, array.axes, strict=True):
-                if place == dim and other.edges is None and other.step % axis.step == 0:
-                    ratio = other.step // axis.step
+                if place == dim and other.edges is None and other.step > axis.step:
+                    ratio = -(-other.step // axis.step)
                     wanted = -(-wanted // ratio) * ratio
         # From here on blocks span the following axes as ``steps`` says.
         cells = wanted * axis.step

@@ -147,14 +147,30 @@ class Labels:
             found &= np.asarray(values <= high.last, np.bool_)
         return found
 
+    @property
+    def is_sorted(self) -> bool:
+        """Whether the values go up or down, equal ones side by side."""
+        values = self.values[self.valid]
+        up, down = values[1:] >= values[:-1], values[1:] <= values[:-1]
+        return bool(np.all(up) or np.all(down))
+
     def nearest(self, period: Period) -> int | None:
-        """Return the position of the nearest value, the first of equals; None without any."""
-        if not self.valid.any():
+        """Return the position of the nearest value, at a tie of the higher; None without any."""
+        values, wanted = self.values[self.valid], period.first
+        around = [
+            best.item()
+            for side, choose in (
+                (values[values <= wanted], np.max),
+                (values[values >= wanted], np.min),
+            )
+            if len(side)
+            for best in [choose(side)]
+        ]
+        if not around:
             return None
-        candidates = np.flatnonzero(self.valid)
-        # Differences in float128 or integers would be exact; ties differ only below a float's step.
-        values = self.values[candidates].astype(np.float64)
-        return int(candidates[np.argmin(np.abs(values - np.float64(period.first)))])
+        # Python's numbers, whose differences neither overflow nor round.
+        best = min(around, key=lambda value: (abs(value - wanted), -value))
+        return int(np.flatnonzero(self.valid & (self.values == best))[0])
 
     def show(self, position: int) -> str:
         """Return a coordinate value as a user would type it."""

@@ -38,6 +38,7 @@ from icechunk_format.dataset.residual import (
 from icechunk_format.dataset.selection import DimSelection
 from icechunk_format.dataset.selectors import resolve_isel, resolve_sel
 from icechunk_format.dataset.sql_compiler import Compiler
+from icechunk_format.dataset.sql_syntax import WhereDialect
 from icechunk_format.dataset.sql_types import BOOLEAN, Typed
 from icechunk_format.errors import InvalidInputError
 
@@ -187,7 +188,7 @@ def select(
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
     try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
+        tree = sqlglot.parse_one(sql, dialect=WhereDialect)
     except SqlglotError as error:
         details = getattr(error, "errors", None) or [{}]
         what = details[0].get("description") or str(error)

@@ -12,7 +12,10 @@ Rules of this file
 ------------------
 1. A range selects by value, so it works on ascending, descending and unordered coordinates. On a
    descending coordinate the ends may come in either order; on any other, a range whose ends are
-   reversed holds nothing, as in xarray.
+   reversed holds nothing, as in xarray; there, too, an open range on a descending coordinate goes
+   to the end of the axis: ``latitude=45:`` is 45 and what lies south of it. Texts in no order are
+   names: a range of them goes from the position of one to that of the other, as in xarray, and
+   both must be there.
 2. A range outside of the coordinate selects nothing and is no error; a single value or a position
    that does not exist is one.
 3. The colons of a time are told from the colon of the range by reading: the range is cut where both
@@ -184,6 +187,8 @@ def _label_mask(
         return _value_mask(name, selector, labels, None)
     bounds = _range_bounds(name, selector, labels)
     if bounds is not None:
+        if labels.is_text and not labels.is_iso_text and not labels.is_sorted:
+            return _name_range(name, labels, *bounds)
         return _range_mask(labels, *bounds)
     mask = np.zeros(len(values), np.bool_)
     for word in selector.split(","):
@@ -256,9 +261,34 @@ def _ends(name: str, low: str, high: str, labels: Labels) -> tuple[Period | None
 
 
 def _range_mask(labels: Labels, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
-    if low is not None and high is not None and low.first > high.last and _descends(labels):
+    is_upward = low is not None and high is not None and bool(low.first <= high.last)
+    if not is_upward and _descends(labels):
         low, high = high, low
     return labels.between(low, high)
+
+
+def _name_range(
+    name: str, labels: Labels, low: Period | None, high: Period | None
+) -> NDArray[np.bool_]:
+    """Return the positions from one text to another, where texts are in no order."""
+    ends = [0, len(labels.values) - 1]
+    for number, period in enumerate((low, high)):
+        if period is None:
+            continue
+        found = np.flatnonzero(labels.matches(period))
+        if not len(found):
+            raise nearest_label_error(period.first, labels, name)
+        if found[-1] - found[0] >= len(found):
+            raise InvalidInputError(
+                f"sel: dimension {name!r} has the value {period.first!r} at {len(found)} positions "
+                f"apart from one another, so no range can begin or end there; use isel={name}=...",
+                dimension=name,
+                value=period.first,
+            )
+        ends[number] = int(found[-number])
+    mask = np.zeros(len(labels.values), np.bool_)
+    mask[ends[0] : ends[1] + 1] = True
+    return mask
 
 
 def _descends(labels: Labels) -> bool:

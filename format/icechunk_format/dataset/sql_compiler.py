@@ -135,6 +135,11 @@ class Compiler:
         allow_parts(node, "this", "is_string")
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
+    def _adjacent_texts(self, node: exp.Expression) -> Typed:
+        """Join texts that stand side by side, as SQL does."""
+        allow_parts(node, "expressions", "safe", "coalesce")
+        return constant("".join(self._word(part, node) for part in node.expressions), STRING)
+
     def _boolean(self, node: exp.Expression) -> Typed:
         allow_parts(node, "this")
         return constant(bool(node.this), BOOLEAN)
@@ -419,6 +424,7 @@ _Handler = Callable[[Compiler, exp.Expression], Typed]
 _HANDLERS: Final[dict[type[exp.Expression], _Handler]] = {
     exp.Column: Compiler._column,
     exp.Literal: Compiler._literal,
+    exp.Concat: Compiler._adjacent_texts,
     exp.Boolean: Compiler._boolean,
     exp.Null: Compiler._null,
     exp.Paren: Compiler._paren,

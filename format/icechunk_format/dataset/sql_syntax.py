@@ -11,10 +11,11 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 
 from icechunk_format.dataset.sql_types import (
     BIGINT,
@@ -26,6 +27,16 @@ from icechunk_format.dataset.sql_types import (
     TIMESTAMP,
 )
 from icechunk_format.errors import InvalidInputError
+
+
+class WhereDialect(Spark):
+    """Spark SQL since 4.0, where a quote that is written twice in a text is one quote of it."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """What sqlglot takes for two texts side by side is one."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, *("'", '"')]
+
 
 COMPARISONS: Final[dict[type[exp.Expression], str]] = {
     exp.EQ: "eq",

@@ -10,12 +10,13 @@ Rules of this file
    which nothing is left is no row.
 2. ``<d>_first`` and ``<d>_last`` are the first and last selected label of the block along a
    dimension. Rows that a condition on values drops are left out of all counts, not of the labels.
-3. A block larger than the budget of the task is read in pieces, and the pieces are merged.
+3. What is read at once is many small blocks, one block, or a piece of what exceeds the budget of
+   the task. A piece may hold parts of many blocks, so its statistics are merged block by block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from icechunk_format.dataset.block_reads import BlockReads, cell_column
 from icechunk_format.dataset.block_statistics import (
     Statistics,
     count_kept,
+    segment_lengths,
     summarise,
     summarised_cells,
 )
@@ -35,11 +37,13 @@ from icechunk_format.dataset.scan_arrays import ScanArrays
 from icechunk_format.dataset.table_columns import sums_to_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.block_reads import BlockColumns
+    from icechunk_format.dataset.blocks import Block
+    from icechunk_format.dataset.chunk_axis import ChunkAxis
     from icechunk_format.dataset.scan import ScanContext, ScanTask
     from icechunk_format.dataset.table import Column
 
@@ -53,23 +57,57 @@ class _Converted:
     arrow: pa.Array | None = None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class _Segments:
-    """The rows of one block, or of one piece of a block."""
+    """The rows of the blocks that are read together: one segment for each of them.
 
-    cells: NDArray[np.int64]
-    firsts: dict[str, pa.Array]
-    lasts: dict[str, pa.Array]
-    statistics: dict[str, Statistics] = field(default_factory=dict)
+    Parameters
+    ----------
+    axes
+        The edges of blocks along each dimension.
+    whole
+        What is read together, at once or in pieces.
+    """
 
-    def merge(self, other: _Segments) -> _Segments:
-        # Pieces come in C order, so the first one has the first labels and the last one the last.
-        return _Segments(
-            cells=self.cells + other.cells,
-            firsts=self.firsts,
-            lasts=other.lasts,
-            statistics={n: s.merge(other.statistics[n]) for n, s in self.statistics.items()},
+    def __init__(self, axes: Sequence[ChunkAxis], whole: Block) -> None:
+        self._axes = axes
+        numbers = [axis.chunk_of(s.positions()) for axis, s in zip(axes, whole, strict=True)]
+        self.starts = [_segment_starts(found) for found in numbers]
+        self._numbers = [n[first] for n, first in zip(numbers, self.starts, strict=True)]
+        self.shape = tuple(len(first) for first in self.starts)
+        self.lengths = segment_lengths(self.starts, block_shape(whole))
+        self.cells = np.zeros(self.shape, dtype=np.int64)
+        self.statistics: dict[str, Statistics] = {}
+
+    def place(self, piece: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
+        """Return which segments a piece has cells of, and where they start along its axes."""
+        at, starts = [], []
+        for axis, selection, known in zip(self._axes, piece, self._numbers, strict=True):
+            found = axis.chunk_of(selection.positions())
+            starts.append(_segment_starts(found))
+            first = int(np.searchsorted(known, found[0]))
+            at.append(slice(first, first + len(starts[-1])))
+        return tuple(at), starts
+
+    def add(self, source: str, at: tuple[slice, ...], found: Statistics, *, last: bool) -> None:
+        """Take in the statistics of a variable in the segments of a piece, maybe the last one."""
+        known = self.statistics.get(source)
+        if known is None and last:
+            # The only piece: nothing to merge.
+            self.statistics[source] = found
+            return
+        if known is None:
+            known = self.statistics[source] = Statistics.none(self.shape, found)
+        known.add(at, found)
+
+    def ends(self, place: int, labels: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the first and the last label of each segment along a dimension."""
+        at = np.arange(self.shape[place]).reshape(
+            [-1 if axis == place else 1 for axis in range(len(self.shape))]
         )
+        spread = np.broadcast_to(at, self.shape).reshape(-1)
+        firsts = self.starts[place]
+        lasts = firsts + self.lengths[place] - 1
+        return labels.take(pa.array(firsts[spread])), labels.take(pa.array(lasts[spread]))
 
 
 def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -106,10 +144,11 @@ class _SummaryRun:
         blocks = self._reads.read(self._task)
         try:
             for block in blocks:
-                segments = self._segments(block)
-                waiting = segments if waiting is None else waiting.merge(segments)
+                if waiting is None:
+                    waiting = _Segments(self._reads.axes, block.whole)
+                self._add(waiting, block)
                 if block.completes:
-                    yield from self._rows(waiting)
+                    yield self._rows(waiting, block.whole)
                     waiting = None
         finally:
             blocks.close()
@@ -135,36 +174,26 @@ class _SummaryRun:
             converted.valid = np.broadcast_to(valid.reshape(values.shape), shape)
         return converted
 
-    def _segments(self, block: BlockColumns) -> _Segments:
+    def _add(self, segments: _Segments, block: BlockColumns) -> None:
         shape = block_shape(block.block)
-        starts = [
-            _segment_starts(axis.chunk_of(selection.positions()))
-            for axis, selection in zip(self._reads.axes, block.block, strict=True)
-        ]
+        at, starts = segments.place(block.block)
         keep = self._keep(block, shape)
-        counts = [len(first) for first in starts]
-        lengths = [np.diff(np.append(f, size)) for f, size in zip(starts, shape, strict=True)]
-        cells = summarised_cells(shape, lengths) if keep is None else count_kept(keep, starts)
-        segments = _Segments(cells=cells, firsts={}, lasts={})
-        for place, (name, labels) in self._labels.of_block(block.block).items():
-            at = np.arange(counts[place]).reshape(
-                [-1 if a == place else 1 for a in range(len(shape))]
-            )
-            spread = np.broadcast_to(at, counts).reshape(-1)
-            ends = starts[place] + lengths[place] - 1
-            segments.firsts[name] = labels.take(pa.array(starts[place][spread]))
-            segments.lasts[name] = labels.take(pa.array(ends[spread]))
+        segments.cells[at] += (
+            summarised_cells(segment_lengths(starts, shape))
+            if keep is None
+            else count_kept(keep, starts)
+        )
         for source, column in self._sources.items():
             converted: _Converted = block.values[source]
             assert converted.values is not None
-            segments.statistics[source] = summarise(
+            found = summarise(
                 converted.values,
                 valid=converted.valid,
                 keep=keep,
                 starts=starts,
                 exact_sum=sums_to_integer(column.arrow_type),
             )
-        return segments
+            segments.add(source, at, found, last=block.completes)
 
     def _keep(self, block: BlockColumns, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """Return the cells that count, or None for all."""
@@ -186,19 +215,24 @@ class _SummaryRun:
         kept: NDArray[np.bool_] = pa.chunked_array(parts).to_numpy().reshape(shape)
         return kept if block.stored is None else kept & block.stored
 
-    def _rows(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
-        schema = self._context.arrow_schema
-        columns = [self._column(column, segments) for column in self._context.table.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    def _rows(self, segments: _Segments, whole: Block) -> pa.RecordBatch:
+        ends = {
+            name: segments.ends(place, labels)
+            for place, (name, labels) in self._labels.of_block(whole).items()
+        }
+        columns = [self._column(column, segments, ends) for column in self._context.table.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._context.arrow_schema)
         cells = segments.cells.reshape(-1)
-        yield batch if cells.all() else batch.filter(pa.array(cells > 0))
+        return batch if cells.all() else batch.filter(pa.array(cells > 0))
 
-    def _column(self, column: Column, segments: _Segments) -> pa.Array:
+    def _column(
+        self, column: Column, segments: _Segments, ends: dict[str, tuple[pa.Array, pa.Array]]
+    ) -> pa.Array:
         statistic = column.statistic
         if statistic == "first":
-            return segments.firsts[column.source]
+            return ends[column.source][0]
         if statistic == "last":
-            return segments.lasts[column.source]
+            return ends[column.source][1]
         found = segments.statistics[column.source]
         some: NDArray[np.bool_] = (found.count > 0).reshape(-1)
         if statistic == "count":

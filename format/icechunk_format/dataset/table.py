@@ -100,7 +100,8 @@ class Table:
         Paths of the arrays that the table is made of: the variables of ``cells`` and
         ``summary``, the arrays of ``chunks`` and ``refs``.
     value_columns
-        The columns of cells, in every layout that has values: what a condition may name.
+        What a condition may name: the columns of cells, in every layout that has values, and the
+        coordinates of the group along the table's dimensions.
     block
         In the layout ``summary``: elements of a block along each dimension, or None where the
         chunks decide.

@@ -108,13 +108,14 @@ class TableBuilder:
         columns = self._factory.of_cells(
             chosen, variables, self._named(coords), case_sensitive=case_sensitive
         )
+        others = [v for v in self._variables.values() if v not in self._data_variables]
         table = Table(
             layout=layout,
             dims=chosen.dims,
             sizes=chosen.sizes,
             columns=columns,
             arrays=tuple(variable.path for variable in variables),
-            value_columns=columns,
+            value_columns=(*columns, *self._factory.of_conditions(chosen, others, columns)),
         )
         if layout == "cells":
             return table

@@ -194,6 +194,22 @@ class ColumnFactory:
         check_names(columns, case_sensitive=case_sensitive)
         return tuple(columns)
 
+    def of_conditions(
+        self, chosen: DimensionSet, coords: Sequence[Variable], shown: Sequence[Column]
+    ) -> list[Column]:
+        """Make the columns of coordinates that a condition may name although no row shows them."""
+        columns: list[Column] = []
+        names = {column.name for column in shown}
+        for variable in coords:
+            if variable.name in names or not set(variable.dimensions) <= chosen.dimensions:
+                continue
+            try:
+                columns.append(self.of_variable(variable, "coordinate"))
+            except UnsupportedError:
+                # Nobody asked for it.
+                continue
+        return columns
+
     def _decoder(self, variable: Variable) -> VariableDecoder:
         return variable_decoder(
             variable.metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -71,13 +72,15 @@ class DimensionPlaces:
             old = self._read(target.variable)
             self.old_labels[dim] = old
             wish = (self._prepared.options.order or {}).get(dim)
-            return place_labels(
+            placed = place_labels(
                 values,
                 target.encoder,
                 old,
                 dim=dim,
                 is_descending=_checked_order(wish, old, dim=dim) == "descending",
             )
+            _warn_of_disorder(dim, old, placed)
+            return placed
         order, is_descending = self._order_of(dim, target)
         return place_labels(
             values, target.encoder, None, dim=dim, is_descending=is_descending, order=order
@@ -189,6 +192,24 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
             dim=dim,
         )
     return wish
+
+
+def _warn_of_disorder(dim: str, old: NDArray[Any], placed: PlacedValues) -> None:
+    """Say that new labels, which go to the end, make sorted numbers or times unsorted."""
+    new = placed.new_labels
+    if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):
+        return
+    if direction(np.concatenate([old, new])):
+        return
+    warnings.warn(
+        f"the labels of dimension {dim!r} are no longer sorted after this write: new labels are "
+        "put at the end of a dimension, and some of them belong before the old ones. Reads of "
+        f"this package select by value all the same, but xarray's sel(slice(...)) and "
+        f"method='nearest' fail until sortby({dim!r}). Write the whole table with "
+        "mode=overwrite to store it in order",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

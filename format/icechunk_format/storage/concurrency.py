@@ -1,4 +1,4 @@
-"""Threads and clients that belong to one process and are made anew after a fork.
+"""Threads and clients that belong to one process and are made anew after a fork; paced requests.
 
 obstore and s3fs clients made before a fork hang or refuse to work after it, and so does a thread
 pool. What belongs to the parent is kept, not closed: closing it in the child could hang as well.
@@ -6,15 +6,24 @@ pool. What belongs to the parent is kept, not closed: closing it in the child co
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+# What a request costs this process and, at the least, its server: more requests in flight than
+# the latency divided by this only wait for one another.
+_SECONDS_PER_REQUEST: Final = 0.0004
+# Answers on the way beyond the fewest requests in flight have no more bytes than this together.
+_MOST_BYTES: Final = 16 * 2**20
 
 
 class PerProcess(Generic[T]):
@@ -64,3 +73,113 @@ class WorkerThreads:
         finally:
             for future in futures:
                 future.cancel()
+
+
+class PacedThreads:
+    """Send requests side by side: the more, the longer their answers take, while they are small.
+
+    Parameters
+    ----------
+    fewest
+        Requests in flight whatever their latency and size.
+    most
+        Requests in flight at most; equal to ``fewest`` for a fixed number.
+    """
+
+    def __init__(self, fewest: int, most: int) -> None:
+        self._fewest, self._most = fewest, most
+        self._pool = PerProcess(
+            lambda: ThreadPoolExecutor(most, thread_name_prefix="icechunk-request")
+        )
+        self._latency = 0.0
+
+    def map(
+        self, function: Callable[[A], T], arguments: Iterable[A], *, mean_bytes: float
+    ) -> list[T]:
+        """Return the results in order; the first error stops what has not begun yet.
+
+        Parameters
+        ----------
+        function
+            Sends one request; called from several threads.
+        arguments
+            One for each request.
+        mean_bytes
+            Bytes of an answer; infinity where unknown.
+        """
+        items = list(arguments)
+        batch = _Batch(function, items, pace=lambda seconds: self._wanted(seconds, mean_bytes))
+        if len(items) == 1:
+            batch.work()
+        elif items:
+            batch.run(self._pool.get(), self._latency)
+        if batch.error is not None:
+            raise batch.error
+        if items:
+            # The quickest answer: the others waited for one another, too.
+            self._latency = batch.quickest
+        return batch.results
+
+    def _wanted(self, latency: float, mean_bytes: float) -> int:
+        wanted = min(latency / _SECONDS_PER_REQUEST, _MOST_BYTES / max(1.0, mean_bytes))
+        return max(self._fewest, min(int(wanted), self._most))
+
+
+class _Batch(Generic[A, T]):
+    """Requests that threads take one after another, and what came back."""
+
+    def __init__(
+        self, function: Callable[[A], T], items: list[A], *, pace: Callable[[float], int]
+    ) -> None:
+        self._function, self._items, self._pace = function, items, pace
+        self._lock, self._finished = threading.Lock(), threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._next = self._answered = self._threads = 0
+        self.results: list[Any] = [None] * len(items)
+        self.quickest = self._known = math.inf
+        self.error: BaseException | None = None
+
+    def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
+        """Work in threads of a pool until all answers, or an error, are there."""
+        # First answers also wait for connections; what is known of the store does not.
+        self._pool, self._known = pool, latency or math.inf
+        try:
+            with self._lock:
+                self._start(self._pace(latency))
+            self._finished.wait()
+        finally:
+            with self._lock:
+                # Whoever interrupts the waiting stops the rest.
+                self._next = len(self._items)
+
+    def _start(self, wanted: int) -> None:
+        while self._pool is not None and self._threads < min(
+            wanted, self._threads + len(self._items) - self._next
+        ):
+            self._threads += 1
+            self._pool.submit(self.work)
+
+    def work(self) -> None:
+        """Send one request after another until none is left."""
+        while True:
+            with self._lock:
+                at = self._next
+                if at >= len(self._items):
+                    return
+                self._next += 1
+            begun = time.monotonic()
+            try:
+                result = self._function(self._items[at])
+            except BaseException as error:
+                with self._lock:
+                    self.error = self.error or error
+                    self._next = len(self._items)
+                self._finished.set()
+                return
+            with self._lock:
+                self.results[at] = result
+                self.quickest = min(self.quickest, time.monotonic() - begun)
+                self._answered += 1
+                if self._answered == len(self._items):
+                    self._finished.set()
+                self._start(self._pace(min(self.quickest, self._known)))

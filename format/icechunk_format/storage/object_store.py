@@ -14,6 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,7 +23,7 @@ import obstore
 import obstore.exceptions
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.concurrency import PacedThreads, WorkerThreads
 from icechunk_format.storage.obstore_answers import classify, update_mode, version_of
 from icechunk_format.storage.obstore_clients import ObstoreClients, make_clients
 from icechunk_format.storage.protocol import (
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_CONCURRENCY: Final = 32
+_MOST_CONCURRENCY: Final = 256
 _DELETE_BATCH: Final = 1000
 _LIST_PAGE: Final = 1000
 _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
@@ -110,7 +112,7 @@ def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorag
         kind=address.kind,
         # S3's directory buckets list in no order, and refuse to start in the middle.
         lists_in_order=address.kind in ("s3", "gs") and not address.bucket.endswith("--x-s3"),
-        concurrency=options.number("concurrency", DEFAULT_CONCURRENCY),
+        concurrency=options.number("concurrency", 0) or None,
         max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
     )
 
@@ -131,7 +133,8 @@ class ObjectStoreStorage:
     kind
         Kind of URL (``"s3"``, ``"gs"``, ``"az"``, ``"http"``, ``"memory"``), for hints and limits.
     concurrency
-        Requests in flight at once.
+        Requests in flight at once. None for 32, and for up to 256 small reads where answers take
+        long.
     max_gap
         Bytes between two ranges that are read rather than asked for apart.
     max_retries
@@ -146,7 +149,7 @@ class ObjectStoreStorage:
         prefix: str,
         kind: str,
         lists_in_order: bool = False,
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int | None = None,
         max_gap: int = DEFAULT_MAX_GAP,
         max_retries: int = DEFAULT_RETRIES,
     ) -> None:
@@ -164,7 +167,10 @@ class ObjectStoreStorage:
         self._kind = kind
         self._lists_in_order = lists_in_order
         self._max_gap = max_gap
-        self._threads = WorkerThreads(concurrency)
+        self._threads = WorkerThreads(concurrency or DEFAULT_CONCURRENCY)
+        self._paced = PacedThreads(
+            concurrency or DEFAULT_CONCURRENCY, concurrency or _MOST_CONCURRENCY
+        )
 
     def __repr__(self) -> str:
         return f"ObjectStoreStorage({self.root_url!r})"
@@ -186,12 +192,15 @@ class ObjectStoreStorage:
             if info is None:
                 raise missing_object(key, self.root_url)
             return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
-        data, meta = self._read(read)
+        [(data, meta)] = self._paced.map(self._read, [read], mean_bytes=math.inf)
         return Fetched(data=data, version=version_of(meta), last_modified=meta["last_modified"])
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         plan = plan_reads(requests, max_gap=self._max_gap)
-        return plan.assemble(self._threads.map(lambda read: self._read(read)[0], plan.reads))
+        answers = self._paced.map(
+            lambda read: self._read(read)[0], plan.reads, mean_bytes=plan.mean_bytes
+        )
+        return plan.assemble(answers)
 
     def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
         options: dict[str, Any] = {}

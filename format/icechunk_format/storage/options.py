@@ -18,7 +18,7 @@ from typing import Final
 from icechunk_format.errors import InvalidInputError
 
 _EVERY_STORE: Final = {
-    "concurrency": "requests in flight at once (default 32)",
+    "concurrency": "requests in flight at once (default 32; of small reads from afar up to 256)",
     "max_gap_bytes": "bytes between two ranges that are read rather than asked for apart",
     "timeout": "seconds for one request (default 300)",
     "max_retries": "tries after the first one for what may pass (default 8)",
@@ -68,7 +68,7 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "http": {**_EVERY_SERVER, **_EVERY_STORE},
     "other": {
         "single_writer": "true to promise that one process writes, where nothing enforces it",
-        "concurrency": _EVERY_STORE["concurrency"],
+        "concurrency": "requests in flight at once (default 32)",
         "max_gap_bytes": _EVERY_STORE["max_gap_bytes"],
         "max_retries": _EVERY_STORE["max_retries"],
     },

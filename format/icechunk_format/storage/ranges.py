@@ -14,6 +14,7 @@ Algorithm
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,14 @@ class ReadPlan:
 
     reads: list[ReadRequest]
     pieces: list[list[tuple[int, int, int | None]]]
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a read on average; infinity where one has no definite range."""
+        sizes = [
+            math.inf if read.end is None else read.end - (read.start or 0) for read in self.reads
+        ]
+        return sum(sizes) / max(1, len(sizes))
 
     def assemble(self, answers: Sequence[bytes]) -> list[bytes]:
         """Return the bytes of each request from the answers to ``reads``."""
