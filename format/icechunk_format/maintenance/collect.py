@@ -194,11 +194,10 @@ def collect_from(
         report = collector.sweep(phase, needed_ids.get(phase))
         result = result.with_phase(phase, report)
         _check_progress(storage, phase, report, result)
-        if info is None and phase is Phase.SNAPSHOTS:
-            if not tips_v1(storage) <= kept:
-                added = reachable_v1(storage, extra) - kept
-                collector.mark_also(added)
-                needed_ids[Phase.TRANSACTION_LOGS] = logs | added
+        if info is None and phase is Phase.SNAPSHOTS and not tips_v1(storage) <= kept:
+            added = reachable_v1(storage, extra) - kept
+            collector.mark_also(added)
+            needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim_overwritten_older_than is not None:
         report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
         result = result.with_phase(Phase.OVERWRITTEN, report)

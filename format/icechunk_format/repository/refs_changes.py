@@ -28,7 +28,7 @@ from icechunk_format.errors import (
 from icechunk_format.repository import repo_changes
 from icechunk_format.repository.conflict_errors import tip_moved
 from icechunk_format.repository.graph import newest_first
-from icechunk_format.repository.history import RefFilesHistory, ref_key
+from icechunk_format.repository.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
 from icechunk_format.repository.repo_changes import MAIN, TipMoved, Transition, existing_ref
 from icechunk_format.repository.revival import marker_on
@@ -324,7 +324,7 @@ def _check_stands_on(
     goal: SnapshotId,
 ) -> None:
     """Refuse a fast-forward that would leave versions of the branch behind."""
-    if not any(info.id == tip for info in ancestry):
+    if versions_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
             f"tip {tip} is not in the history of {goal}, so versions would be lost. Make the "
