@@ -38,6 +38,7 @@ from icechunk_format.storage.protocol import CreateOnly, Lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from icechunk_format.repository.publish import Published
     from icechunk_format.repository.revival import Marker
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
@@ -142,6 +143,7 @@ class RepoInfoChanges:
             return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
 
         while True:
+            answer: Published | Declined[TipMoved | SnapshotInfo]
             answer = update_repo(self._storage, marked)
             if not isinstance(answer, Declined):
                 return None
