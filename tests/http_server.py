@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -120,22 +121,30 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
                 return
             self.answer(status, content, headers, cut=fault.cut)
 
-        do_GET = do_HEAD = do_PUT = do_DELETE = handle_one
+        do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = handle_one
 
         def act(self, objects, path, body):
             current = objects.get(path)
             if self.command == "PUT":
                 wanted = self.headers.get("If-Match")
-                if (wanted and (current is None or wanted != etag(current))) or (
-                    self.headers.get("If-None-Match") and current is not None
-                ):
+                # As S3 does: entity tags are compared without their quotes.
+                if (
+                    wanted and (current is None or wanted.strip('"') != etag(current).strip('"'))
+                ) or (self.headers.get("If-None-Match") and current is not None):
                     return 412, {}, _error_body("PreconditionFailed")
                 source = self.headers.get("x-amz-copy-source")
                 if source is not None:
                     return self.copy(objects, "/" + unquote(source).lstrip("/"), path)
                 objects[path] = _without_chunk_signatures(self.headers, body)
                 return 200, {"ETag": etag(objects[path])}, b""
-            query = parse_qs(urlsplit(self.path).query)
+            query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+            if self.command == "POST" and "delete" in query:
+                gone = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+                for key in gone:
+                    objects.pop(f"{path.rstrip('/')}/{key}", None)
+                named = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in gone)
+                text = f"<DeleteResult>{named}</DeleteResult>"
+                return 200, {"Content-Type": "application/xml"}, text.encode()
             if "list-type" in query:
                 return self.listing(objects, path.rstrip("/"), query.get("prefix", [""])[0])
             if current is None:

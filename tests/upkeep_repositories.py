@@ -139,8 +139,12 @@ class PartCollector:
         return frozenset(one for one in candidates if one.raw in {row.tobytes() for row in old})
 
     def mark(self, kept):
+        self.marks = {Phase.MANIFESTS: (1, {}), Phase.CHUNKS: (self.depth, {})}
+        self.mark_also(kept)
+
+    def mark_also(self, added):
         listed = {}
-        for row in collect_parts.snapshot_rows(kept, 3):
+        for row in collect_parts.snapshot_rows(added, 3):
             for part, ids in collect_parts.manifests_of_snapshots(self.location, [row]):
                 listed.setdefault(part, []).append(ids)
         rows = [
@@ -148,7 +152,7 @@ class PartCollector:
             for part, some in listed.items()
             for row in collect_parts.distinct_manifest_rows(part, some)
         ]
-        manifests, chunks = {}, {}
+        manifests, chunks = (self.marks[phase][1] for phase in (Phase.MANIFESTS, Phase.CHUNKS))
         for row in rows:
             manifests.setdefault(row.part, []).append(row.ids)
             found = collect_parts.chunks_of_manifests(
@@ -156,7 +160,6 @@ class PartCollector:
             )
             for part, ids in found:
                 chunks.setdefault(part, []).append(ids)
-        self.marks = {Phase.MANIFESTS: (1, manifests), Phase.CHUNKS: (self.depth, chunks)}
 
     def sweep(self, phase, kept):
         if kept is None:

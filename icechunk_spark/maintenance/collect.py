@@ -21,6 +21,7 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -151,16 +152,17 @@ class SparkCollector:
         self._location = location
         self._older_than = older_than
         self._dry_run = dry_run
-        self._marks: dict[Phase, DataFrame] = {}
+        self._marks: dict[Phase, list[DataFrame]] = {}
         # How many ids of each part the marks hold, for the tasks that get them to count.
         self._sent: dict[Phase, dict[int, int]] = {}
-        self._depths = {Phase.CHUNKS: 1}
+        self._depth = 1
 
     def close(self) -> None:
         """Let Spark forget the marks."""
         for marks in self._marks.values():
-            marks.unpersist()
-        self._marks = {}
+            for stored in marks:
+                stored.unpersist()
+        self._marks, self._sent = {}, {}
 
     def old_snapshots(self, candidates: frozenset[Any]) -> frozenset[Any]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""
@@ -177,9 +179,13 @@ class SparkCollector:
     def mark(self, kept: frozenset[Any]) -> None:
         """Read kept snapshots and their manifests, and store what they need."""
         self.close()
+        self.mark_also(kept)
+
+    def mark_also(self, added: frozenset[Any]) -> None:
+        """Read more snapshots and their manifests, and store what they need beside the rest."""
         cores = cores_of(self._spark)
-        tasks = min(_WAVES * cores, -(-len(kept) // _SNAPSHOTS_PER_TASK))
-        packed = collect_parts.snapshot_rows(kept, tasks)
+        tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
+        packed = collect_parts.snapshot_rows(added, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
         listed = snapshots.mapInArrow(collect_tasks.listed_manifests_task(self._location), _PACKED)
         manifests = self._stored(
@@ -192,22 +198,25 @@ class SparkCollector:
             F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs")
         )
         numbers = [tuple(map(int, row)) for row in sums.collect()]
-        self._sent[Phase.MANIFESTS] = {part: ids // _ID_SIZE for part, ids, *_ in numbers}
+        self._count(Phase.MANIFESTS, ((part, ids) for part, ids, *_ in numbers))
         rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
-        depth = self._depths[Phase.CHUNKS] = _depth(references)
+        if Phase.CHUNKS not in self._marks:
+            self._depth = _depth(references)
+        depth = self._depth
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # By their content and in order, so that a task that is run again gets and gives the same.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
         read = collect_tasks.referenced_chunks_task(self._location, depth)
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
         found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
-        self._sent[Phase.CHUNKS] = {int(part): int(ids) // _ID_SIZE for part, ids in found}
+        self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
 
     def sweep(self, phase: Phase, kept: frozenset[Any] | None) -> DeleteReport:
         """Delete what is old and not needed."""
-        depth = self._depths.get(phase, 1)
+        depth = self._depth if phase is Phase.CHUNKS else 1
         if kept is None:
-            marks, sent = self._marks[phase].select("part", "ids"), self._sent[phase]
+            stored = [marks.select("part", "ids") for marks in self._marks[phase]]
+            marks, sent = reduce(lambda one, more: one.unionByName(more), stored), self._sent[phase]
         else:
             raw = collect_parts.unpacked(collect_parts.snapshot_rows(kept, 1)[0])
             packed = list(collect_parts.packed(raw, depth))
@@ -235,8 +244,15 @@ class SparkCollector:
         return grouped_rows(rows, "part", tasks)
 
     def _stored(self, phase: Phase, marks: DataFrame) -> DataFrame:
-        self._marks[phase] = stored = marks.persist(StorageLevel.MEMORY_AND_DISK)
+        stored = marks.persist(StorageLevel.MEMORY_AND_DISK)
+        self._marks.setdefault(phase, []).append(stored)
         return stored
+
+    def _count(self, phase: Phase, found: Iterable[tuple[int, int]]) -> None:
+        """Add to the number of ids of each part, given as bytes."""
+        sent = self._sent.setdefault(phase, {})
+        for part, size in found:
+            sent[part] = sent.get(part, 0) + size // _ID_SIZE
 
     def _frame(
         self, rows: list[tuple[int, bytes]], number: dict[int, int] | None = None

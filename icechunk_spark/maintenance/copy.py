@@ -28,6 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.maintenance.collect_parts import part_count
 from icechunk_format.maintenance.copy import finish_copy
+from icechunk_format.maintenance.copy_hold import hold_copy
 from icechunk_format.maintenance.copy_objects import (
     Copied,
     chunks_by_part,
@@ -116,6 +117,7 @@ def copy(
         try:
             done = found.where(F.col("part") == _REPORTED).select("copied").collect()
             manifests = _sum(done)
+            hold_copy(plan)
             tasks = min(part_count(depth), _WAVES * cores_of(spark))
             chunks = grouped_rows(found.where(F.col("part") != _REPORTED), "part", tasks)
             chunks = chunks.mapInArrow(_chunk_task(plan.context, depth), _REPORT)

@@ -5,6 +5,7 @@ Each repository of spec version 1 is upgraded twice, by the reference and by us,
 """
 
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import icechunk
 import pytest
@@ -14,6 +15,7 @@ import zarr
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.repo_updates import UpdateKind
 
+GROUP = b'{"zarr_format":3,"node_type":"group"}'
 VERSION_1 = [name for name, version in reference_repositories.CASES if version == 1]
 
 
@@ -189,3 +191,24 @@ def test_the_reference_takes_over_before_and_after_the_one_step_that_counts(tmp_
     messages = [found.message for found in reference(copy).ancestry(branch="main")]
     assert messages[:2] == ["before the upgrade was finished", "one"]
     assert not list(copy.glob("refs/*/*"))
+
+
+def test_the_reference_expires_what_we_created_upgraded_and_amended(tmp_path):
+    repository = Repository.create(str(tmp_path), spec_version=1)
+    store = reference(tmp_path).writable_session("main").store
+    assert store.session.snapshot_id == "1CECHNKREP0F1RSTCMT0"
+    for number in range(3):
+        session = repository.writable_session()
+        session.create_group("/" if number == 0 else f"/{number}", GROUP)
+        session.commit(f"{number}")
+    repository.upgrade()
+    session = Repository.open(str(tmp_path)).writable_session()
+    session.create_group("/amended", GROUP)
+    tip = session.amend("amended").snapshot_id
+    theirs = reference(tmp_path)
+    assert len(theirs.expire_snapshots(datetime.now(UTC) + timedelta(seconds=5))) == 3
+    theirs.garbage_collect(datetime.now(UTC) + timedelta(seconds=5))
+    found = [info.id for info in theirs.ancestry(branch="main")]
+    assert found == [str(tip), "1CECHNKREP0F1RSTCMT0"]
+    names = {node.path for node in Repository.open(str(tmp_path)).snapshot(tip).nodes}
+    assert names == {"/", "/1", "/2", "/amended"}

@@ -6,10 +6,12 @@ refs show never changes, and a collection that is run again finishes what anothe
 
 import pytest
 from faulty_storage import Fault, FaultyStorage
-from upkeep_repositories import build_untidy, collect, commit, keys_of, soon
+from upkeep_repositories import PartCollector, build_untidy, collect, commit, keys_of, soon
 
-from icechunk_format.errors import ConflictError, IcechunkError
+from icechunk_format.errors import ConflictError, IcechunkError, NotFoundError
 from icechunk_format.maintenance.collect import OneProcessCollector, collect_from
+from icechunk_format.maintenance.collect_result import Phase
+from icechunk_format.repository import restore as restoring
 
 # -- crashes ------------------------------------------------------------------------------------
 
@@ -156,4 +158,141 @@ def test_a_repository_that_never_rests_is_given_up():
     storage = Interrupted(built.storage, move, every=True)
     with pytest.raises(ConflictError, match="was changed 20 times"):
         collect(built, soon(), storage)
+    built.contents()
+
+
+# -- garbage that is used again -----------------------------------------------------------------
+# Nothing reaches "side 4" and "side 5" any more, they are old, and their data are to be deleted.
+
+
+def amended(repository, branch):
+    session = repository.writable_session(branch)
+    session.set_chunks("/values", [[20, 0]], [b"amended"])
+    session.amend("amended")
+
+
+def restore(built):
+    built.repository.restore("main", built.ids["side 5"])
+
+
+def restore_by_way_of_a_branch(built):
+    built.repository.create_branch("way", built.ids["side 5"])
+    restore(built)
+    built.repository.delete_branch("way")
+
+
+def amend(built):
+    # Its parent stays, so the new version stands on nothing that goes.
+    built.repository.reset_branch("side", built.ids["side 4"])
+    amended(built.repository, "side")
+
+
+def amend_on_a_new_branch(built):
+    built.repository.create_branch("new", built.ids["side 4"])
+    amended(built.repository, "new")
+
+
+def fast_forward(built):
+    built.repository.create_branch("way", built.ids["side 5"])
+    built.repository.fast_forward("side", "way")
+    built.repository.delete_branch("way")
+
+
+def tag_and_restore(built):
+    built.repository.create_tag("found", built.ids["side 5"])
+    restore(built)
+    built.repository.delete_tag("found")
+
+
+def expire(built):
+    built.repository.create_branch("new", built.ids["side 5"])
+    commit(built.repository, 11, "new")
+    built.repository.expire_snapshots(soon())
+
+
+REVIVALS = [
+    restore,
+    restore_by_way_of_a_branch,
+    amend,
+    amend_on_a_new_branch,
+    fast_forward,
+    tag_and_restore,
+    expire,
+]
+
+
+def revived(built, revive, shown):
+    revive(built)
+    shown.update(built.contents())
+
+
+@pytest.mark.parametrize("make_collector", [OneProcessCollector, PartCollector])
+@pytest.mark.parametrize("revive", REVIVALS)
+def test_garbage_that_is_used_again_before_the_collection_changes_the_state_stays(
+    revive, make_collector
+):
+    built, shown = build_untidy(), {}
+    storage = Interrupted(built.storage, lambda: revived(built, revive, shown))
+    place = built.repository.location if make_collector is PartCollector else storage
+    collector = make_collector(place, soon())
+    collect_from(storage, collector, spec_version=2, older_than=soon())
+    assert storage.times
+    assert built.contents() == shown
+
+
+@pytest.mark.parametrize("revive", REVIVALS)
+def test_garbage_is_not_used_again_once_it_is_listed_no_more(revive):
+    built = build_untidy()
+
+    class Sweeping(OneProcessCollector):
+        def sweep(self, phase, kept):
+            if phase is Phase.SNAPSHOTS:
+                with pytest.raises(NotFoundError):
+                    revive(built)
+            return super().sweep(phase, kept)
+
+    collect_from(built.storage, Sweeping(built.storage, soon()), spec_version=2, older_than=soon())
+    built.contents()
+
+
+@pytest.mark.parametrize("where", ["before the snapshots go", "after the snapshots went"])
+def test_in_version_1_a_restored_version_stays_or_is_not_restored(where):
+    built, shown = build_untidy(1), {}
+    cutoff = built.instants["end"]
+
+    class Sweeping(OneProcessCollector):
+        def sweep(self, phase, kept):
+            report = None
+            if where.startswith("after"):
+                report = super().sweep(phase, kept)
+            if phase is Phase.SNAPSHOTS:
+                revive()
+            shown.update(built.contents())
+            return report or super().sweep(phase, kept)
+
+    def revive():
+        if where.startswith("before"):
+            restore(built)
+            return
+        with pytest.raises(NotFoundError):
+            restore(built)
+
+    collect_from(built.storage, Sweeping(built.storage, cutoff), spec_version=1, older_than=cutoff)
+    assert built.contents() == shown
+
+
+def test_in_version_1_the_branch_goes_back_when_the_restored_version_was_collected(monkeypatch):
+    built = build_untidy(1)
+    tip = built.repository.resolve(branch="main")
+    difference = restoring.difference
+
+    def slowly(*given, **options):
+        log = difference(*given, **options)
+        collect(built, soon())
+        return log
+
+    monkeypatch.setattr(restoring, "difference", slowly)
+    with pytest.raises(NotFoundError, match="nothing was committed"):
+        restore(built)
+    assert built.repository.resolve(branch="main") == tip
     built.contents()

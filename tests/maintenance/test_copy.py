@@ -5,8 +5,10 @@ Random repositories are copied between stores of different kinds; failures are p
 
 import itertools
 import random
+import time
 from datetime import UTC, datetime, timedelta
 
+import icechunk
 import numpy as np
 import pytest
 from session_model import (
@@ -33,6 +35,7 @@ from icechunk_format.maintenance import (
     copy_objects,
     copy_publish,
     expire_snapshots,
+    verify,
 )
 from icechunk_format.maintenance.copy_objects import (
     CHUNK_ROW,
@@ -145,7 +148,13 @@ def test_only_the_line_is_copied_and_the_target_can_be_worked_on():
     assert (more.snapshots, more.chunks) == (1, 1)
     assert_same(source, repository, "main", "again")
     operations = [type(update.details).__name__ for update in repository.operations()]
-    assert operations == ["BranchCreatedUpdate", "NewCommitUpdate", "RepoInitializedUpdate"]
+    assert operations == [
+        "BranchDeletedUpdate",  # of the branch that kept the copy's chunks
+        "BranchCreatedUpdate",
+        "BranchCreatedUpdate",
+        "NewCommitUpdate",
+        "RepoInitializedUpdate",
+    ]
 
 
 def test_a_branch_of_the_target_moves_forward_with_the_line():
@@ -157,7 +166,7 @@ def test_a_branch_of_the_target_moves_forward_with_the_line():
     done = copy(source.location, target)
     assert (done.snapshots, done.chunks, done.skipped_chunks) == (1, 1, 2)
     assert_same(source, repository)
-    newest = next(repository.operations()).details
+    newest = list(repository.operations())[1].details
     assert (newest.name, newest.previous_snap_id) == ("main", before)
     # A source that went back cannot take versions away.
     source.reset_branch("main", before)
@@ -288,6 +297,83 @@ def test_every_failed_write_can_be_followed_by_another_try(monkeypatch):
         copy(source.location, target)
         assert_same(source, Repository.open(target))
     assert writes > 4
+
+
+class Collecting:
+    """Chunks of a target, before the listing of which or after which its garbage is collected."""
+
+    def __init__(self, monkeypatch, collect, *, after):
+        stored_already = copy_objects._stored_already
+
+        def listed(*given):
+            if not after:
+                collect()
+            found = stored_already(*given)
+            self.found = int(found.sum())
+            if after:
+                collect()
+            return found
+
+        monkeypatch.setattr(copy_objects, "_stored_already", listed)
+
+
+def ours(target, cutoff):
+    collect_garbage(target, cutoff)
+
+
+def theirs(target, cutoff):
+    storage = icechunk.local_filesystem_storage(str(target))
+    icechunk.Repository.open(storage).garbage_collect(cutoff)
+
+
+def interrupted_copy(tmp_path, monkeypatch):
+    """Copy new versions into a repository, and stop when chunks and manifests are stored."""
+    source, target = repository_of(2), Location(str(tmp_path / "target"))
+    copy(source.location, target)
+    for number in range(2, 6):
+        commit(source, number)
+    with monkeypatch.context() as patched:
+        patched.setattr(copy_publish, "_copy_files", interrupt)
+        with pytest.raises(StorageError):
+            copy(source.location, target)
+    time.sleep(0.01)
+    return source, target, datetime.now(UTC)
+
+
+def interrupt(*given, **options):
+    raise StorageError("interrupted")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("collect", [ours, theirs])
+def test_a_copy_is_continued_beside_a_collection(collect, after, tmp_path, monkeypatch):
+    source, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
+    time.sleep(0.01)
+    listing = Collecting(monkeypatch, lambda: collect(target, cutoff), after=after)
+    done = copy(source.location, target)
+    assert listing.found == done.skipped_chunks == 6
+    assert done.chunks == 0
+    repository = Repository.open(target)
+    assert_same(source, repository)
+    assert repository.branches().keys() == {"main"}
+
+
+@pytest.mark.parametrize("collect", [ours, theirs])
+def test_a_copy_is_continued_after_a_collection(collect, tmp_path, monkeypatch):
+    source, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
+    assert Repository.open(target).branches().keys() == {"main", "copying/main"}
+    collect(target, cutoff)
+    assert copy(source.location, target).chunks == 0
+    assert_same(source, Repository.open(target))
+
+
+def test_a_copy_that_was_given_up_becomes_garbage(tmp_path, monkeypatch):
+    _, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
+    repository = Repository.open(target)
+    assert set(verify(target).column("severity").to_pylist()) == {"info"}
+    repository.delete_branch("copying/main")
+    assert collect_garbage(target, cutoff).chunks_deleted == 4
+    stored_contents(repository, repository.resolve())
 
 
 def test_a_copy_finds_only_what_is_missing():

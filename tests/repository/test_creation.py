@@ -64,3 +64,21 @@ def test_a_creation_needs_an_empty_place():
     create_repository(place)
     with pytest.raises(AlreadyExistsError, match="a repository at"):
         create_repository(place)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_of_two_creators_at_once_one_wins(spec_version):
+    place = MemoryStorage(f"creation-{next(_numbers)}")
+
+    class Overtaken:
+        def __getattr__(self, name):
+            return getattr(place, name)
+
+        def put_many(self, items):
+            create_repository(place, spec_version=spec_version)
+            place.put_many(items)
+
+    with pytest.raises(AlreadyExistsError, match="a repository at"):
+        create_repository(Overtaken(), spec_version=spec_version)
+    [root] = Repository.open(place.root_url).ancestry()
+    assert str(root.id) == "1CECHNKREP0F1RSTCMT0"

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from upkeep_repositories import build_untidy, commit, keys_of
+from session_model import stored_contents
+from upkeep_repositories import build_untidy, collect, commit, keys_of
 
-from icechunk_format.errors import InvalidInputError, ReadOnlyError
+from icechunk_format.errors import ConflictError, InvalidInputError, ReadOnlyError
 from icechunk_format.repository.expire import ExpireResult, expire, expire_snapshots
 from icechunk_format.repository.repo_changes import FeatureFlag
 from icechunk_format.spec.ids import SnapshotId
@@ -189,6 +190,18 @@ def test_refs_go_with_expired_tips_where_asked_for(spec_version):
     assert built.repository.deleted_tags() == ("kept",)
 
 
+def test_in_version_1_what_a_ref_keeps_is_not_released():
+    built = build_untidy(1)
+    reached = {str(info.id) for info in built.repository.snapshots()}
+    later = datetime.now(UTC) + timedelta(seconds=5)
+    planned = built.repository.expire_snapshots(later, dry_run=True)
+    done = built.repository.expire_snapshots(later)
+    stay = {str(info.id) for info in built.repository.snapshots()}
+    assert set(done.released_snapshots) == reached - stay
+    assert str(built.repository.resolve(branch="main")) not in done.released_snapshots
+    assert planned == replace(done, dry_run=True)
+
+
 def test_a_commit_that_comes_first_is_seen():
     built = build_untidy()
 
@@ -221,3 +234,70 @@ def test_what_cannot_be_expired_says_why():
     dry = built.repository.expire_snapshots(built.instants["end"], dry_run=True)
     assert isinstance(dry, ExpireResult)
     assert dry.released_snapshots
+
+
+# -- others at work ----------------------------------------------------------------------------
+
+
+def expired_during_a_write(*, collected):
+    """Begin a session, commit twice beside it, and expire its base and the first commit."""
+    built = build_untidy()
+    repository = built.repository
+    base = repository.resolve(branch="main")
+    session = repository.writable_session()
+    commit(repository, 20)
+    commit(repository, 21)
+    cutoff = datetime.now(UTC) + timedelta(seconds=5)
+    repository.expire_snapshots(cutoff)
+    assert base not in {info.id for info in repository.snapshots()}
+    if collected:
+        collect(built, cutoff)
+    return repository, session
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_session_whose_base_expired_meanwhile_commits(collected):
+    repository, session = expired_during_a_write(collected=collected)
+    session.set_chunks("/values", [[29, 0]], [b"long"])
+    done = session.commit("after a long time")
+    assert done.rebased == 1
+    contents = stored_contents(repository, done.snapshot_id)
+    assert contents["values/c/29/0"] == b"long"
+    assert contents["values/c/20/0"] == bytes([20]) * 700
+    assert contents["values/c/21/0"] == bytes([21]) * 700
+
+
+def test_what_expired_meanwhile_is_a_conflict_all_the_same():
+    repository, session = expired_during_a_write(collected=False)
+    session.set_chunks("/values", [[20, 0]], [b"mine"])
+    with pytest.raises(ConflictError, match=r"chunks that both wrote \(\(20, 0\)\)"):
+        session.commit("after a long time")
+    assert stored_contents(repository, repository.resolve())["values/c/20/0"] == bytes([20]) * 700
+
+
+def test_what_the_session_began_with_is_no_conflict():
+    _, session = expired_during_a_write(collected=False)
+    # Written by the version that the session began with, whose log is pruned as well.
+    session.set_chunks("/values", [[7, 0]], [b"mine"])
+    session.commit("after a long time")
+
+
+def test_a_branch_goes_forward_over_what_expired():
+    built = build_untidy()
+    repository = built.repository
+    repository.create_branch("audit", repository.resolve())
+    commit(repository, 20, "audit")
+    tip = commit(repository, 21, "audit")
+    # The tip of main stays, but the versions of the other branch do not stand on it any more.
+    repository.expire_snapshots(datetime.now(UTC) + timedelta(seconds=5))
+    behind = repository.resolve(branch="main")
+    assert behind not in {info.id for info in repository.ancestry(branch="audit")}
+    assert set(repository.diff(behind, tip).updated_chunks["/values"][:, 0].tolist()) == {
+        20,
+        21,
+        35,
+        36,
+    }
+    assert repository.fast_forward("main", "audit") == tip
+    with pytest.raises(ConflictError, match="versions would be lost"):
+        repository.fast_forward("side", "main")

@@ -9,11 +9,13 @@ import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from upkeep_repositories import FOREIGN, build_untidy
+from session_model import stored_contents
+from upkeep_repositories import FOREIGN, build_untidy, commit
 
 import icechunk_format.maintenance as one_process
 import icechunk_spark.maintenance as jobs
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.maintenance.collect import collect_from
 from icechunk_format.maintenance.collect_parts import SweepTask, sweep_part
 from icechunk_format.maintenance.collect_result import Phase
 from icechunk_format.repository.objects import metadata_cache
@@ -68,6 +70,23 @@ def test_spark_leaves_what_one_process_leaves(spark, untidy, version, tmp_path):
     ours, theirs = Repository.open(with_spark), Repository.open(alone)
     key = lambda info: info.id  # noqa: E731
     assert sorted(ours.snapshots(), key=key) == sorted(theirs.snapshots(), key=key)
+
+
+def test_what_is_committed_while_executors_mark_is_marked_as_well(spark, untidy, tmp_path):
+    place, _ = untidy[2]
+    repository = Repository.open(copy_of(place, tmp_path / "copy"))
+
+    class Meanwhile(SparkCollector):
+        def mark(self, kept):
+            super().mark(kept)
+            commit(repository, 17)
+
+    # This reckless cutoff does not protect the new files.
+    collector = Meanwhile(spark, repository.location, soon(), dry_run=False)
+    collect_from(repository.storage, collector, spec_version=2, older_than=soon())
+    collector.close()
+    shown = stored_contents(repository, repository.resolve())
+    assert shown["values/c/17/0"] == bytes([17]) * 700
 
 
 def test_a_dry_run_counts_and_changes_nothing(spark, untidy, tmp_path):

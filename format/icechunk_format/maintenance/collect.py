@@ -5,7 +5,8 @@ Steps
 1. Find the snapshots to keep (``collect_roots``).
 2. Mark: read each of them and each manifest once, and gather ids (``collect_marks``).
 3. Take the other snapshots out of ``repo``, in one conditional update, before a single file goes.
-   If the repository changed so that marks are out of date, begin again.
+   If the repository changed so that marks are out of date, begin again. Snapshots that others added
+   since step 1 are marked now: no later one can need anything that none of these needs.
 4. Sweep (``collect_sweep``): snapshots, transaction logs, manifests, chunks. What refers to others
    goes before what it refers to, so a collection that is interrupted anywhere leaves a repository
    that is whole, and the next one finishes the work.
@@ -15,6 +16,9 @@ Rules of this file
 1. The steps are written once, for one process and for Spark: a ``Collector`` does the work.
 2. Nothing is deleted that the store says was written at or after the cutoff. That rule alone
    protects writers, whose files nothing refers to before they commit.
+3. Version 1 has no update that parts steps 3 and 4. There, refs are looked at once more after the
+   snapshots went; whoever commits data of an old snapshot makes sure afterwards that its file is
+   still there. One of both sees the other.
 """
 
 from __future__ import annotations
@@ -190,6 +194,10 @@ def collect_from(
         report = collector.sweep(phase, needed_ids.get(phase))
         result = result.with_phase(phase, report)
         _check_progress(storage, phase, report, result)
+        if info is None and phase is Phase.SNAPSHOTS and not tips_v1(storage) <= kept:
+            added = reachable_v1(storage, extra) - kept
+            collector.mark_also(added)
+            needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim_overwritten_older_than is not None:
         report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
         result = result.with_phase(Phase.OVERWRITTEN, report)
@@ -243,6 +251,9 @@ def _marked_state(
             return planned.info
         answer = update_repo(storage, change)
         if not isinstance(answer, Declined):
+            added = frozenset(answer.info.snapshots) - roots.kept
+            if added:
+                collector.mark_also(added)
             return answer.info
         why = answer.reason.why
     raise ConflictError(
@@ -275,6 +286,10 @@ class Collector(Protocol):
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
         """Read kept snapshots and their manifests, and remember what they need."""
+        ...
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Remember what more snapshots need, beside those of the last ``mark``."""
         ...
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
@@ -311,11 +326,16 @@ class OneProcessCollector:
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
         """Read kept snapshots and their manifests, and remember what they need."""
-        manifests, sizes = distinct_manifests(self._storage, kept)
-        chunks = IdSet()
-        for ids in referenced_chunks(self._storage, manifests, sizes):
-            chunks.add(ids)
-        self._marks = {Phase.MANIFESTS: IdSet(manifests), Phase.CHUNKS: chunks}
+        self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
+        self.mark_also(kept)
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Read more snapshots, and those of their manifests that were not read yet."""
+        manifests, sizes = distinct_manifests(self._storage, added)
+        is_new = ~self._marks[Phase.MANIFESTS].contains(manifests)
+        for ids in referenced_chunks(self._storage, manifests[is_new], sizes[is_new]):
+            self._marks[Phase.CHUNKS].add(ids)
+        self._marks[Phase.MANIFESTS].add(manifests[is_new])
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""

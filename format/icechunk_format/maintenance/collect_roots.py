@@ -9,8 +9,9 @@ Rules of this file
    made at: both deletions have to agree, and only the store's clock judges files.
 3. A kept snapshot whose parent goes is put on its nearest kept ancestor, and lists the transaction
    logs of those in between.
-4. ``repo`` may change while a collection reads. New snapshots are kept, unless they stand on one
-   that was to go; then, and where a ref points to one that was to go, everything begins again.
+4. ``repo`` may change while a collection reads. New snapshots are kept and have to be marked as
+   well, since they may have the data of one that goes: unless they stand on one that was to go;
+   then, and where a ref points to one that was to go, everything begins again.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """

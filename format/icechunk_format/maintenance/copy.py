@@ -1,8 +1,9 @@
 """Copying the line of a branch or a tag into another repository, whatever stores they are in.
 
-Order of writing: chunks and manifests, then snapshots and transaction logs, then ``repo`` of the
-target, which makes all of it visible at once. Ids stay, so running an interrupted copy again goes
-on where it stopped, and a later copy brings what is new.
+Order of writing: manifests, a branch that keeps their chunks from collections (``copy_hold``),
+chunks, then snapshots and transaction logs, then ``repo`` of the target, which makes all of it
+visible at once. Ids stay, so running an interrupted copy again goes on where it stopped, and a
+later copy brings what is new.
 
 Specification: "Repo Info File".
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.maintenance.copy_hold import hold_copy, release_copy
 from icechunk_format.maintenance.copy_objects import (
     CHUNK_ROW,
     Copied,
@@ -73,7 +75,11 @@ def copy(
     metadata and feature flags of the source, and spec version 2.
 
     Memory: 64 MiB or four of the largest chunks, 20 bytes for each distinct chunk, and an entry for
-    each snapshot. Garbage must not be collected in the target with a cutoff younger than the copy.
+    each snapshot.
+
+    Garbage may be collected in the target meanwhile, with a cutoff older than the copy. Chunks that
+    an interrupted copy into a repository has left are kept for the next one by the branch
+    ``copying/TARGET_BRANCH``, which that one deletes.
 
     Parameters
     ----------
@@ -118,6 +124,7 @@ def copy(
         pending.append(np.frombuffer(packed, dtype=CHUNK_ROW))
         if sum(map(len, pending)) > len(found):
             found, pending = distinct_chunks([found, *pending]), []
+    hold_copy(plan)
     chunks = copy_chunks(plan.context, distinct_chunks([found, *pending]))
     return finish_copy(plan, manifests, chunks)
 
@@ -125,6 +132,7 @@ def copy(
 def finish_copy(plan: CopyPlan, manifests: Copied, chunks: Copied) -> CopyResult:
     """Publish a copy whose manifests and chunks are stored."""
     stored = publish_copy(plan)
+    release_copy(plan)
     return CopyResult(
         snapshots=len(plan.new),
         manifests=manifests.objects,

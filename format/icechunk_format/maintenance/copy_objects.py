@@ -83,10 +83,13 @@ class ManifestPiece:
         Packed ids.
     sizes
         Bytes of their files, packed as little-endian uint64; 0 where that is not known.
+    refs
+        Numbers of their references, packed as little-endian uint32.
     """
 
     ids: bytes
     sizes: bytes
+    refs: bytes
 
 
 def copy_manifests(context: CopyContext, piece: ManifestPiece) -> tuple[Copied, bytes]:

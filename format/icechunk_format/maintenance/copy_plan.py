@@ -262,6 +262,7 @@ def _pieces(listed: NDArray[np.void]) -> Iterator[ManifestPiece]:
             yield ManifestPiece(
                 ids=np.ascontiguousarray(some["id"]).tobytes(),
                 sizes=np.ascontiguousarray(some["size"]).tobytes(),
+                refs=np.ascontiguousarray(some["refs"]).tobytes(),
             )
             start, refs = row, 0
         refs += count

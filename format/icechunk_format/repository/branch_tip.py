@@ -27,7 +27,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
-from icechunk_format.repository.history import RefFilesHistory, ref_key
+from icechunk_format.repository.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.publish import (
     Declined,
     Seen,
@@ -66,9 +66,10 @@ class CommitsSince:
     tip
         Where the branch is.
     commits
-        The snapshots after the given one up to the tip, oldest first.
+        The snapshots after the given one up to the tip, oldest first; those that expired are listed
+        in the next one.
     is_ancestor
-        Whether the given snapshot is in the history of the branch at all.
+        Whether the given snapshot is in the history of the branch at all, or was and expired.
     """
 
     tip: SnapshotId
@@ -306,12 +307,10 @@ class RefBranchTip:
 def _since(
     tip: SnapshotId, snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
 ) -> CommitsSince:
-    newer: list[SnapshotInfo] = []
-    for info in ancestry:
-        if info.id == snapshot_id:
-            return CommitsSince(tip=tip, commits=tuple(reversed(newer)), is_ancestor=True)
-        newer.append(info)
-    return CommitsSince(tip=tip, commits=(), is_ancestor=False)
+    newer = versions_after(snapshot_id, ancestry)
+    if newer is None:
+        return CommitsSince(tip=tip, commits=(), is_ancestor=False)
+    return CommitsSince(tip=tip, commits=tuple(reversed(newer)), is_ancestor=True)
 
 
 def branch_deleted(storage: Storage, branch: str) -> ConflictError:

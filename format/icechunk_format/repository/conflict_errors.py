@@ -36,8 +36,9 @@ def history_left(
     """Return the error for a session whose snapshot is no ancestor of its branch any more."""
     return ConflictError(
         f"snapshot {expected}, at which this session began, is not in the history of branch "
-        f"{branch!r} of {storage.root_url} any more: the branch was reset or amended, and is at "
-        f"{tip} now. Nothing was committed; open a new session and make the changes again",
+        f"{branch!r} of {storage.root_url} any more: the branch was reset or amended, or, in spec "
+        f"version 1, its history expired, and is at {tip} now. Nothing was committed; open a "
+        "new session and make the changes again",
         branch=branch,
         expected=str(expected),
         found=str(tip),

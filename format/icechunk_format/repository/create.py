@@ -25,7 +25,7 @@ from icechunk_format.repository.publish import now_in_microseconds
 from icechunk_format.repository.repo_changes import MAIN
 from icechunk_format.spec import repo_info, snapshot, transaction_log, v1_refs
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
 from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.object_keys import (
     CHUNKS,
@@ -48,6 +48,7 @@ RESERVED_METADATA: Final = "__icechunk"
 """Name of the snapshot metadata that libraries keep for themselves."""
 
 _ATTEMPTS: Final = 5
+_MARK_SIZE: Final = 64
 
 
 def create_repository(
@@ -88,8 +89,8 @@ def create_repository(
     elif has_repository(storage):
         raise _already_exists(storage)
     now = now_in_microseconds()
-    # The ref of version 1 holds nothing but the id, so a random one tells rival creators apart.
-    first = INITIAL_SNAPSHOT_ID if spec_version == SPEC_V2 else _random_snapshot_id()
+    # The id that the reference takes for the root where it finds none.
+    first = INITIAL_SNAPSHOT_ID
     metadata = MetadataItems.of({RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version)
     files = [
         (
@@ -109,7 +110,9 @@ def create_repository(
         )
     ]
     if spec_version == SPEC_V1:
-        key, data = MAIN_REF, v1_refs.encode_ref_json(first)
+        # Spaces and tabs behind the JSON, at random, tell apart what rival creators store.
+        mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
+        key, data = MAIN_REF, v1_refs.encode_ref_json(first) + mark
     else:
         log = TransactionLog(id=first)
         files.append((transaction_log_key(first), transaction_log.encode(log)))
@@ -168,10 +171,6 @@ def create_object(storage: Storage, key: str, data: bytes) -> None:
         "written beside it can be deleted",
         key=key,
     )
-
-
-def _random_snapshot_id() -> SnapshotId:
-    return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
 
 
 def _look(storage: Storage, key: str, lost_answer: StorageError | None = None) -> bytes | None:

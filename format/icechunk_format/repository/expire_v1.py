@@ -5,12 +5,16 @@ its history that is not expired is put on the root, by writing its file anew in 
 has no other way. Readers see the file before or after, and an expiration that was interrupted is
 finished by the next one. Transaction logs over the gap are not remembered anywhere.
 
+Released is what no ref that stays reaches afterwards. The reference also names versions that it
+keeps, such as an expired tip of ``main``.
+
 Specification, version 1: "Snapshots", "Refs".
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from icechunk_format.repository.expire import ExpireResult, as_microseconds
@@ -22,7 +26,7 @@ from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.object_keys import snapshot_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
     from icechunk_format.spec.ids import SnapshotId
@@ -46,7 +50,7 @@ def expire_snapshots_v1(
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)
     # What earlier refs changed, as later ones see it; in a dry run nothing else tells.
     parents: dict[SnapshotId, SnapshotId] = {}
-    released: set[SnapshotId] = set()
+    seen: dict[SnapshotId, SnapshotId | None] = {}
     tags, branches = history.tags(), history.branches()
     expired_tips: set[SnapshotId] = set()
     for tip in (*tags.values(), *branches.values()):
@@ -54,12 +58,12 @@ def expire_snapshots_v1(
         if line[0][1]:
             expired_tips.add(tip)
         root = line[-1][0]
+        seen |= {child: parent for (child, _), (parent, _) in pairwise(line)} | {root: None}
         kept = [snapshot_id for snapshot_id, is_expired in line if not is_expired]
         edited = kept[-1] if kept else tip
         position = [snapshot_id for snapshot_id, _ in line].index(edited)
         if position + 2 >= len(line):
             continue  # it is the root, or stands on it already
-        released |= {snapshot_id for snapshot_id, is_expired in line[:-1] if is_expired}
         parents[edited] = root
         if not dry_run:
             found = load_snapshot(storage, edited)
@@ -71,6 +75,9 @@ def expire_snapshots_v1(
         for name, tip in branches.items()
         if delete_expired_branches and tip in expired_tips and name != MAIN
     )
+    stay = {tip for name, tip in tags.items() if name not in gone_tags}
+    stay |= {tip for name, tip in branches.items() if name not in gone_branches}
+    released = seen.keys() - _reached(stay, {**seen, **parents})
     if not dry_run:
         for name in gone_tags:
             refs.delete_tag(name)
@@ -83,6 +90,18 @@ def expire_snapshots_v1(
         deleted_tags=tuple(gone_tags),
         dry_run=dry_run,
     )
+
+
+def _reached(
+    tips: Iterable[SnapshotId], parents: Mapping[SnapshotId, SnapshotId | None]
+) -> set[SnapshotId]:
+    found: set[SnapshotId] = set()
+    for tip in tips:
+        following: SnapshotId | None = tip
+        while following is not None and following not in found:
+            found.add(following)
+            following = parents[following]
+    return found
 
 
 def _ancestry(

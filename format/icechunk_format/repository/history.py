@@ -23,6 +23,7 @@ Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
@@ -40,7 +41,7 @@ from icechunk_format.spec.repo_info import SnapshotInfo
 from icechunk_format.storage.protocol import ReadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo
@@ -267,6 +268,32 @@ class RefFilesHistory:
                 for (name, key), data in zip(chosen.items(), contents, strict=True)
             }
         raise AssertionError("the last try returns or raises")
+
+
+def versions_after(
+    snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
+) -> list[SnapshotInfo] | None:
+    """Return the versions of a history after one of its snapshots, newest first.
+
+    An ancestor that has expired is known by the transaction logs of expired ancestors that a later
+    version lists; of that version's list only the logs after it are returned. None where the
+    snapshot is no ancestor. Version 1 does not remember what expired.
+
+    Parameters
+    ----------
+    ancestry
+        The history, newest first.
+    """
+    newer: list[SnapshotInfo] = []
+    for info in ancestry:
+        if info.id == snapshot_id:
+            return newer
+        pruned = info.pruned_ancestor_tx_logs
+        if snapshot_id in pruned:
+            after = pruned[pruned.index(snapshot_id) + 1 :]
+            return [*newer, replace(info, pruned_ancestor_tx_logs=after)]
+        newer.append(info)
+    return None
 
 
 def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:

@@ -2,7 +2,9 @@
 
 Rules of this file
 ------------------
-1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``).
+1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``). A snapshot that
+   no ref reached gets a marker with the ref (``revival``), so that a collection at the same time
+   learns of it even when the ref has moved on by then.
 2. Version 1 has one object for each ref: creating is create-only, moving is conditional, and the
    tag's tombstone is created only once. Between a check and the change there is a gap, so checks
    are made of what can never change back: a tombstone, an existing file.
@@ -25,16 +27,19 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository import repo_changes
 from icechunk_format.repository.conflict_errors import tip_moved
-from icechunk_format.repository.history import RefFilesHistory, ref_key
+from icechunk_format.repository.graph import newest_first
+from icechunk_format.repository.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
-from icechunk_format.repository.repo_changes import MAIN, TipMoved, existing_ref
+from icechunk_format.repository.repo_changes import MAIN, TipMoved, Transition, existing_ref
+from icechunk_format.repository.revival import marker_on
 from icechunk_format.spec import v1_refs
 from icechunk_format.storage.protocol import CreateOnly, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from icechunk_format.repository.repo_changes import Transition
+    from icechunk_format.repository.publish import Published
+    from icechunk_format.repository.revival import Marker
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
     from icechunk_format.storage.protocol import Storage
@@ -85,7 +90,9 @@ class RepoInfoChanges:
 
     def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
         """Create a branch at an existing snapshot."""
-        self._update(lambda info: repo_changes.create_branch(info, name, snapshot_id))
+        self._point_to(
+            snapshot_id, lambda info: repo_changes.create_branch(info, name, snapshot_id)
+        )
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch."""
@@ -93,8 +100,8 @@ class RepoInfoChanges:
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
         """Move a branch, from ``expected`` only if that is given."""
-        moved = self._update(
-            lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
+        moved = self._point_to(
+            to, lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
         )
         if moved is not None and expected is not None:
             raise tip_moved(self._storage, moved, expected)
@@ -117,11 +124,34 @@ class RepoInfoChanges:
 
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
         """Create a tag at an existing snapshot."""
-        self._update(lambda info: repo_changes.create_tag(info, name, snapshot_id))
+        self._point_to(snapshot_id, lambda info: repo_changes.create_tag(info, name, snapshot_id))
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
         self._update(lambda info: repo_changes.delete_tag(info, name))
+
+    def _point_to(
+        self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
+    ) -> TipMoved | None:
+        """Make a change that puts a ref on a snapshot, which may have been garbage."""
+        marker: Marker | None = None
+
+        def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
+            answer = change(info)
+            if not isinstance(answer, Transition) or _is_reached(info, snapshot_id):
+                return answer
+            return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
+
+        while True:
+            answer: Published | Declined[TipMoved | SnapshotInfo]
+            answer = update_repo(self._storage, marked)
+            if not isinstance(answer, Declined):
+                return None
+            if isinstance(answer.reason, TipMoved):
+                return answer.reason
+            # Files are stored only where they are needed, and then before ``repo`` names them.
+            marker = marker_on(snapshot_id, answer.reason.flushed_at)
+            self._storage.put_many(marker.files)
 
     def _update(self, change: Callable[[RepoInfo], Transition | TipMoved]) -> TipMoved | None:
         answer = update_repo(self._storage, change)
@@ -280,6 +310,13 @@ class RefFilesChanges:
         )
 
 
+def _is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
+    tips = {*info.branches.values(), *info.tags.values()}
+    return snapshot_id in tips or any(
+        found.id == snapshot_id for found in newest_first(info.snapshots, tips)
+    )
+
+
 def _check_stands_on(
     storage: Storage,
     ancestry: Iterable[SnapshotInfo],
@@ -289,7 +326,7 @@ def _check_stands_on(
     goal: SnapshotId,
 ) -> None:
     """Refuse a fast-forward that would leave versions of the branch behind."""
-    if not any(info.id == tip for info in ancestry):
+    if versions_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
             f"tip {tip} is not in the history of {goal}, so versions would be lost. Make the "

@@ -25,7 +25,12 @@ from icechunk_format.repository.create import create_repository
 from icechunk_format.repository.diff import Changes, add_up
 from icechunk_format.repository.discovery import MAIN_REF, has_repository, no_repository
 from icechunk_format.repository.graph import GraphEntry, version_graph
-from icechunk_format.repository.history import History, RefFilesHistory, RepoInfoHistory
+from icechunk_format.repository.history import (
+    History,
+    RefFilesHistory,
+    RepoInfoHistory,
+    versions_after,
+)
 from icechunk_format.repository.objects import (
     load_manifest,
     load_snapshot,
@@ -284,12 +289,8 @@ class Repository(RepositoryChanges):
         history = self._history()
         first = self._resolve(history, snapshot=older)
         last = self._resolve(history, snapshot=newer)
-        between: list[SnapshotInfo] = []
-        for info in history.ancestry(last):
-            if info.id == first:
-                break
-            between.append(info)
-        else:
+        between = versions_after(first, history.ancestry(last))
+        if between is None:
             raise InvalidInputError(
                 f"snapshot {first} is not an ancestor of {last} in {self.location}, so there is "
                 "no chain of changes from one to the other; give them in the order of history",

@@ -10,8 +10,10 @@ Rules of this file
    have are not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
 3. The branch has to be where the log begins. If it moved, nothing is committed.
-4. In version 2 the old version has to be listed at the very moment of the commit: a collection
-   that removes it at the same time either sees the new version, or comes first.
+4. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
+   marker on it (``revival``): a collection at the same time comes first, or begins anew. In version
+   1 its file has to be there after the commit, or the branch goes back. Our collections look at the
+   refs after such files went, so one sees the other; those of other libraries do not.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -34,6 +36,7 @@ from icechunk_format.repository.commit import (
     store_snapshot,
 )
 from icechunk_format.repository.grid_checks import grid_of
+from icechunk_format.repository.history import ref_key
 from icechunk_format.repository.listed_refs import (
     ListedManifests,
     cut_into_boxes,
@@ -43,8 +46,9 @@ from icechunk_format.repository.listed_refs import (
 from icechunk_format.repository.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
 from icechunk_format.repository.manifests import manifest_files_of
 from icechunk_format.repository.objects import load_snapshot
-from icechunk_format.repository.publish import Declined, update_repo
+from icechunk_format.repository.publish import Declined, update_branch_ref, update_repo
 from icechunk_format.repository.repo_changes import TipMoved, Transition, add_commit
+from icechunk_format.repository.revival import marker_on
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.manifest_lists import ManifestRefs
 from icechunk_format.spec.object_keys import snapshot_key
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.repository.branch_tip import BranchTip
+    from icechunk_format.repository.revival import Marker
     from icechunk_format.spec.config import RepositoryConfig
     from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.spec.repo_info import RepoInfo, SnapshotInfo
@@ -118,6 +123,7 @@ def restore_snapshot(
             snapshot=str(old_id),
         )
     written = Written()
+    marker = None if place.spec_version == SPEC_V1 else marker_on(old_id, old.flushed_at)
     version = store_snapshot(
         storage,
         ManifestFormat(spec_version=place.spec_version, config=place.config),
@@ -130,8 +136,9 @@ def restore_snapshot(
         message=f"Restore snapshot {old_id}" if message is None else message,
         metadata=commit_metadata(metadata, spec_version=place.spec_version, rebased=0),
         written=written,
+        beside=() if marker is None else marker.files,
     )
-    moved = _advance(place, version.info, old_id)
+    moved = _advance(place, version.info, old_id, marker)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
     return CommitResult(
@@ -143,22 +150,43 @@ def restore_snapshot(
     )
 
 
-def _advance(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:
-    if place.spec_version == SPEC_V1:
-        return place.tip.advance(new)
+def _advance(
+    place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId, marker: Marker | None
+) -> TipMoved | None:
+    if marker is None:
+        return _advance_v1(place, new, old_id)
 
     def change(info: RepoInfo) -> Transition | TipMoved:
         if old_id not in info.snapshots:
-            raise NotFoundError(
-                f"snapshot {old_id} of {place.storage.root_url} was removed while it was restored; "
-                "nothing was committed, and its data may be gone",
-                kind="snapshot",
-                name=str(old_id),
-            )
-        return add_commit(info, place.tip.branch, new)
+            raise _removed(place, old_id)
+        answer = add_commit(info, place.tip.branch, new)
+        return marker.added_to(answer) if isinstance(answer, Transition) else answer
 
     answer = update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots)
     return answer.reason if isinstance(answer, Declined) else None
+
+
+def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:
+    storage, branch = place.storage, place.tip.branch
+    moved = place.tip.advance(new)
+    if moved is None and new.parent_id and storage.head(snapshot_key(old_id)) is None:
+        key = ref_key(storage, "branch", branch)
+        answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
+        if answer.tip == new.parent_id:
+            raise _removed(place, old_id)
+        raise _removed(place, old_id, f"it was committed as {new.id}, on which others stand now")
+    return moved
+
+
+def _removed(
+    place: RestorePlace, old_id: SnapshotId, outcome: str = "nothing was committed"
+) -> NotFoundError:
+    return NotFoundError(
+        f"snapshot {old_id} of {place.storage.root_url} was removed while it was restored; "
+        f"{outcome}, and its data may be gone",
+        kind="snapshot",
+        name=str(old_id),
+    )
 
 
 # -- what differs ----------------------------------------------------------------------------
