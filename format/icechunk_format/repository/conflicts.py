@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.spec.node_path import NodePath, is_below, parent
+from icechunk_format.spec.node_path import NodePath, ancestors, parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,6 +142,7 @@ class _Detector:
         self.tip_by_id = {node.id: node for node in tip.nodes}
         self.path_of = {node.id: node.path for node in base.nodes}
         self.path_of.update((node_id, state.path) for node_id, state in changes.created.items())
+        self._commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = {}
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from self._their_moves()
@@ -172,11 +173,11 @@ class _Detector:
             if node_id not in self.tip_by_id:
                 yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
                 continue
-            for commit in self.theirs:
-                if node_id in commit.log.updated_arrays:
-                    yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
-                coords = commit.log.updated_chunks.get(node_id)
-                if coords is None or not len(coords):
+            for commit in self._naming("updated_arrays", node_id):
+                yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                if not len(coords):
                     continue
                 if changes.replaces_all:
                     yield self._of(ConflictKind.CHUNKS_OF_SHIFTED_ARRAY, node_id, commit)
@@ -191,23 +192,24 @@ class _Detector:
             if node_id not in self.tip_by_id:
                 yield self._by(ConflictKind.METADATA_OF_DELETED_NODE, node_id, f"deleted_{kind}")
                 continue
-            for commit in self.theirs:
-                if node_id in getattr(commit.log, f"updated_{kind}"):
-                    yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+            for commit in self._naming(f"updated_{kind}", node_id):
+                yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id in self.changes.deleted:
             if node_id not in self.tip_by_id:
                 continue
-            for commit in self.theirs:
-                log = commit.log
-                if (
-                    node_id in log.updated_groups
-                    or node_id in log.updated_arrays
-                    or len(log.updated_chunks.get(node_id, ()))
-                ):
-                    yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, commit)
-                    break
+            changed = [
+                *self._naming("updated_groups", node_id),
+                *self._naming("updated_arrays", node_id),
+                *(
+                    commit
+                    for commit in self._naming("updated_chunks", node_id)
+                    if len(commit.log.updated_chunks[node_id])
+                ),
+            ]
+            if changed:
+                yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, changed[0])
 
     def _new_paths(self) -> Iterator[Conflict]:
         """Check every path that a node of ours takes."""
@@ -239,8 +241,8 @@ class _Detector:
 
     def _orphans(self) -> Iterator[Conflict]:
         """Check what others created below a group that leaves its place here."""
-        gone = [n.path for n in self.changes.deleted.values() if not n.is_array]
-        gone += [m.from_path for m in self.changes.moved.values() if not m.is_array]
+        gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
+        gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
             node_id: commit.snapshot_id
             for commit in self.theirs
@@ -250,7 +252,7 @@ class _Detector:
             return
         for node_id, snapshot_id in created.items():
             node = self.tip_by_id.get(node_id)
-            if node is not None and any(is_below(node.path, path) for path in gone):
+            if node is not None and any(above in gone for above in ancestors(node.path)):
                 yield Conflict(
                     kind=ConflictKind.NODE_IN_DELETED_GROUP,
                     path=node.path,
@@ -271,10 +273,25 @@ class _Detector:
         return not self.changes.moved[node_id].is_array
 
     def _creator(self, node_id: NodeId) -> SnapshotId | None:
-        for commit in self.theirs:
-            if node_id in commit.log.new_groups or node_id in commit.log.new_arrays:
+        return self._first("new_groups", "new_arrays", node_id=node_id)
+
+    def _first(self, *lists: str, node_id: NodeId) -> SnapshotId | None:
+        """Return the first of their commits that names a node in one of these lists of its log."""
+        for name in lists:
+            for commit in self._naming(name, node_id):
                 return commit.snapshot_id
         return None
+
+    def _naming(self, name: str, node_id: NodeId) -> Sequence[TheirCommit]:
+        """Return their commits that name a node in a list of their logs, oldest first."""
+        known = self._commits_naming.get(name)
+        if known is None:
+            # One pass over all logs for each list, so that a question costs no further pass.
+            known = self._commits_naming[name] = {}
+            for commit in self.theirs:
+                for named in getattr(commit.log, name):
+                    known.setdefault(named, []).append(commit)
+        return known.get(node_id, ())
 
     def _of(
         self,
@@ -294,14 +311,7 @@ class _Detector:
     def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
         """Return a conflict about a node that is gone, with the commit that deleted it."""
         names = lists or ("deleted_groups", "deleted_arrays")
-        culprit = next(
-            (
-                c.snapshot_id
-                for c in self.theirs
-                if any(node_id in getattr(c.log, n) for n in names)
-            ),
-            None,
-        )
+        culprit = self._first(*names, node_id=node_id)
         return Conflict(kind=kind, path=self.path_of[node_id], node_id=node_id, snapshot_id=culprit)
 
 
