@@ -139,9 +139,7 @@ class _Detector:
         self.changes = changes
         self.theirs = theirs
         self.tip = tip
-        self.tip_by_id = {node.id: node for node in tip.nodes}
-        self.path_of = {node.id: node.path for node in base.nodes}
-        self.path_of.update((node_id, state.path) for node_id, state in changes.created.items())
+        self.base = base
         self._commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = {}
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -170,7 +168,7 @@ class _Detector:
             if not has_writes:
                 # A resize alone; its conflicts are those of metadata.
                 continue
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
                 continue
             for commit in self._naming("updated_arrays", node_id):
@@ -189,7 +187,7 @@ class _Detector:
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
             kind = "groups" if state.array is None else "arrays"
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.METADATA_OF_DELETED_NODE, node_id, f"deleted_{kind}")
                 continue
             for commit in self._naming(f"updated_{kind}", node_id):
@@ -197,7 +195,7 @@ class _Detector:
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id in self.changes.deleted:
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 continue
             changed = [
                 *self._naming("updated_groups", node_id),
@@ -217,7 +215,7 @@ class _Detector:
         targets = {state.path: node_id for node_id, state in self.changes.created.items()}
         targets.update((move.to_path, node_id) for node_id, move in moved.items())
         for path, node_id in sorted(targets.items()):
-            if node_id in moved and node_id not in self.tip_by_id:
+            if node_id in moved and not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.MOVED_NODE_GONE, node_id)
                 continue
             there = self.tip.node(path)
@@ -251,7 +249,7 @@ class _Detector:
         if not gone or not created:
             return
         for node_id, snapshot_id in created.items():
-            node = self.tip_by_id.get(node_id)
+            node = self.tip.node_with_id(node_id)
             if node is not None and any(above in gone for above in ancestors(node.path)):
                 yield Conflict(
                     kind=ConflictKind.NODE_IN_DELETED_GROUP,
@@ -259,6 +257,13 @@ class _Detector:
                     node_id=node_id,
                     snapshot_id=snapshot_id,
                 )
+
+    def _path_of(self, node_id: NodeId) -> NodePath:
+        """Return the path of a node here, as it was when we began."""
+        created = self.changes.created.get(node_id)
+        path = self.base.nodes.path_of_id(node_id) if created is None else created.path
+        assert path is not None  # What we changed is in our base.
+        return path
 
     def _leaves(self, node: NodeSnapshot) -> bool:
         """Tell whether a node of theirs is not at its path any more after our changes."""
@@ -302,7 +307,7 @@ class _Detector:
     ) -> Conflict:
         return Conflict(
             kind=kind,
-            path=self.path_of[node_id],
+            path=self._path_of(node_id),
             node_id=node_id,
             snapshot_id=commit.snapshot_id,
             coords=coords,
@@ -312,7 +317,9 @@ class _Detector:
         """Return a conflict about a node that is gone, with the commit that deleted it."""
         names = lists or ("deleted_groups", "deleted_arrays")
         culprit = self._first(*names, node_id=node_id)
-        return Conflict(kind=kind, path=self.path_of[node_id], node_id=node_id, snapshot_id=culprit)
+        return Conflict(
+            kind=kind, path=self._path_of(node_id), node_id=node_id, snapshot_id=culprit
+        )
 
 
 def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
@@ -336,8 +343,7 @@ def rebased(
     What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
     wrote stay theirs.
     """
-    present = {node.id for node in tip.nodes}
-    for node_id in [n for n in changes.deleted if n not in present]:
+    for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]
     if resolve != "theirs":
         return

@@ -78,6 +78,14 @@ class TableWriter:
         """Place a ready-made, self-contained run of objects; the handle is that of its start."""
         return self._push(content, alignment)
 
+    def reserve(self, size: int) -> int:
+        """Leave room at the end of the file for what the caller puts behind the result.
+
+        To be called first; the size is a multiple of 8. The handle is that of its start.
+        """
+        self._used = size
+        return size
+
     def handle_of(self, size: int, *, alignment: int = 4) -> int:
         """Return the handle that a block of this size will get, if it is the next to be placed."""
         return self._used + -(self._used + size) % alignment + size
@@ -159,7 +167,10 @@ class TableWriter:
         return start
 
     def finish(self, root: int) -> bytes:
-        """Return the file with its identifier; the writer must not be used afterwards."""
+        """Return the file with its identifier, up to what was left room for.
+
+        The writer must not be used afterwards.
+        """
         head = 4 + len(FILE_IDENTIFIER)
         padding = -(self._used + head) % _MAX_ALIGNMENT
         total = self._used + padding + head
