@@ -25,7 +25,7 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.byte_ranges import copy_ranges
 from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.node_columns import ragged_rows, starts_of
+from icechunk_format.spec.ragged import ragged_rows, starts_of, tables_of
 from icechunk_format.spec.vectors import VectorReader
 
 if TYPE_CHECKING:
@@ -280,9 +280,7 @@ def read_manifest_refs(
     total = int(counts.sum())
     # Arrays may share their vectors of references as far as the budget goes.
     root.charge(field, 64 * total)
-    cells = np.repeat(spans.starts, counts)
-    cells += 4 * ragged_rows(np.zeros_like(counts), counts)
-    tables = reader.tables(cells + reader.numbers(cells, "<u4", field), field)
+    tables = tables_of(reader, spans, field)
     tables.require(0, "object_id")
     tables.require(1, "extents")
     ids = tables.structs(0, "object_id", _ID)

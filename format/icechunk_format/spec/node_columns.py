@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.spec.byte_ranges import copy_ranges
+from icechunk_format.spec.ragged import ragged_rows, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,20 +86,6 @@ class BytePool:
             # The first is large where one is, and stays as it is.
             buffers = [buffers[0], np.concatenate(buffers[1:])]
         return BytePool(buffers)
-
-
-def ragged_rows(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of ``counts`` items from each start on, one after the other."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if ends.size else 0
-    rows = np.arange(total, dtype=np.int64)
-    rows += np.repeat(starts - (ends - counts), counts)
-    return rows
-
-
-def starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where runs of so many items begin that lie one behind the other."""
-    return np.cumsum(counts) - counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

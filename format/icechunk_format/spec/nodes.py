@@ -22,8 +22,9 @@ import numpy as np
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest_lists import ManifestRefs
-from icechunk_format.spec.node_columns import BytePool, NodeColumns, starts_of
+from icechunk_format.spec.node_columns import BytePool, NodeColumns
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.ragged import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

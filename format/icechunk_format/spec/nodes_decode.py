@@ -22,14 +22,15 @@ import numpy as np
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest_lists import read_manifest_refs
-from icechunk_format.spec.node_columns import BytePool, NodeColumns, ragged_rows
+from icechunk_format.spec.node_columns import BytePool, NodeColumns
+from icechunk_format.spec.ragged import cells_of, tables_of
 from icechunk_format.spec.vectors import VectorReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.spec.tables import Table
-    from icechunk_format.spec.vectors import Ranges, Tables
+    from icechunk_format.spec.vectors import Tables
 
 ARRAY: Final = 1
 GROUP: Final = 2
@@ -153,10 +154,10 @@ def _read_dimensions(root: Table, reader: VectorReader, arrays: Tables) -> _Dime
     array_lengths = np.zeros(total, dtype=np.uint64)
     num_chunks = np.zeros(total, dtype=np.uint32)
     is_new_dimension = np.repeat(is_new, counts)
-    tables = _tables_of(reader, new.take(np.flatnonzero(is_new)), f"{field}_v2")
+    tables = tables_of(reader, new.take(np.flatnonzero(is_new)), f"{field}_v2")
     array_lengths[is_new_dimension] = tables.scalars(_ARRAY_LENGTH, "array_length", "<u8")
     num_chunks[is_new_dimension] = tables.scalars(_NUM_CHUNKS, "num_chunks", "<u4")
-    cells = _cells(old.take(np.flatnonzero(~is_new)), _DIMENSION_SHAPE.itemsize)
+    cells = cells_of(old.take(np.flatnonzero(~is_new)), _DIMENSION_SHAPE.itemsize)
     records = reader.gather(cells, _DIMENSION_SHAPE.itemsize, field).view(_DIMENSION_SHAPE)
     lengths, chunks = records["array_length"], records["chunk_length"]
     if ((lengths > 0) & (chunks == 0)).any():
@@ -184,23 +185,11 @@ def _read_names(
         row = int(is_odd.argmax())
         reader.fail(f"{int(spans.lengths[row])} names for {int(ndims[row])} dimensions", field)
     root.charge(field, _TABLE_COST * int(spans.lengths.sum()))
-    tables = _tables_of(reader, spans.take(np.flatnonzero(has_names)), field)
+    tables = tables_of(reader, spans.take(np.flatnonzero(has_names)), field)
     names = tables.ranges(_NAME, "name")
     root.charge(field, int(names.lengths.sum()))
     is_named = np.repeat(has_names, ndims)
     return has_names, _spread(names.starts, is_named), _spread(names.lengths, is_named)
-
-
-def _cells(spans: Ranges, step: int) -> NDArray[np.int64]:
-    """Return where the items of all vectors lie, each item of so many bytes."""
-    within = ragged_rows(np.zeros_like(spans.lengths), spans.lengths)
-    return np.repeat(spans.starts, spans.lengths) + step * within
-
-
-def _tables_of(reader: VectorReader, spans: Ranges, field: str) -> Tables:
-    """Return the tables of all vectors, one after the other."""
-    cells = _cells(spans, 4)
-    return reader.tables(cells + reader.numbers(cells, "<u4", field), field)
 
 
 def _in_order(columns: NodeColumns) -> tuple[NodeColumns, list[bytes]]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.node_columns import starts_of
 from icechunk_format.spec.nodes_decode import ARRAY, GROUP
+from icechunk_format.spec.ragged import starts_of
 from icechunk_format.spec.vector_assembly import (
     Assembly,
     TableLayout,
