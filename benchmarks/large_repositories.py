@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from measurement import Row, Timing, in_fresh_process, row
+from measurement import Row, Timing, in_fresh_process, peak_memory_mb, row
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
@@ -55,7 +55,10 @@ def compared(
     options: Namespace,
     goal: str,
 ) -> list[Row]:
-    """Let both take the same steps in turn, each in a new process."""
+    """Let both take the same steps in turn, each in a new process.
+
+    Memory is what is used beyond Python and its imports.
+    """
     whos = ("this library", "reference")
     paths = {}
     for who in whos:
@@ -66,7 +69,7 @@ def compared(
     for turn in range(max(2, options.rounds)):
         for who in whos[:: 1 if turn % 2 else -1]:
             done = in_fresh_process(steps, who, str(paths[who]))
-            peaks[who] = max(peaks[who], done.peak_mb)
+            peaks[who] = max(peaks[who], done.peak_mb - done.value.pop("imports_mb"))
             for step, took in done.value.items():
                 seconds.setdefault(f"{case}: {step}, {who}", []).append(took)
     timings = {name: Timing(wall=wall, cpu=[], value=None) for name, wall in seconds.items()}
@@ -197,14 +200,16 @@ class Theirs:
         self.commit(0)
 
 
-def _opened(who: str, path: str) -> tuple[Ours | Theirs, float]:
+def _opened(who: str, path: str) -> tuple[Ours | Theirs, dict[str, float]]:
+    """Return the repository, the seconds that this took, and the memory before it."""
     if who == "reference":
         # Imports take longer than what is measured.
         import icechunk  # noqa: F401
         import zarr  # noqa: F401
+    imports_mb = peak_memory_mb()
     started = time.perf_counter()
     opened = Ours(path) if who == "this library" else Theirs(path)
-    return opened, time.perf_counter() - started
+    return opened, {"imports_mb": imports_mb, "open": time.perf_counter() - started}
 
 
 def _timed(act: Callable[..., None], *arguments: Any) -> float:
@@ -215,15 +220,15 @@ def _timed(act: Callable[..., None], *arguments: Any) -> float:
 
 def steps_of_nodes(who: str, path: str) -> dict[str, float]:
     """Open, commit a chunk, and commit another one that began at the same version."""
-    opened, took = _opened(who, path)
-    return {"open": took, "commit": _timed(opened.commit, 0), "rebase": _timed(opened.commit, 1)}
+    opened, found = _opened(who, path)
+    return {**found, "commit": _timed(opened.commit, 0), "rebase": _timed(opened.commit, 1)}
 
 
 def steps_of_history(who: str, path: str) -> dict[str, float]:
     """Open, commit, and commit several times more."""
-    opened, took = _opened(who, path)
+    opened, found = _opened(who, path)
     return {
-        "open": took,
+        **found,
         "first commit": _timed(opened.commit, 0),
         "next commits": median(_timed(opened.commit_again) for _ in range(_LATER_COMMITS)),
     }

@@ -66,7 +66,7 @@ def test_children_pass_by_what_they_hold() -> None:
     nodes = Nodes.of(NodeSnapshot(id=NodeId(b"n" * 8), path=p, user_data=b"") for p in paths)
     assert [nodes[n].path for n in nodes.children("/")] == ["/a", "/a-", "/a0", "/z"]
     assert [nodes[n].path for n in nodes.children("/a")] == ["/a/b", "/a/d"]
-    assert nodes.children("/orphan") == []
+    assert not nodes.children("/orphan")
     assert [nodes[n].path for n in nodes.descendants("/a")] == ["/a/b", "/a/b/c", "/a/d"]
 
 

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
+
+_NODES_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +130,18 @@ class Nodes(Sequence[NodeSnapshot]):
     def __getitem__(self, index: slice) -> tuple[NodeSnapshot, ...]: ...
     def __getitem__(self, index: int | slice) -> NodeSnapshot | tuple[NodeSnapshot, ...]:
         if isinstance(index, slice):
-            return tuple(map(self._made, range(*index.indices(len(self)))))
+            return self.take(range(*index.indices(len(self))))
         return self._made(range(len(self))[index])
 
     def __iter__(self) -> Iterator[NodeSnapshot]:
-        return map(self._made, range(len(self)))
+        for start in range(0, len(self), _NODES_AT_ONCE):
+            yield from self._block(start, min(start + _NODES_AT_ONCE, len(self)))
+
+    def take(self, numbers: Sequence[int]) -> tuple[NodeSnapshot, ...]:
+        """Return the nodes at some places."""
+        if numbers and numbers == range(numbers[0], numbers[0] + len(numbers)):
+            return tuple(self._block(numbers[0], numbers[-1] + 1))
+        return tuple(map(self._made, numbers))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -147,39 +156,54 @@ class Nodes(Sequence[NodeSnapshot]):
         return f"Nodes({list(self)!r})"
 
     def _made(self, row: int) -> NodeSnapshot:
-        columns = self.columns
-        node_id = NodeId(columns.ids[row].tobytes())
-        path = self._path(row)
-        start, length = int(columns.user_data_starts[row]), int(columns.user_data_lengths[row])
-        user_data = columns.pool.get(start, length)
-        if not columns.is_array[row]:
-            return NodeSnapshot(id=node_id, path=path, user_data=user_data)
-        ndim, first = int(columns.ndims[row]), int(self._dim_starts[row])
-        dims = slice(first, first + ndim)
-        names: tuple[str | None, ...] | None = None
-        if columns.has_names[row]:
-            found = columns.pool.get_many(columns.name_starts[dims], columns.name_lengths[dims])
-            names = tuple(self._text(row, "dimension_names", name) or None for name in found)
-        ref, count = int(self._ref_starts[row]), int(columns.ref_counts[row])
-        extent = int(self._extent_starts[row])
-        extents = columns.extents[extent : extent + count * ndim]
-        return NodeSnapshot(
-            id=node_id,
-            path=path,
-            user_data=user_data,
-            array=ArrayNode(
-                shape=tuple(columns.array_lengths[dims].tolist()),
-                num_chunks=tuple(columns.num_chunks[dims].tolist()),
-                dimension_names=names,
-                manifests=ManifestRefs(
-                    ids=columns.ref_ids[ref : ref + count],
-                    extents=extents.reshape(count, ndim, 2),
-                ),
-            ),
-        )
+        return next(self._block(row, row + 1))
 
-    def _path(self, row: int) -> NodePath:
-        text = self._text(row, "path", self.columns.path(row))
+    def _block(self, start: int, stop: int) -> Iterator[NodeSnapshot]:
+        """Make neighbours, the next one when it is asked for."""
+        columns, rows = self.columns, slice(start, stop)
+        paths = columns.pool.get_many(columns.path_starts[rows], columns.path_lengths[rows])
+        documents = columns.pool.get_many(
+            columns.user_data_starts[rows], columns.user_data_lengths[rows]
+        )
+        ids = columns.ids[rows].tobytes()
+        is_array, has_names = columns.is_array[rows].tolist(), columns.has_names[rows].tolist()
+        ndims, counts = columns.ndims[rows].tolist(), columns.ref_counts[rows].tolist()
+        dim, ref = int(self._dim_starts[start]), int(self._ref_starts[start])
+        extent = int(self._extent_starts[start])
+        dims = slice(dim, dim + sum(ndims))
+        lengths, chunks = columns.array_lengths[dims].tolist(), columns.num_chunks[dims].tolist()
+        names = columns.pool.get_many(columns.name_starts[dims], columns.name_lengths[dims])
+        at = 0
+        for number in range(stop - start):
+            array, ndim, count = None, ndims[number], counts[number]
+            path = self._path(start + number, paths[number])
+            if is_array[number]:
+                own = slice(at, at + ndim)
+                extents = columns.extents[extent : extent + count * ndim]
+                array = ArrayNode(
+                    shape=tuple(lengths[own]),
+                    num_chunks=tuple(chunks[own]),
+                    dimension_names=(
+                        self._names(start + number, names[own]) if has_names[number] else None
+                    ),
+                    manifests=ManifestRefs(
+                        ids=columns.ref_ids[ref : ref + count],
+                        extents=extents.reshape(count, ndim, 2),
+                    ),
+                )
+            yield NodeSnapshot(
+                id=NodeId(ids[number * NodeId.SIZE : (number + 1) * NodeId.SIZE]),
+                path=path,
+                user_data=documents[number],
+                array=array,
+            )
+            at, ref, extent = at + ndim, ref + count, extent + count * ndim
+
+    def _names(self, row: int, names: list[bytes]) -> tuple[str | None, ...]:
+        return tuple(self._text(row, "dimension_names", name) or None for name in names)
+
+    def _path(self, row: int, raw: bytes) -> NodePath:
+        text = self._text(row, "path", raw)
         try:
             return parse_node_path(text)
         except InvalidInputError as error:
@@ -226,7 +250,7 @@ class Nodes(Sequence[NodeSnapshot]):
     def path_of_id(self, node_id: NodeId) -> NodePath | None:
         """Return the path of the node of an id, None when there is none."""
         number = self._number_of_id(node_id)
-        return None if number is None else self._path(number)
+        return None if number is None else self._path(number, self.columns.path(number))
 
     def has_id(self, node_id: NodeId) -> bool:
         """Tell whether a node has an id."""
@@ -252,7 +276,7 @@ class Nodes(Sequence[NodeSnapshot]):
             first += 1
         return range(first, last)
 
-    def children(self, path: str) -> list[int]:
+    def children(self, path: str) -> Sequence[int]:
         """Return the places of the nodes directly inside a group, passing by what they hold."""
         inside = self.descendants(path)
         length = 1 if path == ROOT else len(path.encode("utf-8", errors="surrogatepass")) + 1
@@ -266,6 +290,8 @@ class Nodes(Sequence[NodeSnapshot]):
                 at += 1
             else:
                 at = self._first_not_before(key[:end] + b"0", at)
+        if found and found[-1] - found[0] == len(found) - 1:
+            return range(found[0], found[-1] + 1)
         return found
 
     def _first_not_before(self, key: bytes, first: int = 0) -> int:

@@ -148,11 +148,11 @@ class Snapshot:
 
     def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
         """Return the nodes directly inside a group, sorted by path."""
-        return tuple(self.nodes[number] for number in self.nodes.children(path))
+        return self.nodes.take(self.nodes.children(path))
 
     def descendants(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
         """Return all nodes inside a group at any depth, sorted by path, without the group."""
-        return tuple(self.nodes[number] for number in self.nodes.descendants(path))
+        return self.nodes.take(self.nodes.descendants(path))
 
 
 def decode(data: bytes, *, object_key: str, max_size: int = DEFAULT_MAX_SIZE) -> Snapshot:
