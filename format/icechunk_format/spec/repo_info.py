@@ -314,7 +314,7 @@ def _write_snapshot_infos(
         written = write_snapshots(
             writer,
             ids=[info.id for info in plain],
-            parents=[_parent_index(info, index_of) for info in plain],
+            parents=_parent_indices(plain, index_of),
             flushed_at=[info.flushed_at for info in plain],
             messages=[info.message for info in plain],
             items=[info.metadata_items.in_version(repo.spec_version).items for info in plain],
@@ -324,6 +324,15 @@ def _write_snapshot_infos(
     for row in np.flatnonzero(handles == 0).tolist():
         handles[row] = _write_snapshot_info(writer, repo, infos[row], index_of)
     return writer.offsets(handles)
+
+
+def _parent_indices(infos: list[SnapshotInfo], index_of: dict[bytes, int]) -> list[int]:
+    try:
+        return [
+            NO_PARENT if info.parent_id is None else index_of[info.parent_id.raw] for info in infos
+        ]
+    except KeyError:
+        return [_parent_index(info, index_of) for info in infos]
 
 
 def _parent_index(info: SnapshotInfo, index_of: dict[bytes, int]) -> int:

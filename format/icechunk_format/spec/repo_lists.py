@@ -9,7 +9,7 @@ Rules of this file
    that are anything else are left to the caller, who reads and writes them one at a time.
 2. A list in which anything is wrong is left to the caller as a whole (None is returned): reading
    it table by table finds the first fault and names its place.
-3. Memory is bounded by the file: texts that many rows share to claim more than that are left too.
+3. Memory is bounded by the file: texts that rows share to claim several times that are left too.
 
 Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCommitUpdate``.
 """
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from icechunk_format.spec.tables import Table
     from icechunk_format.spec.vectors import Ranges
 
+_MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16
 """Shorter lists are faster table by table."""
 
@@ -215,8 +216,8 @@ def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:
 
 
 def _texts(reader: VectorReader, ranges: Ranges) -> list[str] | None:
-    """Return texts; None when one is not UTF-8, or together they are more than the file."""
-    if int(ranges.lengths.sum()) > reader.data.size:
+    """Return texts; None when one is not UTF-8, or they are shared far too often."""
+    if int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size:
         return None
     try:
         return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
@@ -265,7 +266,8 @@ def _write_items(
     counts = np.array([len(each) for each in items], dtype=np.int64)
     flat = [item for each in items for item in each]
     values = writer.blob_list([value for _, value in flat])
-    names = writer.text_list([name for name, _ in flat])
+    distinct = {name: writer.text(name) for name in dict.fromkeys(name for name, _ in flat)}
+    names = [distinct[name] for name, _ in flat]
     vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
     tables = np.zeros(len(flat), dtype=_ITEM_LAYOUT.dtype)
     places = _places(writer, tables)

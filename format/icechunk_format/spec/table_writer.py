@@ -102,7 +102,11 @@ class TableWriter:
 
     def text_list(self, values: Sequence[str]) -> NDArray[np.int64]:
         """Write strings one behind the other and return their handles, without a vector."""
-        return self.blob_list(list(map(_encoded, values)))
+        try:
+            encoded = list(map(str.encode, values))
+        except UnicodeEncodeError:
+            encoded = list(map(_encoded, values))
+        return self.blob_list(encoded)
 
     def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
         """Do the same with vectors of bytes, each with a zero byte behind it."""
