@@ -3,7 +3,7 @@
 Prints a table and the same as JSON; ``--markdown`` and ``--plots`` write what readers see, also
 from reports that were stored before (``--from``). Names choose benchmarks; ``--scale`` shrinks or
 enlarges all of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned
-chunks, manifests of a million references).
+chunks, manifests of a million references, snapshots of 100,000 nodes).
 
 Read ratios, not seconds: contestants take turns within one run, so what else the machine does
 meets all of them.
@@ -60,6 +60,7 @@ BENCHMARKS = {
     "distant": ("distant", True),
     "append": ("appending", False),
     "rival-writers": ("rival_writers", False),
+    "large": ("large_repositories", False),
 }
 """Modules by name, and whether they need Spark."""
 

@@ -32,6 +32,8 @@ def faulty_repository(spec_version):
     session.create_array("/a", array_document((8,), (1,)), shape=(8,), num_chunks=(8,))
     session.set_chunk("/a", [0], b"base")
     session.commit("base")
+    # What the commit remembers would save requests in the first session, and in no later one.
+    metadata_cache().clear()
     faulty = FaultyRepository(Location(url), spec_version=spec_version)
     faulty.faulty = FaultyStorage(MemoryStorage(url.removeprefix("memory://")))
     return sound, faulty

@@ -89,6 +89,21 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
 
 
 @pytest.mark.needs_reference
+def test_large_repositories_are_compared_step_by_step(report):
+    pytest.importorskip("icechunk")
+    rows = {row["case"]: row for row in report("large", "--scale", "0.001")["rows"]}
+    nodes, history = "100 nodes", "50 versions, 5 branches"
+    steps = [f"{nodes}: {step}" for step in ("open", "commit", "rebase")]
+    steps += [f"{history}: {step}" for step in ("open", "first commit", "next commits")]
+    assert set(rows) == {f"{step}, {w}" for step in steps for w in ("this library", "reference")}
+    for step in steps:
+        ours = rows[f"{step}, this library"]
+        assert ours["versus"] == f"{step}, reference"
+        assert ours["ratio"] > 0
+        assert ours["peak_mb"] >= 0
+
+
+@pytest.mark.needs_reference
 def test_scans_are_compared_in_one_run(report):
     pytest.importorskip("icechunk")
     names = ("scan", "tiny-chunks", "selective", "real-data", "collect")

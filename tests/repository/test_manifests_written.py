@@ -17,6 +17,7 @@ from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.ref_columns import native_refs, virtual_refs
+from icechunk_format.spec.snapshot import Nodes
 
 
 def test_an_append_writes_only_what_is_appended(repository):
@@ -139,7 +140,7 @@ def test_overlapping_manifests_of_others_are_put_in_order(repository):
         ids=np.concatenate([node.array.manifests.ids, new_id]).astype("u1"),
         extents=np.concatenate([node.array.manifests.extents, [[[2, 4]]]]).astype("u4"),
     )
-    files = manifest_files_of([node], snapshot.manifest_files, [receipt], object_key="x")
+    files = manifest_files_of(Nodes.of([node]), snapshot.manifest_files, [receipt], object_key="x")
     files = ManifestFiles.of(
         np.concatenate([files.ids, new_id]).astype("u1"),
         np.append(files.size_bytes, receipt.size_bytes),

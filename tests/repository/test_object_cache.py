@@ -5,10 +5,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from session_model import group_document
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import objects
 from icechunk_format.repository.objects import Loaded, ObjectCache
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec import snapshot as snapshot_file
+from icechunk_format.storage.location import Location
 
 
 def loader(keys, loads, cost=10):
@@ -158,3 +162,21 @@ def test_a_forked_process_starts_with_a_cache_of_its_own():
             os._exit(0 if is_own and loaded == ["value"] else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert objects.metadata_cache() is parent_cache
+
+
+def test_a_session_after_a_commit_reads_no_snapshot_again(monkeypatch):
+    repository = Repository.create(Location("memory://session-after-a-commit"))
+    session = repository.writable_session()
+    session.create_group("/", group_document())
+    written = session.commit("first").snapshot_id
+    monkeypatch.setattr(snapshot_file, "decode", refused)
+    following = repository.writable_session()
+    assert following.snapshot_id == written
+    assert following.node("/").user_data == group_document()
+    following.create_group("/g", group_document())
+    following.commit("second")
+    assert repository.writable_session().node("/g") is not None
+
+
+def refused(*_, **__):
+    raise AssertionError("a snapshot that this process has just written was decoded")

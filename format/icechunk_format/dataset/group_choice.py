@@ -34,14 +34,14 @@ def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath
     InvalidInputError
         No path is given and several groups have arrays, or the path is that of an array.
     """
-    with_arrays = sorted(
-        {
-            found
-            for node in snapshot.nodes
-            if node.array is not None and (found := parent(node.path)) is not None
-        }
-    )
     if group is None:
+        with_arrays = sorted(
+            {
+                found
+                for node in snapshot.nodes
+                if node.array is not None and (found := parent(node.path)) is not None
+            }
+        )
         if ROOT in with_arrays or not with_arrays:
             return ROOT
         if len(with_arrays) == 1:

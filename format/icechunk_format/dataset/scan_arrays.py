@@ -130,11 +130,7 @@ def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
         snapshot = load_snapshot(storage, snapshot_id)
         if snapshot.spec_version != 1:
             return [Loaded(snapshot, None)]
-        cost = sum(
-            1_000 + len(node.user_data) + (node.array.manifests.extents.nbytes if node.array else 0)
-            for node in snapshot.nodes
-        )
-        return [Loaded(snapshot, cost)]
+        return [Loaded(snapshot, snapshot.nodes.columns.nbytes)]
 
     key = ("pinned snapshot", storage.root_url, str(snapshot_id))
     return metadata_cache().get_many([key], load)[0]

@@ -34,7 +34,7 @@ from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.node_path import ROOT, parent
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import SnapshotInfo
-from icechunk_format.spec.snapshot import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot import ArrayNode, Nodes, NodeSnapshot, Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class VersionWriter:
             flushed_at=info.flushed_at,
             message=info.message,
             metadata_items=info.metadata_items,
-            nodes=nodes,
+            nodes=Nodes.of(nodes),
             manifest_files=ManifestFiles.of(
                 np.frombuffer(ids, dtype=np.uint8).reshape(-1, ManifestId.SIZE),
                 np.array([file.size_bytes for file in files], dtype=np.uint64),

@@ -158,7 +158,8 @@ def commit_rewrite(
                 branch=branch,
                 paths=applied.left_out,
             )
-        nodes = [applied.nodes.get(node.id, node) for node in current.nodes]
+        changed = applied.nodes.values()
+        nodes = current.nodes.changed([node.path for node in changed], changed)
         replaced = tip.amendable(current.id) if amend else None
         snapshot_id = new_snapshot_id()
         log = TransactionLog(id=snapshot_id)
@@ -229,12 +230,11 @@ def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
 ) -> _Applied:
     """Lay replacements over a version."""
-    nodes = {node.id: node for node in current.nodes}
     changed: dict[NodeId, NodeSnapshot] = {}
     files: list[ManifestReceipt] = []
     left_out: list[str] = []
     for item in replacements:
-        node = nodes.get(item.node_id)
+        node = current.node_with_id(item.node_id)
         if node is None or node.array is None:
             continue  # It was deleted, and takes its manifests along.
         found = _replaced(node.array.manifests, item, is_base=is_base)

@@ -35,11 +35,11 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import SnapshotInfo
-from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot import Snapshot
 from icechunk_format.spec.transaction_log import EncodedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from icechunk_format.repository.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.repository.manifests import ManifestAssembler
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.working_tree import WorkingTree
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.manifest_lists import ManifestFiles
+    from icechunk_format.spec.nodes import Nodes
     from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
 
@@ -183,7 +184,7 @@ def store_snapshot(
     *,
     snapshot_id: SnapshotId,
     base: Snapshot,
-    nodes: Sequence[NodeSnapshot],
+    nodes: Nodes,
     files: ManifestFiles,
     log: EncodedLog,
     parent_id: SnapshotId | None,
@@ -203,7 +204,7 @@ def store_snapshot(
     base
         The version that the new one comes after in time.
     nodes, files
-        All nodes of the new version, sorted by path, and its list of manifest files.
+        All nodes of the new version, and its list of manifest files.
     parent_id, pruned_ancestor_tx_logs, written, beside
         As for ``store_version``.
     clock_is_known
@@ -223,7 +224,7 @@ def store_snapshot(
         flushed_at=flushed_at,
         message=message,
         metadata_items=metadata,
-        nodes=tuple(nodes),
+        nodes=nodes,
         manifest_files=files,
     )
     level = format.config.compression_level
@@ -265,23 +266,28 @@ def _planned_log(
 
 def _nodes_with_manifests(
     assembler: ManifestAssembler, tree: WorkingTree, *, joins_small: bool
-) -> tuple[list[NodeSnapshot], ManifestFiles]:
+) -> tuple[Nodes, ManifestFiles]:
     """Return the nodes of the new version and the list of its manifest files."""
     base, changes = tree.base, tree.changes
-    nodes = tree.nodes()
-    changed = {i for i, chunks in changes.chunks.items() if not chunks.is_empty}
+    changed = tree.changed_nodes()
+    rewritten = [
+        (node, chunks)
+        for node in changed
+        if (chunks := changes.chunks.get(node.id)) is not None and not chunks.is_empty
+    ]
     assembled = assembler.assemble(
-        [(node, changes.chunks[node.id]) for node in nodes if node.id in changed],
+        rewritten,
         base.manifest_files,
         joins_small=joins_small,
     )
     written: list[ManifestReceipt] = []
-    for position, node in enumerate(nodes):
+    for position, node in enumerate(changed):
         found = assembled.get(node.id)
         if found is None or node.array is None:
             continue
-        nodes[position] = replace(node, array=replace(node.array, manifests=found.refs))
+        changed[position] = replace(node, array=replace(node.array, manifests=found.refs))
         written += found.files
+    nodes = tree.with_changed(changed)
     files = manifest_files_of(nodes, base.manifest_files, written, object_key=snapshot_key(base.id))
     return nodes, files
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.spec.node_path import NodePath, is_below, parent
+from icechunk_format.spec.node_path import NodePath, ancestors, parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,9 +139,8 @@ class _Detector:
         self.changes = changes
         self.theirs = theirs
         self.tip = tip
-        self.tip_by_id = {node.id: node for node in tip.nodes}
-        self.path_of = {node.id: node.path for node in base.nodes}
-        self.path_of.update((node_id, state.path) for node_id, state in changes.created.items())
+        self.base = base
+        self._commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = {}
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from self._their_moves()
@@ -169,14 +168,14 @@ class _Detector:
             if not has_writes:
                 # A resize alone; its conflicts are those of metadata.
                 continue
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
                 continue
-            for commit in self.theirs:
-                if node_id in commit.log.updated_arrays:
-                    yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
-                coords = commit.log.updated_chunks.get(node_id)
-                if coords is None or not len(coords):
+            for commit in self._naming("updated_arrays", node_id):
+                yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                if not len(coords):
                     continue
                 if changes.replaces_all:
                     yield self._of(ConflictKind.CHUNKS_OF_SHIFTED_ARRAY, node_id, commit)
@@ -188,26 +187,27 @@ class _Detector:
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
             kind = "groups" if state.array is None else "arrays"
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.METADATA_OF_DELETED_NODE, node_id, f"deleted_{kind}")
                 continue
-            for commit in self.theirs:
-                if node_id in getattr(commit.log, f"updated_{kind}"):
-                    yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+            for commit in self._naming(f"updated_{kind}", node_id):
+                yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id in self.changes.deleted:
-            if node_id not in self.tip_by_id:
+            if not self.tip.nodes.has_id(node_id):
                 continue
-            for commit in self.theirs:
-                log = commit.log
-                if (
-                    node_id in log.updated_groups
-                    or node_id in log.updated_arrays
-                    or len(log.updated_chunks.get(node_id, ()))
-                ):
-                    yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, commit)
-                    break
+            changed = [
+                *self._naming("updated_groups", node_id),
+                *self._naming("updated_arrays", node_id),
+                *(
+                    commit
+                    for commit in self._naming("updated_chunks", node_id)
+                    if len(commit.log.updated_chunks[node_id])
+                ),
+            ]
+            if changed:
+                yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, changed[0])
 
     def _new_paths(self) -> Iterator[Conflict]:
         """Check every path that a node of ours takes."""
@@ -215,7 +215,7 @@ class _Detector:
         targets = {state.path: node_id for node_id, state in self.changes.created.items()}
         targets.update((move.to_path, node_id) for node_id, move in moved.items())
         for path, node_id in sorted(targets.items()):
-            if node_id in moved and node_id not in self.tip_by_id:
+            if node_id in moved and not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.MOVED_NODE_GONE, node_id)
                 continue
             there = self.tip.node(path)
@@ -239,8 +239,8 @@ class _Detector:
 
     def _orphans(self) -> Iterator[Conflict]:
         """Check what others created below a group that leaves its place here."""
-        gone = [n.path for n in self.changes.deleted.values() if not n.is_array]
-        gone += [m.from_path for m in self.changes.moved.values() if not m.is_array]
+        gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
+        gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
             node_id: commit.snapshot_id
             for commit in self.theirs
@@ -249,14 +249,21 @@ class _Detector:
         if not gone or not created:
             return
         for node_id, snapshot_id in created.items():
-            node = self.tip_by_id.get(node_id)
-            if node is not None and any(is_below(node.path, path) for path in gone):
+            node = self.tip.node_with_id(node_id)
+            if node is not None and any(above in gone for above in ancestors(node.path)):
                 yield Conflict(
                     kind=ConflictKind.NODE_IN_DELETED_GROUP,
                     path=node.path,
                     node_id=node_id,
                     snapshot_id=snapshot_id,
                 )
+
+    def _path_of(self, node_id: NodeId) -> NodePath:
+        """Return the path of a node here, as it was when we began."""
+        created = self.changes.created.get(node_id)
+        path = self.base.nodes.path_of_id(node_id) if created is None else created.path
+        assert path is not None  # What we changed is in our base.
+        return path
 
     def _leaves(self, node: NodeSnapshot) -> bool:
         """Tell whether a node of theirs is not at its path any more after our changes."""
@@ -271,10 +278,25 @@ class _Detector:
         return not self.changes.moved[node_id].is_array
 
     def _creator(self, node_id: NodeId) -> SnapshotId | None:
-        for commit in self.theirs:
-            if node_id in commit.log.new_groups or node_id in commit.log.new_arrays:
+        return self._first("new_groups", "new_arrays", node_id=node_id)
+
+    def _first(self, *lists: str, node_id: NodeId) -> SnapshotId | None:
+        """Return the first of their commits that names a node in one of these lists of its log."""
+        for name in lists:
+            for commit in self._naming(name, node_id):
                 return commit.snapshot_id
         return None
+
+    def _naming(self, name: str, node_id: NodeId) -> Sequence[TheirCommit]:
+        """Return their commits that name a node in a list of their logs, oldest first."""
+        known = self._commits_naming.get(name)
+        if known is None:
+            # One pass over all logs for each list, so that a question costs no further pass.
+            known = self._commits_naming[name] = {}
+            for commit in self.theirs:
+                for named in getattr(commit.log, name):
+                    known.setdefault(named, []).append(commit)
+        return known.get(node_id, ())
 
     def _of(
         self,
@@ -285,7 +307,7 @@ class _Detector:
     ) -> Conflict:
         return Conflict(
             kind=kind,
-            path=self.path_of[node_id],
+            path=self._path_of(node_id),
             node_id=node_id,
             snapshot_id=commit.snapshot_id,
             coords=coords,
@@ -294,15 +316,10 @@ class _Detector:
     def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
         """Return a conflict about a node that is gone, with the commit that deleted it."""
         names = lists or ("deleted_groups", "deleted_arrays")
-        culprit = next(
-            (
-                c.snapshot_id
-                for c in self.theirs
-                if any(node_id in getattr(c.log, n) for n in names)
-            ),
-            None,
+        culprit = self._first(*names, node_id=node_id)
+        return Conflict(
+            kind=kind, path=self._path_of(node_id), node_id=node_id, snapshot_id=culprit
         )
-        return Conflict(kind=kind, path=self.path_of[node_id], node_id=node_id, snapshot_id=culprit)
 
 
 def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
@@ -326,8 +343,7 @@ def rebased(
     What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
     wrote stay theirs.
     """
-    present = {node.id for node in tip.nodes}
-    for node_id in [n for n in changes.deleted if n not in present]:
+    for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]
     if resolve != "theirs":
         return

@@ -103,7 +103,6 @@ def create_repository(
                     flushed_at=now,
                     message=FIRST_MESSAGE,
                     metadata_items=metadata,
-                    nodes=(),
                     manifest_files=ManifestFiles.empty(),
                 )
             ),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.manifest_plan import RebuiltGroup
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.manifest import Manifest
-    from icechunk_format.spec.snapshot import NodeSnapshot
+    from icechunk_format.spec.snapshot import Nodes, NodeSnapshot
     from icechunk_format.storage.protocol import Storage
 
 # Bounds what is loaded together: references by the counts that snapshots list, and files.
@@ -319,7 +319,7 @@ def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
 
 
 def manifest_files_of(
-    nodes: Iterable[NodeSnapshot],
+    nodes: Nodes,
     listed: ManifestFiles,
     written: Iterable[ManifestReceipt],
     *,
@@ -352,10 +352,9 @@ def manifest_files_of(
             [listed.num_chunk_refs, np.array([r.num_chunk_refs for r in new], np.uint32)]
         ),
     )
-    used = [node.array.manifests.ids for node in nodes if node.array is not None]
-    if not used:
+    ids = nodes.manifest_ids
+    if not len(ids):
         return ManifestFiles.empty()
-    ids = np.concatenate(used)
     rows = _rows_of(known, ids)
     if (rows < 0).any():
         missing = ManifestId(ids[int(np.argmax(rows < 0))].tobytes())

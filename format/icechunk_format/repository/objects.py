@@ -22,7 +22,7 @@ import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
@@ -156,16 +156,22 @@ class ObjectCache:
             for future in mine.values():
                 future.set_exception(error)
             raise
+        for key, item in loaded.items():
+            self.keep(key, item)
         with self._lock:
-            for key, item in loaded.items():
+            for key in mine:
                 del self._loading[key]
-                if item.cost is not None and item.cost <= self._max_bytes:
-                    self._kept[key] = item
-                    self._used += item.cost
-            self._shrink()
         for key, future in mine.items():
             future.set_result(loaded[key].value)
         return {key: item.value for key, item in loaded.items()}
+
+    def keep(self, key: Hashable, item: Loaded[Any]) -> None:
+        """Keep a value if it may be kept and fits the budget."""
+        with self._lock:
+            if item.cost is not None and item.cost <= self._max_bytes and key not in self._kept:
+                self._kept[key] = item
+                self._used += item.cost
+            self._shrink()
 
     def _shrink(self) -> None:
         while self._used > self._max_bytes:
@@ -246,8 +252,19 @@ def _loaded_snapshot(data: bytes, snapshot_id: SnapshotId) -> Loaded[Snapshot]:
     object_key = snapshot_key(snapshot_id)
     snapshot = snapshot_file.decode(data, object_key=object_key)
     _check_id(snapshot.id, snapshot_id, object_key, "snapshot")
-    changes = snapshot.spec_version == SPEC_V1 or snapshot_id == INITIAL_SNAPSHOT_ID
+    return _kept_snapshot(snapshot)
+
+
+def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
+    changes = snapshot.spec_version == SPEC_V1 or snapshot.id == INITIAL_SNAPSHOT_ID
     return Loaded(snapshot, None if changes else _snapshot_cost(snapshot))
+
+
+def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
+    """Keep a snapshot that was just stored, so that whoever loads it next need not decode it."""
+    # Version 2 does not store the parent, so it would not be read either.
+    kept = _kept_snapshot(replace(snapshot, parent_id=None))
+    metadata_cache().keep((storage.root_url, snapshot_key(snapshot.id)), kept)
 
 
 def load_manifest(
@@ -397,14 +414,9 @@ def _check_id(found: object, expected: object, object_key: str, file_type: str) 
 
 
 def _snapshot_cost(snapshot: Snapshot) -> int:
-    arrays = 0
-    for node in snapshot.nodes:
-        arrays += len(node.user_data)
-        if node.array is not None:
-            arrays += node.array.manifests.ids.nbytes + node.array.manifests.extents.nbytes
     files = snapshot.manifest_files
     listed = files.ids.nbytes + files.size_bytes.nbytes + files.num_chunk_refs.nbytes
-    return _FILE_COST + len(snapshot.nodes) * _NODE_COST + arrays + listed
+    return _FILE_COST + snapshot.nodes.columns.nbytes + listed
 
 
 def _transaction_log_cost(log: TransactionLog) -> int:

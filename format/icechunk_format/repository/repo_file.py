@@ -13,6 +13,7 @@ import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import NotFoundError
@@ -99,7 +100,9 @@ def remember_state(data: bytes, info: RepoInfo) -> None:
         data,
         replace(
             info,
-            snapshots=dict(sorted(info.snapshots.items(), key=lambda item: item[0].raw)),
+            snapshots={
+                held.id: held for held in sorted(info.snapshots.values(), key=attrgetter("id.raw"))
+            },
             tags=dict(sorted(info.tags.items())),
             branches=dict(sorted(info.branches.items())),
             deleted_tags=tuple(sorted(info.deleted_tags)),

@@ -29,7 +29,11 @@ from icechunk_format.repository.commit import (
     store_version,
 )
 from icechunk_format.repository.conflicts import TheirCommit
-from icechunk_format.repository.objects import load_newer_versions, load_transaction_log
+from icechunk_format.repository.objects import (
+    load_newer_versions,
+    load_transaction_log,
+    remember_snapshot,
+)
 from icechunk_format.repository.session_edits import SessionEdits
 from icechunk_format.repository.working_tree import WorkingTree
 from icechunk_format.spec.object_keys import transaction_log_key
@@ -275,6 +279,7 @@ class WriteSession(SessionEdits):
         self._ended = f"committed as snapshot {info.id}"
         self._written.add("manifests", self._assembler.files_written, self._assembler.bytes_written)
         self._tree = WorkingTree(version.snapshot, ChangeSet())
+        remember_snapshot(self._storage, version.snapshot)
         return CommitResult(
             snapshot_id=info.id,
             parent_id=info.parent_id,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.nodes import Nodes
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
 
 
@@ -40,7 +41,6 @@ class WorkingTree:
     def __init__(self, base: Snapshot, changes: ChangeSet) -> None:
         self.base = base
         self.changes = changes
-        self._base_by_id: dict[NodeId, NodeSnapshot] | None = None
         self._new_paths = {state.path: node_id for node_id, state in changes.created.items()}
         self._new_paths.update((move.to_path, i) for i, move in changes.moved.items())
         self._left_paths = {node.path for node in changes.deleted.values()}
@@ -100,6 +100,21 @@ class WorkingTree:
         found.sort(key=lambda node: node.path)
         return found
 
+    def changed_nodes(self) -> list[NodeSnapshot]:
+        """Return the nodes that are new, moved or changed in anything, sorted by path."""
+        changes = self.changes
+        ids = {*changes.created, *changes.updated, *changes.moved, *changes.chunks}
+        found = [self._by_id(i) for i in ids if i in changes.created or self.base.nodes.has_id(i)]
+        found.sort(key=lambda node: node.path)
+        return found
+
+    def with_changed(self, nodes: Sequence[NodeSnapshot]) -> Nodes:
+        """Return all nodes, given those that ``changed_nodes`` names as they shall be."""
+        gone = self._left_paths.union(
+            node.path for node in nodes if node.id not in self.changes.created
+        )
+        return self.base.nodes.changed(gone, nodes)
+
     def descendants(self, path: NodePath) -> list[NodeSnapshot]:
         """Return all nodes inside a group at any depth, sorted by path."""
         found = [
@@ -117,9 +132,7 @@ class WorkingTree:
 
     def base_node(self, node_id: NodeId) -> NodeSnapshot | None:
         """Return a node of the base as it was there."""
-        if self._base_by_id is None:
-            self._base_by_id = {node.id: node for node in self.base.nodes}
-        return self._base_by_id.get(node_id)
+        return self.base.node_with_id(node_id)
 
     def _by_id(self, node_id: NodeId) -> NodeSnapshot:
         created = self.changes.created.get(node_id)

@@ -6,10 +6,10 @@ per entry.
 Rules of this file
 ------------------
 1. All references of all arrays of a snapshot are read in one pass of NumPy gathers, and each
-   array gets its slice. Extents are read per number of dimensions.
+   array gets its slice (``nodes``); ``nodes_encode`` writes them.
 2. Extents without ranges mean "the whole grid" to existing readers, whatever the dimensions; they
    are read as the ranges that they stand for.
-3. Both lists are written as one ready-made block each.
+3. The list of files is written as one ready-made block.
 
 Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
 """
@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.byte_ranges import copy_ranges
 from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ragged import ragged_rows, starts_of, tables_of
 from icechunk_format.spec.vectors import VectorReader
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.spec.table_writer import TableWriter
     from icechunk_format.spec.tables import Table
+    from icechunk_format.spec.vectors import Ranges
 
 _ID = ManifestId.SIZE
 _RANGE_SIZE = 8
@@ -56,22 +58,6 @@ _V2_FILE = np.dtype(
     }
 )
 _V2_FILE_VTABLE = struct.pack("<HHHHH", 10, 28, 16, 8, 4)
-_REF_VTABLE = struct.pack("<HHHH", 8, 20, 8, 4)
-_REF_TO_EXTENTS = 16
-
-
-@lru_cache(maxsize=64)
-def _ref_layout(ndim: int) -> np.dtype[Any]:
-    """Return the layout of a reference followed by its vector of ranges."""
-    return np.dtype(
-        [
-            ("vtable", "<i4"),
-            ("to_extents", "<u4"),
-            ("object_id", "u1", (_ID,)),
-            ("ranges", "<u4"),
-            ("extents", "<u4", (ndim, 2)),
-        ]
-    )
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -255,23 +241,34 @@ def _keys(ids: NDArray[np.uint8]) -> NDArray[Any]:
     return ids.view(f"S{_ID}").reshape(-1)
 
 
-class RefsSpan(NamedTuple):
-    """Where the references of one array lie in a payload, and the grid they refer to."""
-
-    start: int
-    length: int
-    num_chunks: tuple[int, ...]
-
-
-def read_manifest_refs(root: Table, spans: Sequence[RefsSpan]) -> list[ManifestRefs]:
+def read_manifest_refs(
+    root: Table,
+    reader: VectorReader,
+    spans: Ranges,
+    *,
+    ndims: NDArray[np.int64],
+    num_chunks: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
     """Read the references of all arrays of a snapshot at once.
 
     Parameters
     ----------
     root
-        The snapshot table, for its payload, its names and its budget.
+        The snapshot table, for its names and its budget.
+    reader
+        Of its payload.
     spans
-        One per array; each vector of offsets is known to lie inside the payload.
+        One vector of offsets per array; each is known to lie inside the payload.
+    ndims
+        int64, shape (n,): dimensions of each array.
+    num_chunks
+        uint32, shape (d,): chunks along each dimension of each array.
+
+    Returns
+    -------
+    (ids, extents)
+        uint8 of shape (m, 12), and uint32 of shape (e, 2): a row for each dimension of each
+        reference.
 
     Raises
     ------
@@ -279,23 +276,15 @@ def read_manifest_refs(root: Table, spans: Sequence[RefsSpan]) -> list[ManifestR
         When a reference is damaged, or its ranges do not fit the dimensions of its array.
     """
     field = "nodes.node_data.manifests"
-    counts = np.array([span.length for span in spans], dtype=np.int64)
+    counts = spans.lengths
     total = int(counts.sum())
-    if total == 0:
-        return [ManifestRefs.empty(len(span.num_chunks)) for span in spans]
     # Arrays may share their vectors of references as far as the budget goes.
     root.charge(field, 64 * total)
-    starts = np.array([span.start for span in spans], dtype=np.int64)
-    ends = np.cumsum(counts)
-    cells = np.repeat(starts - 4 * (ends - counts), counts)
-    cells += 4 * np.arange(total, dtype=np.int64)
-    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    tables = reader.tables(cells + reader.numbers(cells, "<u4", field), field)
+    tables = tables_of(reader, spans, field)
     tables.require(0, "object_id")
     tables.require(1, "extents")
     ids = tables.structs(0, "object_id", _ID)
     ranges = tables.ranges(1, "extents", _RANGE_SIZE)
-    ndims = np.array([len(span.num_chunks) for span in spans], dtype=np.int64)
     ndim_of_row = np.repeat(ndims, counts)
     is_whole = (ranges.lengths == 0) & (ndim_of_row > 0)
     is_bad = (ranges.lengths != ndim_of_row) & ~is_whole
@@ -307,45 +296,21 @@ def read_manifest_refs(root: Table, spans: Sequence[RefsSpan]) -> list[ManifestR
             f"{int(ndim_of_row[row])} dimensions",
         )
     root.charge(f"{field}.extents", _RANGE_SIZE * int(ndim_of_row.sum()))
-    extents_of: dict[int, tuple[NDArray[np.int64], NDArray[np.uint32]]] = {}
-    for ndim in np.unique(ndim_of_row).tolist():
-        rows = np.flatnonzero(ndim_of_row == ndim)
-        found = np.zeros((len(rows), ndim, 2), dtype=np.uint32)
-        read = np.flatnonzero(~is_whole[rows])
-        if ndim and len(read):
-            packed = reader.gather(
-                ranges.starts[rows[read]], ndim * _RANGE_SIZE, f"{field}.extents"
-            )
-            found[read] = packed.view("<u4").reshape(-1, ndim, 2)
-        if (found[:, :, 0] > found[:, :, 1]).any():
-            raise root.error(f"{field}.extents", "a range ends before it starts")
-        extents_of[ndim] = rows, found
-    result = []
-    for span, end in zip(spans, ends.tolist(), strict=True):
-        first = end - span.length
-        rows, found = extents_of.get(
-            len(span.num_chunks), (cells[:0], np.zeros((0, 0, 2), dtype=np.uint32))
-        )
-        at = int(np.searchsorted(rows, first))
-        extents = found[at : at + span.length]
-        whole = is_whole[first:end]
-        if whole.any():
-            extents[whole, :, 1] = np.minimum(span.num_chunks, 2**32 - 1)
-        if not span.length:
-            result.append(ManifestRefs.empty(len(span.num_chunks)))
-        else:
-            result.append(ManifestRefs(ids=ids[first:end], extents=extents))
-    return result
-
-
-def write_manifest_refs(writer: TableWriter, refs: ManifestRefs) -> int:
-    """Write the references of one array; return the handle of their vector."""
-    rows = np.zeros(len(refs), dtype=_ref_layout(refs.ndim))
-    rows["to_extents"] = _REF_TO_EXTENTS
-    rows["object_id"] = refs.ids
-    rows["ranges"] = refs.ndim
-    rows["extents"] = refs.extents
-    return _write_block(writer, _REF_VTABLE, rows)
+    extents = np.zeros((int(ndim_of_row.sum()), 2), dtype=np.uint32)
+    copy_ranges(
+        reader.data,
+        ranges.starts,
+        extents.view(np.uint8).reshape(-1),
+        _RANGE_SIZE * starts_of(ndim_of_row),
+        _RANGE_SIZE * ranges.lengths,
+    )
+    if is_whole.any():
+        dimensions = ragged_rows(np.repeat(starts_of(ndims), counts), ndim_of_row)
+        is_whole_extent = np.repeat(is_whole, ndim_of_row)
+        extents[is_whole_extent, 1] = num_chunks[dimensions[is_whole_extent]]
+    if (extents[:, 0] > extents[:, 1]).any():
+        raise root.error(f"{field}.extents", "a range ends before it starts")
+    return ids, extents
 
 
 def read_manifest_files(root: Table) -> ManifestFiles:

@@ -14,9 +14,12 @@ Specification: "Node Paths"; the order of rule 2 is what existing libraries writ
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NodePath = NewType("NodePath", str)
 
@@ -78,6 +81,14 @@ def parent(path: NodePath) -> NodePath | None:
     if path == ROOT:
         return None
     return NodePath(path.rpartition("/")[0] or "/")
+
+
+def ancestors(path: NodePath) -> Iterator[NodePath]:
+    """Yield the paths of all groups around a node, the innermost first."""
+    above = parent(path)
+    while above is not None:
+        yield above
+        above = parent(above)
 
 
 def name(path: NodePath) -> str:

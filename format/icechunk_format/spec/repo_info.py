@@ -15,7 +15,11 @@ Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is 
 
 from __future__ import annotations
 
+from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -31,8 +35,8 @@ from icechunk_format.spec.envelope import (
     wrap,
 )
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.metadata_items import read_items, write_items
-from icechunk_format.spec.repo_lists import MIN_ROWS, read_snapshots, write_snapshots
+from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
+from icechunk_format.spec.repo_lists import MIN_ROWS, read_snapshots, write_refs, write_snapshots
 from icechunk_format.spec.repo_updates import (
     REPO_STATUS,
     Update,
@@ -146,14 +150,24 @@ def _read_snapshot_infos(root: Table, spec_version: int) -> list[SnapshotInfo]:
             for snapshot_id, table in zip(ids, tables, strict=True)
         ]
     ids = found.ids
+    metadata_items = {
+        row: MetadataItems(
+            items=tuple(sorted(items.items())), spec_version=spec_version, origin=root.object_key
+        )
+        for row, items in found.items.items()
+    }
     # With None behind the last one, -1 is the index of no parent.
     parent_ids = [*ids, None]
     infos = [
         SnapshotInfo(
-            id=snapshot_id, parent_id=parent_ids[parent], flushed_at=flushed_at, message=message
+            id=snapshot_id,
+            parent_id=parent_ids[parent],
+            flushed_at=flushed_at,
+            message=message,
+            metadata_items=metadata_items.get(row, NO_ITEMS),
         )
-        for snapshot_id, parent, flushed_at, message in zip(
-            ids, found.parents, found.flushed_at, found.messages, strict=True
+        for row, (snapshot_id, parent, flushed_at, message) in enumerate(
+            zip(ids, found.parents, found.flushed_at, found.messages, strict=True)
         )
     ]
     if found.odd_rows:
@@ -225,12 +239,12 @@ def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
         When the newest log entry is of a kind that this library does not know.
     """
     writer = TableWriter()
-    ordered = sorted(repo.snapshots, key=lambda snapshot_id: snapshot_id.raw)
-    index_of = {snapshot_id.raw: index for index, snapshot_id in enumerate(ordered)}
+    infos = sorted(repo.snapshots.values(), key=attrgetter("id.raw"))
+    index_of = {info.id.raw: index for index, info in enumerate(infos)}
     updates, repo_before_updates = _writable_log(repo)
     root = writer.table(
         REPO,
-        snapshots=_write_snapshot_infos(writer, repo, ordered, index_of),
+        snapshots=_write_snapshot_infos(writer, repo, infos, index_of),
         tags=_write_refs(writer, repo.tags, index_of),
         branches=_write_refs(writer, repo.branches, index_of),
         deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
@@ -290,33 +304,35 @@ def _index(index_of: dict[bytes, int], snapshot_id: SnapshotId, of: str) -> int:
 def _write_snapshot_infos(
     writer: TableWriter,
     repo: RepoInfo,
-    ordered: list[SnapshotId],
+    infos: list[SnapshotInfo],
     index_of: dict[bytes, int],
 ) -> int:
-    infos = [repo.snapshots[snapshot_id] for snapshot_id in ordered]
-    rows = [
-        row
-        for row, info in enumerate(infos)
-        if not (info.metadata_items.items or info.pruned_ancestor_tx_logs)
-    ]
-    handles: dict[int, int] = {}
-    if len(rows) >= MIN_ROWS:
-        plain = [infos[row] for row in rows]
+    is_plain = [not info.pruned_ancestor_tx_logs for info in infos]
+    handles = np.zeros(len(infos), dtype=np.int64)
+    plain = list(compress(infos, is_plain))
+    if len(plain) >= MIN_ROWS:
         written = write_snapshots(
             writer,
             ids=[info.id for info in plain],
-            parents=[_parent_index(info, index_of) for info in plain],
+            parents=_parent_indices(plain, index_of),
             flushed_at=[info.flushed_at for info in plain],
             messages=[info.message for info in plain],
+            items=[info.metadata_items.in_version(repo.spec_version).items for info in plain],
         )
         if written is not None:
-            handles = dict(zip(rows, written, strict=True))
-    return writer.offsets(
-        [
-            handles[row] if row in handles else _write_snapshot_info(writer, repo, info, index_of)
-            for row, info in enumerate(infos)
+            handles[is_plain] = written
+    for row in np.flatnonzero(handles == 0).tolist():
+        handles[row] = _write_snapshot_info(writer, repo, infos[row], index_of)
+    return writer.offsets(handles)
+
+
+def _parent_indices(infos: list[SnapshotInfo], index_of: dict[bytes, int]) -> list[int]:
+    try:
+        return [
+            NO_PARENT if info.parent_id is None else index_of[info.parent_id.raw] for info in infos
         ]
-    )
+    except KeyError:
+        return [_parent_index(info, index_of) for info in infos]
 
 
 def _parent_index(info: SnapshotInfo, index_of: dict[bytes, int]) -> int:
@@ -347,16 +363,9 @@ def _write_snapshot_info(
 def _write_refs(
     writer: TableWriter, refs: Mapping[str, SnapshotId], index_of: dict[bytes, int]
 ) -> int:
-    return writer.offsets(
-        [
-            writer.table(
-                REF,
-                name=writer.text(name),
-                snapshot_index=_index(index_of, refs[name], f"ref {name!r}"),
-            )
-            for name in sorted(refs)
-        ]
-    )
+    names = sorted(refs)
+    indices = [_index(index_of, refs[name], f"ref {name!r}") for name in names]
+    return writer.offsets(write_refs(writer, names, indices))
 
 
 def _write_flags(writer: TableWriter, flags: Iterable[int] | None) -> int | None:

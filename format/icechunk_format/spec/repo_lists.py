@@ -9,7 +9,7 @@ Rules of this file
    that are anything else are left to the caller, who reads and writes them one at a time.
 2. A list in which anything is wrong is left to the caller as a whole (None is returned): reading
    it table by table finds the first fault and names its place.
-3. Memory is bounded by the file: texts that many rows share to claim more than that are left too.
+3. Memory is bounded by the file: texts that rows share to claim several times that are left too.
 
 Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCommitUpdate``.
 """
@@ -23,6 +23,7 @@ import numpy as np
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ragged import ragged_rows, starts_of, tables_of
 from icechunk_format.spec.ref_texts import cut_texts
 from icechunk_format.spec.vector_assembly import (
     TableLayout,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from icechunk_format.spec.tables import Table
     from icechunk_format.spec.vectors import Ranges
 
+_MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16
 """Shorter lists are faster table by table."""
 
@@ -51,8 +53,11 @@ _SNAPSHOT_LAYOUT: Final = TableLayout(
         "flushed_at": number_field(2, "<u8"),
         "message": offset_field(3),
         "metadata": offset_field(4),
-    },
-    embedded=0,  # the vector of metadata, which is empty
+    }
+)
+_ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
+_REF_LAYOUT: Final = TableLayout(
+    {"name": offset_field(0), "snapshot_index": number_field(1, "<u4")}
 )
 _UPDATE_LAYOUT: Final = TableLayout(
     {
@@ -84,14 +89,17 @@ class SnapshotColumns:
     ----------
     ids, parents, flushed_at, messages
         The fields; parents are unchecked indices.
+    items
+        Names and values of metadata, for rows that have any.
     odd_rows
-        Rows that have metadata or pruned logs as well.
+        Rows that have pruned logs as well.
     """
 
     ids: list[SnapshotId]
     parents: list[int]
     flushed_at: list[int]
     messages: list[str]
+    items: dict[int, dict[str, bytes]]
     odd_rows: list[int]
 
 
@@ -128,22 +136,43 @@ def read_snapshots(root: Table) -> SnapshotColumns | None:
         if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
             return None
         messages = _texts(reader, tables.ranges(3, "message"))
-        items = tables.ranges(4, "metadata", 4)
-        is_odd = (items.lengths > 0) | tables.has(5, "pruned_ancestor_tx_logs")
+        items = _read_items(reader, tables.ranges(4, "metadata", 4))
+        is_odd = tables.has(5, "pruned_ancestor_tx_logs")
         ids = _ids(tables.structs(0, "id", SnapshotId.SIZE))
         parents = tables.scalars(1, "parent_offset", "<i4")
         flushed_at = tables.scalars(2, "flushed_at", "<u8")
     except FormatError:
         return None
-    if messages is None:
+    if messages is None or items is None:
         return None
     return SnapshotColumns(
         ids=ids,
         parents=parents.tolist(),
         flushed_at=flushed_at.tolist(),
         messages=messages,
+        items=items,
         odd_rows=np.flatnonzero(is_odd).tolist(),
     )
+
+
+def _read_items(reader: VectorReader, spans: Ranges) -> dict[int, dict[str, bytes]] | None:
+    """Return the metadata of rows that have any; None where they have to be read one by one."""
+    if int(spans.lengths.sum()) * 4 > reader.data.size:
+        return None
+    tables = tables_of(reader, spans, "snapshots.metadata")
+    if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
+        return None
+    names = _texts(reader, tables.ranges(0, "name"))
+    values = tables.ranges(1, "value")
+    if names is None or int(values.lengths.sum()) > reader.data.size:
+        return None
+    data = reader.data.data
+    ends = (values.starts + values.lengths).tolist()
+    found: dict[int, dict[str, bytes]] = {}
+    rows = np.repeat(np.arange(len(spans.lengths)), spans.lengths).tolist()
+    for row, name, start, end in zip(rows, names, values.starts.tolist(), ends, strict=True):
+        found.setdefault(row, {}).setdefault(name, bytes(data[start:end]))
+    return found
 
 
 def read_commits(root: Table, kind: int) -> CommitColumns | None:
@@ -187,8 +216,8 @@ def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:
 
 
 def _texts(reader: VectorReader, ranges: Ranges) -> list[str] | None:
-    """Return texts; None when one is not UTF-8, or together they are more than the file."""
-    if int(ranges.lengths.sum()) > reader.data.size:
+    """Return texts; None when one is not UTF-8, or they are shared far too often."""
+    if int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size:
         return None
     try:
         return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
@@ -203,13 +232,15 @@ def write_snapshots(
     parents: Sequence[int],
     flushed_at: Sequence[int],
     messages: Sequence[str],
-) -> list[int] | None:
-    """Write snapshots that have neither metadata nor pruned logs.
+    items: Sequence[Sequence[tuple[str, bytes]]],
+) -> NDArray[np.int64] | None:
+    """Write snapshots that have no pruned logs; ``items`` are names and values of their metadata.
 
     Returns
     -------
-    list of int or None
-        The handles of the tables; None, with nothing written, when a number does not fit.
+    NDArray or None
+        int64, shape (n,): the handles of the tables; None, with nothing written, when a number
+        does not fit.
     """
     raw = np.frombuffer(b"".join(i.raw for i in ids), dtype=np.uint8)
     numbers = _numbers(parent_offset=(parents, "<i4"), flushed_at=(flushed_at, "<u8"))
@@ -219,15 +250,52 @@ def write_snapshots(
     rows["id"] = raw.reshape(-1, SnapshotId.SIZE)
     for name, values in numbers.items():
         rows[name] = values
-    at = _SNAPSHOT_LAYOUT.offsets
-    rows["metadata"] = at["embedded_length"] - at["metadata"]
+    metadata = _write_items(writer, items)
     texts = writer.text_list(messages)
     vtable = writer.block(_SNAPSHOT_LAYOUT.vtable, alignment=2)
     places = _places(writer, rows)
-    _point(rows, places, _SNAPSHOT_LAYOUT, vtable=vtable, message=texts)
+    _point(rows, places, _SNAPSHOT_LAYOUT, vtable=vtable, message=texts, metadata=metadata)
     writer.block(rows.tobytes(), alignment=8)
-    found: list[int] = places.tolist()
-    return found
+    return places
+
+
+def _write_items(
+    writer: TableWriter, items: Sequence[Sequence[tuple[str, bytes]]]
+) -> NDArray[np.int64]:
+    """Write a vector of metadata items per row; returns their handles."""
+    counts = np.array([len(each) for each in items], dtype=np.int64)
+    flat = [item for each in items for item in each]
+    values = writer.blob_list([value for _, value in flat])
+    distinct = {name: writer.text(name) for name in dict.fromkeys(name for name, _ in flat)}
+    names = [distinct[name] for name, _ in flat]
+    vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
+    tables = np.zeros(len(flat), dtype=_ITEM_LAYOUT.dtype)
+    places = _places(writer, tables)
+    _point(tables, places, _ITEM_LAYOUT, vtable=vtable, name=names, value=values)
+    writer.block(tables.tobytes(), alignment=8)
+    heads = starts_of(counts + 1)
+    words = np.zeros(len(flat) + len(counts), dtype="<u4")
+    first = writer.handle_of(words.nbytes)
+    words[heads] = counts
+    cells = ragged_rows(heads + 1, counts)
+    words[cells] = first - 4 * cells - places
+    writer.block(words.tobytes())
+    handles: NDArray[np.int64] = first - 4 * heads
+    return handles
+
+
+def write_refs(
+    writer: TableWriter, names: Sequence[str], indices: Sequence[int]
+) -> NDArray[np.int64]:
+    """Write branches or tags, each a name and the place of a snapshot; returns their handles."""
+    rows = np.zeros(len(names), dtype=_REF_LAYOUT.dtype)
+    rows["snapshot_index"] = indices
+    texts = writer.text_list(names)
+    vtable = writer.block(_REF_LAYOUT.vtable, alignment=2)
+    places = _places(writer, rows)
+    _point(rows, places, _REF_LAYOUT, vtable=vtable, name=texts)
+    writer.block(rows.tobytes(), alignment=8)
+    return places
 
 
 def write_commits(
@@ -238,7 +306,7 @@ def write_commits(
     snapshot_ids: Sequence[SnapshotId],
     updated_at: Sequence[int],
     backups: Sequence[str],
-) -> list[int] | None:
+) -> NDArray[np.int64] | None:
     """Write log entries of commits that have a backup; returns what ``write_snapshots`` does."""
     numbers = _numbers(updated_at=(updated_at, "<u8"))
     if numbers is None:
@@ -264,8 +332,7 @@ def write_commits(
         branch=[names[branch] for branch in branches],
     )
     writer.block(rows.tobytes(), alignment=8)
-    found: list[int] = places.tolist()
-    return found
+    return places
 
 
 def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | None:
@@ -287,10 +354,10 @@ def _point(
     layout: TableLayout,
     *,
     vtable: int,
-    **targets: Sequence[int],
+    **targets: Sequence[int] | NDArray[np.int64],
 ) -> None:
     """Let tables at these handles point to their vtable and to what else is placed behind them."""
     rows["vtable"] = vtable - places
     for name, handles in targets.items():
         at = places - layout.offsets[name]
-        rows[name] = at - np.array(handles, dtype=np.int64)
+        rows[name] = at - np.asarray(handles, dtype=np.int64)

@@ -396,7 +396,8 @@ def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
             updated_at=[updates[row].updated_at for row in rows],
             backups=backups,
         )
-        handles.update(zip(rows, written or (), strict=written is not None))
+        if written is not None:
+            handles.update(zip(rows, written.tolist(), strict=True))
     return writer.offsets(
         [
             handles[row] if row in handles else write_update(writer, update)

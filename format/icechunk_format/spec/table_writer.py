@@ -19,16 +19,21 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.byte_ranges import copy_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from icechunk_format.spec.table_schema import TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
 _LENGTH = struct.Struct("<I")
-_PADDING = tuple(bytes(4 - odd) for odd in range(4))
+_BULK_COUNT = 32  # shorter vectors are faster without NumPy
 _MAX_ALIGNMENT = 8
 _FORMATS = {
     "u8": "B",
@@ -78,6 +83,14 @@ class TableWriter:
         """Place a ready-made, self-contained run of objects; the handle is that of its start."""
         return self._push(content, alignment)
 
+    def reserve(self, size: int) -> int:
+        """Leave room at the end of the file for what the caller puts behind the result.
+
+        To be called first; the size is a multiple of 8. The handle is that of its start.
+        """
+        self._used = size
+        return size
+
     def handle_of(self, size: int, *, alignment: int = 4) -> int:
         """Return the handle that a block of this size will get, if it is the next to be placed."""
         return self._used + -(self._used + size) % alignment + size
@@ -87,21 +100,27 @@ class TableWriter:
         encoded = _encoded(value)
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
 
-    def text_list(self, values: Sequence[str]) -> list[int]:
+    def text_list(self, values: Sequence[str]) -> NDArray[np.int64]:
         """Write strings one behind the other and return their handles, without a vector."""
-        parts: list[bytes] = []
-        starts: list[int] = []
-        size = 0
-        for value in values:
-            encoded = _encoded(value)
-            length = len(encoded)
-            starts.append(size)
-            # At least one zero byte ends a string.
-            part = _LENGTH.pack(length) + encoded + _PADDING[length & 3]
-            parts.append(part)
-            size += len(part)
-        first = self._push(b"".join(parts), 4)
-        return [first - start for start in starts]
+        try:
+            encoded = list(map(str.encode, values))
+        except UnicodeEncodeError:
+            encoded = list(map(_encoded, values))
+        return self.blob_list(encoded)
+
+    def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
+        """Do the same with vectors of bytes, each with a zero byte behind it."""
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        # At least one zero byte ends a string.
+        sizes = (lengths + (4 + 1 + 3)) & ~3
+        heads = np.cumsum(sizes) - sizes
+        content = np.zeros(int(sizes.sum()), dtype=np.uint8)
+        content.view("<u4")[heads >> 2] = lengths
+        texts = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        copy_ranges(texts, np.cumsum(lengths) - lengths, content, heads + 4, lengths)
+        first = self._push(content.tobytes(), 4)
+        handles: NDArray[np.int64] = first - heads
+        return handles
 
     def blob(self, value: bytes) -> int:
         """Write a vector of bytes."""
@@ -116,12 +135,16 @@ class TableWriter:
         body = struct.pack("<I", count) + content + bytes(padding)
         return self._push(body, 4)
 
-    def offsets(self, handles: Sequence[int]) -> int:
+    def offsets(self, handles: Sequence[int] | NDArray[np.int64]) -> int:
         """Write a vector of tables or strings."""
         count = len(handles)
         padding = -self._used % 4
         # The item i will lie (count - i) * 4 bytes before the part of the file that exists now.
         end = self._used + padding
+        if count >= _BULK_COUNT:
+            places = end + 4 * np.arange(count, 0, -1, dtype=np.int64)
+            cells = (places - np.asarray(handles, dtype=np.int64)).astype("<u4").tobytes()
+            return self._push(_LENGTH.pack(count) + cells + bytes(padding), 4)
         values = [end + (count - i) * 4 - handle for i, handle in enumerate(handles)]
         return self._push(struct.pack(f"<{count + 1}I", count, *values) + bytes(padding), 4)
 
@@ -159,7 +182,10 @@ class TableWriter:
         return start
 
     def finish(self, root: int) -> bytes:
-        """Return the file with its identifier; the writer must not be used afterwards."""
+        """Return the file with its identifier, up to what was left room for.
+
+        The writer must not be used afterwards.
+        """
         head = 4 + len(FILE_IDENTIFIER)
         padding = -(self._used + head) % _MAX_ALIGNMENT
         total = self._used + padding + head

@@ -39,6 +39,7 @@ MAX_BUFFER_SIZE: Final = 2**31 - 1
 FILE_IDENTIFIER: Final = b"Ichk"
 _HEADER_SIZE: Final = 8  # offset of the root, then the identifier
 _CELLS_AT_ONCE: Final = 1 << 16
+_VECTORS_AT_ONCE: Final = 1 << 12
 OFFSET: Final = np.dtype("<u4")  # the type of a field that points to a vector, string or table
 
 
@@ -157,15 +158,22 @@ class Assembly:
 
     __slots__ = ("_extra_apparent", "_head", "_remedy", "_segments", "_size", "_subject")
 
-    def __init__(self, subject: str, *, remedy: str = "split it into several") -> None:
-        """Start a buffer; the arguments go into the error that says it grew too large."""
+    def __init__(
+        self, subject: str, *, remedy: str = "split it into several", is_part: bool = False
+    ) -> None:
+        """Start a buffer; a part of another one has neither the offset of a root nor a head.
+
+        ``subject`` and ``remedy`` go into the error that says it grew too large.
+        """
         self._subject = subject
         self._remedy = remedy
         self._segments: list[NDArray[np.uint8] | Callable[[], Iterator[memoryview]]] = []
         self._size = 0
         self._extra_apparent = 0
-        self._head = self.reserve(_HEADER_SIZE)[1]
-        self._head[4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
+        self._head = np.zeros(0, dtype=np.uint8)
+        if not is_part:
+            self._head = self.reserve(_HEADER_SIZE)[1]
+            self._head[4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
 
     @property
     def size(self) -> int:
@@ -226,6 +234,52 @@ class Assembly:
         cells[0] = count
         return position, OffsetVector(cells=cells[1:], start=position + 4)
 
+    def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
+        """Take room for a vector of offsets per row: positions of the lengths, and a filler.
+
+        Parameters
+        ----------
+        counts
+            int64, shape (n,): offsets in each vector.
+
+        Returns
+        -------
+        (positions, cells)
+            int64, shape (n,); and the cells of all vectors, one after the other.
+        """
+        heads = np.cumsum(counts + 1) - (counts + 1)
+        base, raw = self.reserve(OFFSET.itemsize * (int(counts.sum()) + len(counts)))
+        words = raw.view(OFFSET)
+        words[heads] = counts
+        is_cell = np.ones(len(words), dtype=np.bool_)
+        is_cell[heads] = False
+        at = np.flatnonzero(is_cell)
+        cells = OffsetVector(cells=words, start=base, at=at)
+        return base + OFFSET.itemsize * heads, cells
+
+    def struct_vectors(
+        self, counts: NDArray[np.int64], rows: NDArray[np.uint8]
+    ) -> NDArray[np.int64]:
+        """Write a vector of structs per row, the structs aligned to 8; returns their positions.
+
+        Parameters
+        ----------
+        counts
+            int64, shape (n,): structs in each vector.
+        rows
+            uint8, shape (sum of ``counts``, size), the size a multiple of 8.
+        """
+        size = rows.shape[1]
+        # The length stands right before the structs, behind four bytes of padding.
+        spans = 8 + counts * size
+        starts = np.cumsum(spans) - spans
+        base, raw = self.reserve(int(spans.sum()), 8)
+        raw.view("<u4")[(starts + 4) >> 2] = counts
+        content = np.ascontiguousarray(rows).reshape(-1)
+        copy_ranges(content, starts - 8 * np.arange(len(counts)), raw, starts + 8, counts * size)
+        places: NDArray[np.int64] = starts + (base + 4)
+        return places
+
     def struct_vector(self, rows: NDArray[np.uint8]) -> int:
         """Write a vector of byte structs, uint8 of shape (n, size); return its position."""
         position, raw = self.reserve(4 + rows.size)
@@ -265,6 +319,36 @@ class Assembly:
         self._count_shared(int(lengths.sum()) - int(run_lengths.sum()))
         placed: NDArray[np.int64] = base + heads
         return placed[run_of_row]
+
+    def streamed_byte_vectors(
+        self,
+        lengths: NDArray[np.int64],
+        copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
+    ) -> NDArray[np.int64]:
+        """Do what ``byte_vectors`` does with content that is copied when the buffer is put out.
+
+        Parameters
+        ----------
+        lengths
+            int64, shape (n,).
+        copy
+            Called with rows, a buffer and the places in it where their content goes.
+        """
+        sizes = (lengths + (4 + 1 + 3)) & ~3
+        ends: NDArray[np.int64] = np.cumsum(sizes)
+        heads = ends - sizes
+
+        def blocks() -> Iterator[memoryview]:
+            for begin in range(0, len(heads), _VECTORS_AT_ONCE):
+                rows = slice(begin, begin + _VECTORS_AT_ONCE)
+                places = heads[rows] - heads[begin]
+                raw = np.zeros(int(ends[rows][-1] - heads[begin]), dtype=np.uint8)
+                raw.view("<u4")[places >> 2] = lengths[rows]
+                copy(rows, raw, places + 4)
+                yield memoryview(raw)
+
+        self.reserve(0)
+        return heads + self._later(int(sizes.sum()), blocks)
 
     def string(self, text: str) -> int:
         """Write one string; return its position."""
@@ -340,13 +424,24 @@ def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetVector:
-    """The cells of a vector of tables: uint32, shape (n,), the first one at ``start``."""
+    """The cells of one or many vectors of tables.
+
+    Parameters
+    ----------
+    cells
+        uint32: the words from ``start`` on.
+    start
+        Position of the first one.
+    at
+        Which of the words are cells; None for all.
+    """
 
     cells: NDArray[np.uint32]
     start: int
+    at: NDArray[np.intp] | None = None
 
     def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
         """Let the cells of these rows point to the tables at ``targets``."""
-        end = self.start + 4 * len(self.cells)
-        places = np.arange(self.start, end, 4, dtype=np.int64)
-        self.cells[rows] = targets - places[rows]
+        at = np.arange(len(self.cells), dtype=np.intp) if self.at is None else self.at
+        chosen = at[rows]
+        self.cells[chosen] = targets - (self.start + OFFSET.itemsize * chosen)

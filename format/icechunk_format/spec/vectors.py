@@ -128,6 +128,13 @@ class VectorReader:
         kind = np.dtype(dtype)
         return self.gather(positions, kind.itemsize, field).view(kind).astype(np.int64)
 
+    def offsets(self, positions: NDArray[np.int64], field: str) -> NDArray[np.int64]:
+        """Read one offset per position; raises FormatError where one is 0."""
+        found = self.numbers(positions, "<u4", field)
+        if found.size and not found.all():
+            self.fail("an offset points to itself", field)
+        return found
+
     def number(self, position: int, kind: struct.Struct, field: str) -> int:
         """Read one number; raises FormatError when it does not lie inside the buffer."""
         if not 0 <= position <= self.data.size - kind.size:
@@ -387,11 +394,14 @@ class Tables:
         rows, at = self._present(slot, _OFFSET_SIZE, name)
         if len(at) == 1:
             one = int(at[0])
-            one += self.r.number(one, _U32, field)
+            offset = self.r.number(one, _U32, field)
+            if not offset:
+                self.r.fail("an offset points to itself", field)
+            one += offset
             count = self.r.number(one, _U32, field)
             ends = np.array([one + _OFFSET_SIZE, count], dtype=np.int64)
             return rows, ends[:1], ends[1:]
-        heads = at + self.r.numbers(at, "<u4", field)
+        heads = at + self.r.offsets(at, field)
         counts = self.r.numbers(heads, "<u4", field)
         heads += _OFFSET_SIZE
         return rows, heads, counts
@@ -400,7 +410,7 @@ class Tables:
         """Return where the required tables that a field points to start: int64, unchecked."""
         self.require(slot, name)
         _, at = self._present(slot, _OFFSET_SIZE, name)
-        return at + self.r.numbers(at, "<u4", f"{self._field}.{name}")
+        return at + self.r.offsets(at, f"{self._field}.{name}")
 
     def ranges(self, slot: int, name: str, element_size: int = 1) -> Ranges:
         """Locate a vector or string per row; every range is inside the buffer."""
