@@ -212,6 +212,6 @@ def joined_chunks(
     joined = dict(touched)
     for node_id, coords in earlier.updated_chunks.items():
         if node_id not in later.deleted_arrays:
-            found = joined.get(node_id) or TouchedChunks.of([], coords[:0], coords[:0])
+            found = joined.get(node_id) or TouchedChunks.of([], coords[:0])
             joined[node_id] = found.joined(coords)
     return joined

@@ -26,9 +26,9 @@ from icechunk_format.repository.coord_set import checked_coords
 from icechunk_format.repository.grid_checks import check_receipts, grid_of, outside
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.manifests import ManifestAssembler
-from icechunk_format.repository.session_reads import current_refs
+from icechunk_format.repository.session_reads import current_refs, dropped_coords, shifted
 from icechunk_format.repository.working_tree import WorkingTree, checked_shape
-from icechunk_format.spec.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
+from icechunk_format.spec.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.ids import NodeId
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.branch_tip import BranchTip
     from icechunk_format.repository.chunk_changes import ChunkChanges
     from icechunk_format.repository.manifest_files import ManifestReceipt
+    from icechunk_format.spec.chunk_refs import ChunkRefs
     from icechunk_format.spec.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
@@ -243,7 +244,11 @@ class SessionEdits:
             )
         elif shape is not None or dimension_names != "keep":
             raise InvalidInputError(f"{path!r} is a group, which has no shape", name=path)
-        self._tree.update(path, user_data, array)
+        dropped = None
+        if array is not None:
+            changes, files = self._tree.changes.chunks.get(node.id), self._tree.base.manifest_files
+            dropped = dropped_coords(self._storage, node, changes, files, array.num_chunks)
+        self._tree.update(path, user_data, array, dropped)
 
     def delete(self, path: str) -> None:
         """Delete a node, and a group with all that is in it.
@@ -392,20 +397,7 @@ class SessionEdits:
             )
         changes = self._tree.chunks_of(node)
         refs = self.chunk_refs(path, grid[:, 0].tolist(), grid[:, 1].tolist())
-        places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
-        stays = inside_box(places, grid)
-        kept = refs.take(stays)
-        # Adding one offset to all keeps the order of the rows.
-        moved = ChunkRefs(
-            coords=places[stays].astype(np.uint32),
-            kind=kept.kind,
-            chunk_id=kept.chunk_id,
-            offset=kept.offset,
-            length=kept.length,
-            last_modified=kept.last_modified,
-            texts=kept.texts,
-        )
-        changes.replace_all(moved, left=refs.coords)
+        changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
 
     def discard(self) -> None:
         """Forget all changes. Chunks that were stored are garbage for the collector."""
