@@ -18,7 +18,7 @@ from session_model import (
     stored_contents,
 )
 
-from icechunk_format.errors import ConflictError
+from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.manifest_files import store_manifests
 
@@ -284,3 +284,22 @@ def test_deleted_and_shifted_chunks_are_in_the_log():
     done = session.commit("delete, then shift").snapshot_id
     [coords] = repository.transaction_log(done).updated_chunks.values()
     assert coords[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        array_document((6,), (1,)).replace(
+            b'{"name": "regular", "configuration": {"chunk_shape": [1]}}',
+            b'{"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": '
+            b"[[1, 1, 4]]}}",
+        ),
+        b"no document",
+    ],
+)
+def test_only_regular_grids_are_shifted(document):
+    session = six_chunks().writable_session()
+    session.update_metadata("/a", document)
+    with pytest.raises(InvalidInputError, match=r"/a.*only the chunks of a 'regular' grid"):
+        session.shift("/a", [1])
+    assert len(session.chunk_refs("/a", [0], [6])) == 5

@@ -2,8 +2,9 @@
 
 Rules of this file
 ------------------
-1. Metadata documents are opaque bytes here. Shape, chunk counts and dimension names are given
-   beside them, because snapshots store them too; the caller sees to it that they agree.
+1. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.
+   Shape, chunk counts and dimension names are given beside them, because snapshots store them too;
+   the caller sees to it that they agree.
 2. A call that raises has changed nothing in the session.
 3. Chunks are stored at once, references when the session is committed.
 
@@ -23,7 +24,7 @@ from icechunk_format.repository.change_set import ArrayShape, ChangeSet
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.commit import Written
 from icechunk_format.repository.coord_set import checked_coords
-from icechunk_format.repository.grid_checks import check_receipts, grid_of, outside
+from icechunk_format.repository.grid_checks import check_receipts, check_regular, grid_of, outside
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.manifests import ManifestAssembler
 from icechunk_format.repository.session_reads import current_refs, dropped_coords, shifted
@@ -376,19 +377,20 @@ class SessionEdits:
         """Move all chunks of an array by so many places in the chunk grid.
 
         Chunks that leave the grid are dropped, places that become free read as the fill value.
-        This is only right for regular grids, and reads all references of the array.
+        All references of the array are read.
 
         Raises
         ------
         NotFoundError
             There is no such array.
         InvalidInputError
-            The offset has another number of dimensions.
+            The offset has another number of dimensions, or the chunk grid is not regular.
         FormatError, StorageError
             A manifest cannot be read.
         """
         self._check_open()
         node = self._tree.existing_array(path)
+        check_regular(node)
         grid = grid_of(node)
         if len(offset) != len(grid):
             raise InvalidInputError(
