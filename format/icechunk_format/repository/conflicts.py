@@ -165,6 +165,9 @@ class _Detector:
                     node_id=move.node_id,
                     snapshot_id=commit.snapshot_id,
                 )
+            for node_id in sorted(commit.log.relocated_nodes):
+                if node_id in self.path_of:
+                    yield self._of(ConflictKind.MOVED_THERE, node_id, commit)
 
     def _chunks(self) -> Iterator[Conflict]:
         for node_id, changes in self.changes.chunks.items():

@@ -9,8 +9,11 @@ Rules of this file
 1. The log is net: nodes by their ids, chunks by their references. Manifests that both versions
    have are not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
-3. The branch has to be where the log begins. If it moved, nothing is committed.
-4. In version 2 the old version has to be listed at the very moment of the commit: a collection
+3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
+   created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
+   but moves, and nobody could amend it.
+4. The branch has to be where the log begins. If it moved, nothing is committed.
+5. In version 2 the old version has to be listed at the very moment of the commit: a collection
    that removes it at the same time either sees the new version, or comes first.
 
 Specification: "Snapshot Files", "Transaction Log Files".
@@ -194,6 +197,12 @@ def difference(
         coords = _changed_chunks(storage, was, current, node, restored)
         if len(coords):
             chunks[node.id] = coords
+    moved = [(was, node) for was, node in both if was.path != node.path]
+    if moved and (new or gone or updated or chunks):
+        # One commit either moves nodes or changes them: here they leave one place for another.
+        gone += [was for was, _ in moved]
+        new += [node for _, node in moved]
+        moved = []
     return TransactionLog(
         id=snapshot_id,
         new_groups=_ids(new, arrays=False),
@@ -210,8 +219,7 @@ def difference(
                 node_id=node.id,
                 is_array=node.array is not None,
             )
-            for was, node in both
-            if was.path != node.path
+            for was, node in moved
         ),
     )
 
