@@ -112,6 +112,10 @@ def expected(ours, theirs):
             kinds.add(K.METADATA_OF_DELETED_NODE)
     if ours in ARRAY_GONE and theirs in (*touched, *METADATA):
         kinds.add(K.DELETED_NODE_CHANGED)
+    if ours in ARRAY_GONE and theirs == "recreate array":
+        kinds.add(K.DELETED_NODE_RECREATED)
+    if ours in GROUP_GONE and theirs == "recreate group":
+        kinds.add(K.DELETED_NODE_RECREATED)
     if ours in GROUP_GONE:
         if theirs == "group":
             kinds.add(K.DELETED_NODE_CHANGED)
@@ -232,6 +236,12 @@ def test_what_both_deleted_is_deleted_once():
     assert len(log.deleted_groups) == 1
     contents, repository, result = outcome("delete array", "delete group")
     assert repository.transaction_log(result.snapshot_id).is_empty
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("array", "array"), ("group", "group")])
+def test_what_others_created_anew_is_not_taken_for_deleted(ours, theirs):
+    with pytest.raises(ConflictError, match="deleted and created anew there"):
+        outcome(f"delete {ours}", f"recreate {theirs}")
 
 
 @pytest.mark.parametrize(("resolve", "payload"), [("ours", b"O"), ("theirs", b"T")])

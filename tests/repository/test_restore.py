@@ -18,6 +18,7 @@ from icechunk_format.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from icechunk_format.maintenance import verify
 from icechunk_format.repository import restore
 from icechunk_format.repository.publish import update_repo
 from icechunk_format.repository.repo_changes import Transition
@@ -312,10 +313,16 @@ def test_moves_alone_are_moves():
 def test_a_restored_version_can_be_amended():
     repository = new_repository()
     first = moved_and_changed(repository)
+    tip = repository.resolve()
     repository.restore("main", first)
+    assert {row["severity"] for row in verify(repository.location).to_pylist()} == {"info"}
     session = repository.writable_session()
     session.set_chunk("/a", [4], b"more")
+    session.update_metadata("/a", array_document((10,), (1,), version=5))
     done = session.amend("more").snapshot_id
+    found = repository.diff(tip, done)
+    assert [(m.from_path, m.to_path) for m in found.moved_nodes] == [("/b", "/a")]
+    assert found.updated_arrays == ("/a",)
     contents = stored_contents(repository, done)
     assert (contents["a/c/3"], contents["a/c/4"]) == (b"\x01", b"more")
     session = repository.writable_session()

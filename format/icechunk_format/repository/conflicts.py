@@ -9,7 +9,8 @@ ours                   conflicts with theirs
 chunks of an array     the same chunks; metadata of the array; the array deleted
 metadata of a node     metadata of the node; the node deleted
 a smaller array        the same as metadata; chunks that are dropped here
-delete an array        anything done to the array, unless it was deleted as well
+delete an array        anything done to the array, unless it was deleted as well and nothing is
+                       at its path now
 delete a group         the same for every array below; metadata of a group below; a node created
                        below
 create a node          a node at the same path; no group (any more) to hold it
@@ -61,6 +62,7 @@ class ConflictKind(Enum):
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
+    DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but there is such a node now"
     NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
@@ -218,8 +220,16 @@ class _Detector:
                     yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
 
     def _deletes(self) -> Iterator[Conflict]:
-        for node_id in self.changes.deleted:
+        for node_id, gone in self.changes.deleted.items():
             if node_id not in self.tip_by_id:
+                there = self.tip.node(gone.path)
+                if there is not None:
+                    yield Conflict(
+                        kind=ConflictKind.DELETED_NODE_RECREATED,
+                        path=gone.path,
+                        node_id=there.id,
+                        snapshot_id=self._creator(there.id),
+                    )
                 continue
             for commit in self.theirs:
                 log = commit.log
