@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.manifest_files import ManifestReceipt
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
 
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
 Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
@@ -96,7 +96,7 @@ class RewritePlan:
 
 
 def rewrite_manifests(
-    location: Location | str,
+    location: Place,
     *,
     branch: str = "main",
     splitting: Splitting | None = None,
@@ -173,7 +173,7 @@ def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
 
 
 def plan_rewrite(
-    location: Location | str,
+    location: Place,
     *,
     branch: str = "main",
     splitting: Splitting | None = None,
