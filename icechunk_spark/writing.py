@@ -155,7 +155,7 @@ class PlannedSave:
         given = {**self._icechunk_options, **options}
         if path is not None:
             given = {name: value for name, value in given.items() if fold_name(name) != "path"}
-            given["path"] = path
+            given["path"] = str(path)
         request = parse_write_options(option_texts(given))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.planned_write import run_planned_write

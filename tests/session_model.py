@@ -118,7 +118,14 @@ class RandomChanges:
         self._resized = set()
         if not self.model.nodes:
             self._create_group(driver, "/")
-        weights = {
+        weights = self.weights()
+        for _ in range(steps):
+            choice = self.random.choices(list(weights), list(weights.values()))[0]
+            choice(driver)
+
+    def weights(self):
+        """Return how often each kind of change is drawn."""
+        return {
             self.grow: 3,
             self.set_chunks: 10,
             self.delete_chunks: 2,
@@ -128,9 +135,6 @@ class RandomChanges:
             self.delete: 0.7,
             self.recreate: 0.5,
         }
-        for _ in range(steps):
-            choice = self.random.choices(list(weights), list(weights.values()))[0]
-            choice(driver)
 
     def grow(self, driver):
         parent = self.random.choice(self.model.groups())

@@ -66,7 +66,7 @@ def rewrite_manifests(
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return one_process.planned_result(plan)
-    plan.repository.writable_tip(branch)
+    one_process.check_commit(plan, metadata)
     share = plan.references // (_WAVES * cores_of(spark))
     if share < MAX_REFS_PER_MANIFEST:
         plan = one_process.repacked(plan, max(share, _LEAST_REFS_PER_TASK))

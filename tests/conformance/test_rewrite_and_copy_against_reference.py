@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from reference_repositories import build
+from reference_sessions import put_chunk, start
 from session_model import array_document, group_document, stored_contents
 from zarr.core.buffer import default_buffer_prototype
 
@@ -221,6 +222,27 @@ def test_a_session_of_the_reference_rebases_over_a_rewrite_and_not_over_a_restor
         open_reference(tmp_path / "r").readonly_session("main").store, path="a", mode="r"
     )[:]
     assert values.tolist() == [1, 2, 3, 4, 5, 77, 7, 8, 9]
+
+
+def test_a_restoration_across_a_move_is_rebased_over_and_amended_by_the_reference(tmp_path):
+    ours = start(tmp_path)
+    first = ours.resolve()
+    session = ours.writable_session()
+    session.move("/g", "/h")
+    session.commit("move")
+    session = ours.writable_session()
+    session.set_chunk("/h/a", [1], b"bad")
+    session.commit("bad")
+    rival = open_reference(tmp_path).writable_session("main")
+    put_chunk(rival.store, "h/a/c/3", b"rival")
+    ours.restore("main", first)
+    with pytest.raises(icechunk.RebaseFailedError):
+        rival.commit("elsewhere", rebase_with=icechunk.ConflictDetector())
+    session = open_reference(tmp_path).writable_session("main")
+    put_chunk(session.store, "g/a/c/3", b"more")
+    session.amend("amended")
+    contents = stored_contents(ours, first) | {"g/a/c/3": b"more"}
+    assert stored_contents(ours, ours.resolve()) == contents
 
 
 def test_a_copy_can_join_a_repository_of_the_reference(tmp_path):

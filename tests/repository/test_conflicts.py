@@ -98,6 +98,8 @@ def expected(ours, theirs):
         kinds.add(K.CHUNKS_WRITTEN_TWICE)
     if ours == theirs == "other chunk":
         kinds.add(K.CHUNKS_WRITTEN_TWICE)
+    if ours == "shrink" and theirs in ("chunk 1", "shift"):
+        kinds.add(K.CHUNKS_OF_SMALLER_ARRAY)
     if ours in METADATA:
         if theirs in METADATA:
             kinds.add(K.METADATA_UPDATED_TWICE)
@@ -110,6 +112,10 @@ def expected(ours, theirs):
             kinds.add(K.METADATA_OF_DELETED_NODE)
     if ours in ARRAY_GONE and theirs in (*touched, *METADATA):
         kinds.add(K.DELETED_NODE_CHANGED)
+    if ours in ARRAY_GONE and theirs == "recreate array":
+        kinds.add(K.DELETED_NODE_RECREATED)
+    if ours in GROUP_GONE and theirs == "recreate group":
+        kinds.add(K.DELETED_NODE_RECREATED)
     if ours in GROUP_GONE:
         if theirs == "group":
             kinds.add(K.DELETED_NODE_CHANGED)
@@ -216,8 +222,8 @@ def test_changes_that_fit_are_both_there():
     contents, _, _ = outcome("grow", "chunk 1")
     assert contents["g/a/c/1"] == b"T"
     assert contents["g/a/zarr.json"] == array_document((6,), (1,), 6)
-    contents, _, _ = outcome("shrink", "chunk 1")
-    assert sorted(k for k in contents if k.startswith("g/a/c")) == ["g/a/c/0"]
+    contents, _, _ = outcome("shrink", "chunk 0")
+    assert contents["g/a/c/0"] == b"T"
     contents, _, _ = outcome("group", "chunk 0")
     assert contents["g/zarr.json"] == group_document(ord("O"))
 
@@ -230,6 +236,12 @@ def test_what_both_deleted_is_deleted_once():
     assert len(log.deleted_groups) == 1
     contents, repository, result = outcome("delete array", "delete group")
     assert repository.transaction_log(result.snapshot_id).is_empty
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("array", "array"), ("group", "group")])
+def test_what_others_created_anew_is_not_taken_for_deleted(ours, theirs):
+    with pytest.raises(ConflictError, match="deleted and created anew there"):
+        outcome(f"delete {ours}", f"recreate {theirs}")
 
 
 @pytest.mark.parametrize(("resolve", "payload"), [("ours", b"O"), ("theirs", b"T")])

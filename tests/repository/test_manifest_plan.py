@@ -97,7 +97,11 @@ def test_plans_keep_everything_and_overlap_nothing(case):
                 expected.pop(point, None)
         elif verb == "resize" and found:
             limit = min(found)
-            changes.resize(limit)
+            before = changes.clip or (GRID,) * ndim
+            comes_back = {
+                p for part in base for p in part if is_below(p, limit) and not is_below(p, before)
+            }
+            changes.resize(limit, sorted_coords(comes_back, ndim))
             expected = {
                 p: v
                 for p, v in expected.items()

@@ -168,3 +168,20 @@ def test_manifests_whose_chunks_lie_between_one_another_are_taken_over(repositor
     assert {k: v for k, v in contents.items() if "/c/" in k} == {
         f"a/c/{i}": b"%d" % i for i in range(8)
     }
+
+
+def test_what_was_dropped_or_replaced_can_be_written_by_executors_again(repository):
+    session = grid_session(repository, (10,))
+    session.add_manifests("/a", store_block(session, (range(6),), b"1"))
+    document = array_document((3,), (1,))
+    session.update_metadata("/a", document, shape=(3,), num_chunks=(3,))
+    document = array_document((10,), (1,))
+    session.update_metadata("/a", document, shape=(10,), num_chunks=(10,))
+    session.delete_chunks("/a", [[1]])
+    session.set_chunk("/a", [2], b"2")
+    session.add_manifests("/a", store_block(session, (range(1, 5),), b"3"))
+    with pytest.raises(InvalidInputError, match=r"1 chunks were written twice, such as \(0,\)"):
+        session.add_manifests("/a", store_block(session, (range(1),)))
+    result = session.commit("again")
+    contents = stored_contents(repository, result.snapshot_id)
+    assert b"".join(contents.get(f"a/c/{i}", b"-") for i in range(10)) == b"13333-----"

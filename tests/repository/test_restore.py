@@ -18,6 +18,7 @@ from icechunk_format.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from icechunk_format.maintenance import verify
 from icechunk_format.repository import restore
 from icechunk_format.repository.publish import update_repo
 from icechunk_format.repository.repo_changes import Transition
@@ -272,3 +273,70 @@ def test_another_branch_is_restored_to_a_version_it_never_had():
     done = repository.restore("other", first)
     assert stored_contents(repository, done.snapshot_id) == stored_contents(repository, first)
     assert repository.branches()["main"] == first
+
+
+def moved_and_changed(repository):
+    """Commit an array, move it, and change it; return the version before the move."""
+    first = with_array(repository)
+    commit(repository, lambda s: s.move("/a", "/b"), "move")
+    commit(repository, lambda s: s.set_chunk("/b", [3], b"bad"))
+    return first
+
+
+def test_moves_and_changes_are_not_in_one_log():
+    repository = new_repository()
+    first = moved_and_changed(repository)
+    tip = repository.resolve()
+    done = repository.restore("main", first).snapshot_id
+    log = repository.transaction_log(done)
+    assert log.moved_nodes == ()
+    assert log.relocated_nodes == set(log.new_arrays) == set(log.deleted_arrays)
+    found = repository.diff(tip, done)
+    assert [(m.from_path, m.to_path) for m in found.moved_nodes] == [("/b", "/a")]
+    assert found.new_arrays == found.deleted_arrays == ()
+    assert found.updated_chunks["/a"].tolist() == [[3]]
+    whole = repository.diff(first, done)
+    moves = [(m.from_path, m.to_path) for m in whole.moved_nodes]
+    assert moves == [("/a", "/b"), ("/b", "/a")]
+    assert whole.new_arrays == whole.deleted_arrays == ()
+
+
+def test_moves_alone_are_moves():
+    repository = new_repository()
+    first = with_array(repository)
+    commit(repository, lambda s: s.move("/a", "/b"), "move")
+    log = repository.transaction_log(repository.restore("main", first).snapshot_id)
+    assert [(m.from_path, m.to_path) for m in log.moved_nodes] == [("/b", "/a")]
+    assert log.new_arrays == log.deleted_arrays == ()
+
+
+def test_a_restored_version_can_be_amended():
+    repository = new_repository()
+    first = moved_and_changed(repository)
+    tip = repository.resolve()
+    repository.restore("main", first)
+    assert {row["severity"] for row in verify(repository.location).to_pylist()} == {"info"}
+    session = repository.writable_session()
+    session.set_chunk("/a", [4], b"more")
+    session.update_metadata("/a", array_document((10,), (1,), version=5))
+    done = session.amend("more").snapshot_id
+    found = repository.diff(tip, done)
+    assert [(m.from_path, m.to_path) for m in found.moved_nodes] == [("/b", "/a")]
+    assert found.updated_arrays == ("/a",)
+    contents = stored_contents(repository, done)
+    assert (contents["a/c/3"], contents["a/c/4"]) == (b"\x01", b"more")
+    session = repository.writable_session()
+    session.delete("/a")
+    amended = repository.transaction_log(session.amend("without").snapshot_id)
+    assert amended.new_arrays == ()
+    assert len(amended.deleted_arrays) == 1
+
+
+def test_a_rival_of_a_relocated_array_finds_its_conflict():
+    repository = new_repository()
+    first = moved_and_changed(repository)
+    rival = repository.writable_session()
+    rival.set_chunk("/b", [7], b"mine")
+    repository.restore("main", first)
+    with pytest.raises(ConflictError, match="/b: moved there"):
+        rival.commit("elsewhere")

@@ -20,7 +20,7 @@ def points_of(coords):
 
 @st.composite
 def cases(draw):
-    """Draw disjoint sets in all forms, points that may lie in them, and what to leave out."""
+    """Draw disjoint sets in all forms, and points that may lie in them."""
     ndim = draw(st.integers(0, 3))
     everywhere = sorted({()} if ndim == 0 else {*np.ndindex(*[5] * ndim)})
     owner = draw(st.lists(st.integers(0, 4), min_size=len(everywhere), max_size=len(everywhere)))
@@ -37,15 +37,15 @@ def cases(draw):
         parts.append(set(points_of(sets[-1].coords())))
     held = set().union(*parts)
     picked = st.sets(st.sampled_from(sorted(held | {*everywhere})), max_size=9)
-    return ndim, sets, held, draw(picked), draw(picked)
+    return ndim, sets, held, draw(picked)
 
 
 @given(cases(), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_blocks_are_in_order_and_small(case, at_once):
-    ndim, sets, held, points, without = case
-    made = TouchedChunks.of(sets, coords_of(points, ndim), coords_of(without, ndim))
-    expected = (held - without) | points
+    ndim, sets, held, points = case
+    made = TouchedChunks.of(sets, coords_of(points, ndim))
+    expected = held | points
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched_chunks, "_ROWS_AT_ONCE", at_once)
         blocks = list(made.blocks())
@@ -66,7 +66,7 @@ def test_tiles_of_a_large_grid_come_row_by_row():
         for j in range(0, 100, 50)
     ]
     nothing = np.empty((0, 3), dtype=np.uint32)
-    made = TouchedChunks.of(tiles, nothing, nothing)
+    made = TouchedChunks.of(tiles, nothing)
     assert made.count == 1_000_000
     expected = np.indices((200, 100, 50), dtype=np.uint32).reshape(3, -1).T
     assert (made.coords() == expected).all()
@@ -77,7 +77,7 @@ def test_scattered_chunks_are_read_in_few_blocks():
     scattered = np.random.default_rng(3).integers(0, 2**31, (300_000, 3), dtype=np.uint32)
     sets = [CoordSet.of(scattered[i::3]) for i in range(3)]
     nothing = np.empty((0, 3), dtype=np.uint32)
-    made = TouchedChunks.of(sets, nothing, nothing)
+    made = TouchedChunks.of(sets, nothing)
     assert len(list(made.blocks())) < 10
     assert (made.coords() == scattered[np.lexsort(scattered.T[::-1])]).all()
 
@@ -86,5 +86,5 @@ def test_scattered_coordinates_are_sorted_without_a_mask():
     left = CoordSet.of([[0, 0], [2**31, 5]])
     right = CoordSet.of([[0, 2**31], [7, 1]])
     nothing = np.empty((0, 2), dtype=np.uint32)
-    made = TouchedChunks.of([left, right], nothing, nothing)
+    made = TouchedChunks.of([left, right], nothing)
     assert made.coords().tolist() == [[0, 0], [0, 2**31], [7, 1], [2**31, 5]]

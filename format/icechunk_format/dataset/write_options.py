@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.metadata_items import MetadataItems
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 WriteLayout = Literal["cells", "chunks", "refs"]
@@ -137,6 +138,8 @@ class WriteOptions:
                     )
         for dim, wish in (self.order or {}).items():
             _choice(f"order of {dim}", wish, ORDERS)
+        # What is not JSON would be refused by the commit, after all the work.
+        MetadataItems.of(self.metadata)
         for name, said in self.encoding.items():
             _check_encoding(name, said)
 

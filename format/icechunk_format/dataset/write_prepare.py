@@ -37,7 +37,7 @@ from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.virtual import parse_authorized
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
-from icechunk_format.storage.location import Location
+from icechunk_format.storage.location import Location, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,7 +147,7 @@ class PreparedWrite:
 
 
 def prepare_write(
-    location: Location | str,
+    location: Place,
     schema: pa.Schema,
     options: WriteOptions,
     *,
@@ -179,7 +179,7 @@ def prepare_write(
     UnsupportedError
         An existing array uses what is not known here.
     """
-    place = Location(location) if isinstance(location, str) else location
+    place = Location.of(location)
     repository = Repository.open(place) if Repository.exists(place) else None
     if repository is None:
         check_new_place(place, options)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.write_plan import WritePart, WritePlan
     from icechunk_format.dataset.write_prepare import PreparedWrite
     from icechunk_format.dataset.write_result import WriteResult
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
 
 _ROWS_PER_BATCH = 65_536
 
 
 def write_table(
-    location: Location | str,
+    location: Place,
     table: pa.Table,
     options: WriteOptions,
     *,

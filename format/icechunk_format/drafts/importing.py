@@ -45,7 +45,7 @@ from icechunk_format.spec.object_keys import (
     snapshot_key,
     transaction_log_key,
 )
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,8 +98,8 @@ class ImportReport:
 
 
 def import_draft(
-    source: DraftRepository | Location | str,
-    target: Location | str,
+    source: DraftRepository | Place,
+    target: Place,
     *,
     dry_run: bool = False,
 ) -> ImportReport:
@@ -128,7 +128,7 @@ def import_draft(
         A store failed. Nothing of the import can be seen, unless the outcome is unknown.
     """
     draft = source if isinstance(source, DraftRepository) else open_draft(source)
-    place = Location(target) if isinstance(target, str) else target
+    place = Location.of(target)
     storage = open_storage(place)
     snapshots = draft.snapshots()
     if not snapshots:

@@ -11,15 +11,13 @@ from icechunk_format.drafts.numbered_refs import NumberedRepository, is_numbered
 from icechunk_format.drafts.state_file import STATE, StateFileRepository
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.discovery import has_repository
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from icechunk_format.drafts.model import DraftRepository
 
 
-def open_draft(
-    location: Location | str, *, store_root: Location | str | None = None
-) -> DraftRepository:
+def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepository:
     """Open a repository that was written by one of the two drafts, for reading.
 
     Parameters
@@ -41,8 +39,8 @@ def open_draft(
     StorageError
         The store failed.
     """
-    place = Location(location) if isinstance(location, str) else location
-    root = Location(store_root) if isinstance(store_root, str) else store_root
+    place = Location.of(location)
+    root = None if store_root is None else Location.of(store_root)
     storage = open_storage(place)
     if has_repository(storage):
         raise NotFoundError(

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from icechunk_format.maintenance.collect_result import DeleteReport
     from icechunk_format.repository.repo_changes import Transition
     from icechunk_format.spec.repo_info import RepoInfo
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
     from icechunk_format.storage.protocol import Storage
 
 _ATTEMPTS: Final = 20
@@ -69,7 +69,7 @@ _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase
 
 
 def collect_garbage(
-    location: Location | str,
+    location: Place,
     older_than: datetime,
     *,
     dry_run: bool = False,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.maintenance.copy_plan import CopyPlan
     from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class CopyResult:
 
 
 def copy(
-    source: Location | str,
-    target: Location | str,
+    source: Place,
+    target: Place,
     *,
     branch: str | None = None,
     tag: str | None = None,

@@ -38,7 +38,7 @@ from icechunk_format.repository.repo_file import RepoFile
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,8 +94,8 @@ class CopyPlan:
 
 
 def plan_copy(
-    source: Location | str,
-    target: Location | str,
+    source: Place,
+    target: Place,
     *,
     branch: str | None = None,
     tag: str | None = None,
@@ -104,7 +104,7 @@ def plan_copy(
 ) -> CopyPlan:
     """Plan a copy; arguments and errors are those of ``copy``."""
     repository = Repository.open(source)
-    place = Location(target) if isinstance(target, str) else target
+    place = Location.of(target)
     storage = open_storage(place)
     if str(place) == str(repository.location) and place.options == repository.location.options:
         raise InvalidInputError(

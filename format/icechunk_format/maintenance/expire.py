@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from icechunk_format.repository.expire import ExpireResult
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
 
 
 def expire_snapshots(
-    location: Location | str,
+    location: Place,
     older_than: datetime,
     *,
     delete_expired_branches: bool = False,

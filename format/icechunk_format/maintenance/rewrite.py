@@ -38,6 +38,7 @@ from icechunk_format.repository.manifest_files import MAX_REFS_PER_MANIFEST, Man
 from icechunk_format.repository.manifests import listed_counts
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest_lists import ManifestRefs
+from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.node_path import is_below, parse_node_path
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.manifest_files import ManifestReceipt
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
-    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.location import Place
 
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
 Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
@@ -95,7 +96,7 @@ class RewritePlan:
 
 
 def rewrite_manifests(
-    location: Location | str,
+    location: Place,
     *,
     branch: str = "main",
     splitting: Splitting | None = None,
@@ -152,14 +153,27 @@ def rewrite_manifests(
     plan = plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return planned_result(plan)
-    # Refused here, where it may not be changed, and not after all the work.
-    plan.repository.writable_tip(branch)
+    check_commit(plan, metadata)
     made = [part for task in plan.tasks for part in task.run(plan.context)]
     return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
 
 
+def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
+    """Refuse before all the work what the commit after it would refuse.
+
+    Raises
+    ------
+    ReadOnlyError
+        The repository may not be changed.
+    InvalidInputError
+        The metadata are not JSON.
+    """
+    plan.repository.writable_tip(plan.branch)
+    MetadataItems.of(metadata)
+
+
 def plan_rewrite(
-    location: Location | str,
+    location: Place,
     *,
     branch: str = "main",
     splitting: Splitting | None = None,

@@ -38,6 +38,7 @@ from icechunk_format.repository.objects import load_snapshot, load_transaction_l
 from icechunk_format.repository.repo_changes import TipMoved
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest_lists import ManifestRefs
+from icechunk_format.spec.metadata_items import checked_values
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 
@@ -275,7 +276,7 @@ def _replaced(
 def _with_splitting(
     metadata: Mapping[str, Any] | None, splitting: dict[str, Any]
 ) -> dict[str, Any]:
-    given = dict(metadata or {})
+    given = checked_values(metadata)
     reserved = given.get(RESERVED_METADATA, {})
     if not isinstance(reserved, dict):
         raise InvalidInputError(

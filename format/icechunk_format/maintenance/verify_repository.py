@@ -50,7 +50,7 @@ from icechunk_format.spec.object_keys import (
     REPO,
     branch_ref_key,
 )
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ _BRANCHES = branch_ref_key("")[: -len("/ref.json")]
 
 
 def verify(
-    location: Location | str,
+    location: Place,
     *,
     branch: str | None = None,
     tag: str | None = None,
@@ -109,7 +109,7 @@ def verify(
     StorageError
         The store failed. What is damaged or missing in it is a finding, not an error.
     """
-    place = Location(location) if isinstance(location, str) else location
+    place = Location.of(location)
     report = Report(max_findings)
     wanted = WantedVersion(branch=branch, tag=tag, snapshot=snapshot)
     state, context = plan_verification(

@@ -184,6 +184,7 @@ def joined_logs(
     """
     new_groups = {*earlier.new_groups, *later.new_groups}
     new_arrays = {*earlier.new_arrays, *later.new_arrays}
+    known = earlier.relocated_nodes
     gone_groups, gone_arrays = {*later.deleted_groups}, {*later.deleted_arrays}
     moves = {move.node_id: move for move in earlier.moved_nodes}
     for move in later.moved_nodes:
@@ -196,10 +197,10 @@ def joined_logs(
         deleted_groups=tuple({*earlier.deleted_groups} | (gone_groups - {*earlier.new_groups})),
         deleted_arrays=tuple({*earlier.deleted_arrays} | (gone_arrays - {*earlier.new_arrays})),
         updated_groups=tuple(
-            {*earlier.updated_groups, *later.updated_groups} - gone_groups - new_groups
+            {*earlier.updated_groups, *later.updated_groups} - gone_groups - (new_groups - known)
         ),
         updated_arrays=tuple(
-            {*earlier.updated_arrays, *later.updated_arrays} - gone_arrays - new_arrays
+            {*earlier.updated_arrays, *later.updated_arrays} - gone_arrays - (new_arrays - known)
         ),
         moved_nodes=tuple(m for m in moves.values() if m.from_path != m.to_path),
     )
@@ -212,6 +213,6 @@ def joined_chunks(
     joined = dict(touched)
     for node_id, coords in earlier.updated_chunks.items():
         if node_id not in later.deleted_arrays:
-            found = joined.get(node_id) or TouchedChunks.of([], coords[:0], coords[:0])
+            found = joined.get(node_id) or TouchedChunks.of([], coords[:0])
             joined[node_id] = found.joined(coords)
     return joined

@@ -4,7 +4,7 @@ Layers, from the bottom; what is above hides what is below at the same coordinat
 
 1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
    on every axis;
-2. the manifests that executors have stored (``receipts``), but not at ``yielded`` coordinates;
+2. the manifests that executors have stored (``receipts``);
 3. coordinates that were deleted, and references that were set. They are disjoint.
 
 Rules of this file
@@ -54,12 +54,10 @@ class ChunkChanges:
     replaces_all
         The chunks of the base do not count: they were moved, or the array is new.
     clip
-        Chunks of the base count below these coordinates only; None for no limit.
+        Chunks of the base count below these coordinates only: the chunk grid, once it was made
+        smaller. None for no limit.
     receipts
-        Manifests stored by executors; their chunks are disjoint.
-    yielded
-        uint32, shape (n, ndim): coordinates at which another writer's chunks were preferred to
-        those of ``receipts``.
+        Manifests stored by executors; the chunks of them that count are disjoint.
     """
 
     def __init__(self, ndim: int) -> None:
@@ -68,7 +66,6 @@ class ChunkChanges:
         self.replaces_all = False
         self.clip: tuple[int, ...] | None = None
         self.receipts: list[ManifestReceipt] = []
-        self.yielded = np.empty((0, ndim), dtype=np.uint32)
         self._left = np.empty((0, ndim), dtype=np.uint32)
         self._refs = ChunkRefs.empty(ndim)
         self._deleted = np.empty((0, ndim), dtype=np.uint32)
@@ -95,15 +92,23 @@ class ChunkChanges:
         Raises
         ------
         InvalidInputError
-            Two of them, or one of them and an earlier one, hold the same chunk.
+            Two of them hold the same chunk, or one of them and an earlier one, unless that chunk
+            was replaced or deleted meanwhile.
         """
         if not receipts:
             return
+        refs, deleted = self.pending()
+        hidden = [deleted[:0]]
         joined = [*self.receipts, *receipts]
         boxes = np.array([receipt.extents for receipt in joined], dtype=np.uint32)
         for pairs in overlapping_pairs(boxes.reshape(len(joined), self.ndim, 2)):
             for left, right in pairs.tolist():
                 shared = joined[left].coords.intersection(joined[right].coords)
+                is_twice = np.ones(len(shared), dtype=np.bool_)
+                if min(left, right) < len(self.receipts):
+                    is_twice = (refs.find(shared) < 0) & ~_is_in(deleted, shared)
+                hidden.append(shared)
+                shared = shared[is_twice]
                 if len(shared):
                     raise InvalidInputError(
                         f"{len(shared)} chunks were written twice, such as "
@@ -112,34 +117,45 @@ class ChunkChanges:
                         coords=tuple(shared[0].tolist()),
                         count=len(shared),
                     )
-        refs, deleted = self.pending()
         is_hidden = self._in_receipts(refs.coords, receipts)
         if is_hidden.any():
             self._refs = refs.take(~is_hidden)
         self._deleted = deleted[~self._in_receipts(deleted, receipts)]
-        self.receipts = joined
+        self._leave_to_others(_joined(hidden, self.ndim))
+        self.receipts += receipts
         self.revision += 1
 
-    def resize(self, num_chunks: Sequence[int]) -> None:
-        """Drop every chunk outside of a chunk grid; it stays dropped when the grid grows again."""
-        old = self.clip or tuple(num_chunks)
-        self.clip = tuple(min(pair) for pair in zip(old, num_chunks, strict=True))
+    def resize(self, num_chunks: Sequence[int], dropped: NDArray[np.uint32] | None = None) -> None:
+        """Drop every chunk outside of a chunk grid; it stays dropped when the grid grows again.
+
+        Parameters
+        ----------
+        num_chunks
+            The chunk grid from now on, which is smaller than before on some axis, now or earlier.
+        dropped
+            uint32, shape (n, ndim), sorted: where the base has chunks inside of this grid, but not
+            inside of the one before.
+        """
+        self.clip = tuple(num_chunks)
         box = np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
         refs, deleted = self.pending()
         self._refs = refs.take(inside_box(refs.coords, box))
         self._deleted = deleted[inside_box(deleted, box)]
+        self._left = self._left[inside_box(self._left, box)]
         kept = []
         for receipt in self.receipts:
             if (receipt.coords.bounds()[:, 1] <= box[:, 1]).all():
                 kept.append(receipt)
                 continue
             coords = receipt.coords.coords()
-            is_outside = ~inside_box(coords, box)
-            if is_outside.all():
-                continue
-            kept.append(receipt)
-            self._deleted = _joined([self._deleted, coords[is_outside]], self.ndim)
+            is_inside = inside_box(coords, box)
+            if is_inside.any():
+                kept.append(receipt.only(coords[is_inside]))
         self.receipts = kept
+        if dropped is not None:
+            # An array without elements has a first chunk, which may have been set meanwhile.
+            comes_back = dropped[~self.touches(dropped)]
+            self._deleted = _joined([self._deleted, comes_back], self.ndim)
         self.revision += 1
 
     def replace_all(self, refs: ChunkRefs, left: NDArray[np.uint32]) -> None:
@@ -150,24 +166,36 @@ class ChunkChanges:
         refs
             All references from now on.
         left
-            Coordinates that held chunks until now.
+            Coordinates that held chunks until now; those that were deleted are known here.
         """
-        self._left = _joined([self._left, left], self.ndim)
+        _, deleted = self.pending()
+        self._left = _joined([self._left, left, deleted], self.ndim)
         self.replaces_all = True
         self.receipts = []
-        self.yielded = self.yielded[:0]
-        self._refs, self._deleted, self._notes = refs, self._deleted[:0], []
+        self._refs, self._deleted = refs, deleted[:0]
         self.revision += 1
 
     def yield_to_others(self, coords: NDArray[np.uint32]) -> None:
         """Leave coordinates as they are below: another writer's chunks are preferred there."""
         refs, deleted = self.pending()
-        others = CoordinateOrder(coords)
-        self._refs = refs.take(others.find(refs.coords) < 0)
-        self._deleted = deleted[others.find(deleted) < 0]
-        given_up = coords[self._in_receipts(coords, self.receipts)]
-        self.yielded = _joined([self.yielded, given_up], self.ndim)
+        self._refs = refs.take(~_is_in(coords, refs.coords))
+        self._deleted = deleted[~_is_in(coords, deleted)]
+        self._leave_to_others(coords)
         self.revision += 1
+
+    def _leave_to_others(self, coords: NDArray[np.uint32]) -> None:
+        """Let the chunks of the receipts at these coordinates not count any more."""
+        kept = []
+        for receipt in self.receipts:
+            if boxes_meet(receipt.coords.bounds(), bounds_of(coords)):
+                own = receipt.coords.coords()
+                is_gone = _is_in(coords, own)
+                if is_gone.all():
+                    continue
+                if is_gone.any():
+                    receipt = receipt.only(own[~is_gone])
+            kept.append(receipt)
+        self.receipts = kept
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -221,18 +249,14 @@ class ChunkChanges:
         return TouchedChunks.of(
             [receipt.coords for receipt in self.receipts],
             _joined([refs.coords, deleted, self._left], self.ndim),
-            without=self.yielded,
         )
 
     def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""
         refs, deleted = self.pending()
         found = self._in_receipts(coords, self.receipts)
-        found &= CoordinateOrder(self.yielded).find(coords) < 0
         found |= refs.find(coords) >= 0
-        for others in (deleted, self._left):
-            found |= CoordinateOrder(others).find(coords) >= 0
-        return found
+        return found | _is_in(deleted, coords) | _is_in(self._left, coords)
 
     def _in_receipts(
         self, coords: NDArray[np.uint32], receipts: Iterable[ManifestReceipt]
@@ -245,6 +269,11 @@ class ChunkChanges:
             if boxes_meet(receipt.coords.bounds(), box):
                 found |= receipt.coords.contains(coords)
         return found
+
+
+def _is_in(known: NDArray[np.uint32], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Tell for each coordinate, shape (m, ndim), whether it is among others that are sorted."""
+    return CoordinateOrder(known).find(coords) >= 0
 
 
 def _joined(parts: Sequence[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:

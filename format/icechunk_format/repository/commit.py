@@ -32,7 +32,7 @@ from icechunk_format.repository.publish import now_in_microseconds
 from icechunk_format.repository.repo_changes import MAX_CLOCK_SKEW
 from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.metadata_items import MetadataItems
+from icechunk_format.spec.metadata_items import MetadataItems, checked_values
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import SnapshotInfo
 from icechunk_format.spec.snapshot import Snapshot
@@ -323,7 +323,7 @@ def commit_metadata(
     InvalidInputError
         A value is not JSON, or the reserved name holds no map.
     """
-    values = dict(given or {})
+    values = checked_values(given)
     if rebased:
         reserved = values.get(RESERVED_METADATA, {})
         if not isinstance(reserved, dict):

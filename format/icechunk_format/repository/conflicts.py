@@ -8,7 +8,9 @@ ours                   conflicts with theirs
 =====================  =========================================================================
 chunks of an array     the same chunks; metadata of the array; the array deleted
 metadata of a node     metadata of the node; the node deleted
-delete an array        anything done to the array, unless it was deleted as well
+a smaller array        the same as metadata; chunks that are dropped here
+delete an array        anything done to the array, unless it was deleted as well and nothing is
+                       at its path now
 delete a group         the same for every array below; metadata of a group below; a node created
                        below
 create a node          a node at the same path; no group (any more) to hold it
@@ -17,12 +19,12 @@ move a node            the node deleted; a node at the target; a node created be
 anything               any move
 =====================  =========================================================================
 
-Our metadata over their chunks is fine, but not our chunks over their metadata: they may have
-changed what the chunks mean, or how many there are. Only chunks that both wrote can be resolved,
-by taking ours or theirs; contents are never merged.
+Our metadata over their chunks is fine where the chunks stay, but not our chunks over their
+metadata: they may have changed what the chunks mean, or how many there are. Only chunks that both
+wrote can be resolved, by taking ours or theirs; contents are never merged.
 
 Specification: "Conflict resolution" is left to clients; this is what the reference refuses, and
-what it lets pass although two nodes with one path or nodes without a group come of it.
+what it lets pass although two nodes with one path, nodes without a group or lost chunks come of it.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from icechunk_format.repository.boxes import inside_box
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from icechunk_format.repository.change_set import ChangeSet
@@ -54,9 +58,11 @@ class ConflictKind(Enum):
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
+    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
+    DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but there is such a node now"
     NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
@@ -145,6 +151,7 @@ class _Detector:
     def conflicts(self) -> Iterator[Conflict]:
         yield from self._their_moves()
         yield from self._chunks()
+        yield from self._dropped_chunks()
         yield from self._updates()
         yield from self._deletes()
         yield from self._new_paths()
@@ -159,6 +166,9 @@ class _Detector:
                     node_id=move.node_id,
                     snapshot_id=commit.snapshot_id,
                 )
+            for node_id in sorted(commit.log.relocated_nodes):
+                if self.base.nodes.has_id(node_id):
+                    yield self._of(ConflictKind.MOVED_THERE, node_id, commit)
 
     def _chunks(self) -> Iterator[Conflict]:
         for node_id, changes in self.changes.chunks.items():
@@ -184,6 +194,18 @@ class _Detector:
                 if len(shared):
                     yield self._of(ConflictKind.CHUNKS_WRITTEN_TWICE, node_id, commit, shared)
 
+    def _dropped_chunks(self) -> Iterator[Conflict]:
+        for node_id, changes in self.changes.chunks.items():
+            if changes.clip is None or not self.tip.nodes.has_id(node_id):
+                continue
+            box = np.array([(0, count) for count in changes.clip], dtype=np.int64).reshape(-1, 2)
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                dropped = coords[~inside_box(coords, box)]
+                if len(dropped):
+                    kind = ConflictKind.CHUNKS_OF_SMALLER_ARRAY
+                    yield self._of(kind, node_id, commit, dropped)
+
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
             kind = "groups" if state.array is None else "arrays"
@@ -194,8 +216,16 @@ class _Detector:
                 yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
 
     def _deletes(self) -> Iterator[Conflict]:
-        for node_id in self.changes.deleted:
+        for node_id, gone in self.changes.deleted.items():
             if not self.tip.nodes.has_id(node_id):
+                there = self.tip.node(gone.path)
+                if there is not None:
+                    yield Conflict(
+                        kind=ConflictKind.DELETED_NODE_RECREATED,
+                        path=gone.path,
+                        node_id=there.id,
+                        snapshot_id=self._creator(there.id),
+                    )
                 continue
             changed = [
                 *self._naming("updated_groups", node_id),

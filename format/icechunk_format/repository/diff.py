@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -81,29 +81,51 @@ def add_up(
     missing_logs: Iterable[str] = (),
 ) -> Changes:
     """Return the changes that ``logs`` (oldest first) made to ``older``, leading to ``newer``."""
-    path_of = {node.id: node.path for node in older.nodes}
+    was_at = {node.id: node.path for node in older.nodes}
+    is_at = {node.id: node.path for node in newer.nodes}
     # The newer path of a node that both versions have is the one it is known by.
-    path_of.update((node.id, node.path) for node in newer.nodes)
+    path_of = was_at | is_at
+    relocated = {node_id for log in logs for node_id in log.relocated_nodes}
+    # A relocated node is neither new to whom knew it before, nor gone to whom knows it now.
+    not_new, not_gone = relocated & was_at.keys(), relocated & is_at.keys()
 
-    def paths(lists: Iterable[Iterable[NodeId]]) -> tuple[NodePath, ...]:
-        ids = {node_id for nodes in lists for node_id in nodes}
+    def paths(
+        lists: Iterable[Iterable[NodeId]], without: Iterable[NodeId] = ()
+    ) -> tuple[NodePath, ...]:
+        ids = {node_id for nodes in lists for node_id in nodes}.difference(without)
         return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
 
     return Changes(
-        new_groups=paths(log.new_groups for log in logs),
-        new_arrays=paths(log.new_arrays for log in logs),
-        deleted_groups=paths(log.deleted_groups for log in logs),
-        deleted_arrays=paths(log.deleted_arrays for log in logs),
+        new_groups=paths((log.new_groups for log in logs), not_new),
+        new_arrays=paths((log.new_arrays for log in logs), not_new),
+        deleted_groups=paths((log.deleted_groups for log in logs), not_gone),
+        deleted_arrays=paths((log.deleted_arrays for log in logs), not_gone),
         updated_groups=paths(log.updated_groups for log in logs),
         updated_arrays=paths(log.updated_arrays for log in logs),
         updated_chunks=_updated_chunks(logs, path_of, newer),
-        moved_nodes=tuple(
-            Move(from_path=move.from_path, to_path=move.to_path)
-            for log in logs
-            for move in log.moved_nodes
-        ),
+        moved_nodes=tuple(_moves(logs, was_at, is_at)),
         missing_logs=tuple(missing_logs),
     )
+
+
+def _moves(
+    logs: Sequence[TransactionLog],
+    was_at: Mapping[NodeId, NodePath],
+    is_at: Mapping[NodeId, NodePath],
+) -> Iterator[Move]:
+    """Yield all moves; logs do not say the paths of a relocated node, but what surrounds them."""
+    path_of = dict(was_at)
+    for number, log in enumerate(logs):
+        for move in log.moved_nodes:
+            yield Move(from_path=move.from_path, to_path=move.to_path)
+            path_of[move.node_id] = move.to_path
+        for node_id in sorted(log.relocated_nodes & path_of.keys()):
+            later = (m for after in logs[number + 1 :] for m in after.moved_nodes)
+            left = (move.from_path for move in later if move.node_id == node_id)
+            to_path = next(left, is_at.get(node_id))
+            if to_path is not None and to_path != path_of[node_id]:
+                yield Move(from_path=path_of[node_id], to_path=to_path)
+                path_of[node_id] = to_path
 
 
 def _updated_chunks(

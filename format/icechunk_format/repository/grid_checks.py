@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,29 @@ def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> Inva
         name=path,
         coords=coords,
     )
+
+
+def check_regular(node: NodeSnapshot) -> None:
+    """Refuse an array whose chunks do not all have one shape.
+
+    Raises
+    ------
+    InvalidInputError
+        Its metadata document names another chunk grid than ``regular``, or none.
+    """
+    try:
+        name = json.loads(node.user_data)["chunk_grid"]["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        name = None
+    if name != "regular":
+        raise InvalidInputError(
+            f"the chunk grid of array {node.path!r} is {name!r}; only the chunks of a 'regular' "
+            "grid can be shifted, since only they fit in one another's place. Read the array and "
+            "write it at its new place",
+            name=node.path,
+            found=name,
+            allowed=("regular",),
+        )
 
 
 def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray[np.int64]) -> None:

@@ -18,7 +18,7 @@ Specification: "Chunk Manifest Files", ``ManifestFileInfo``.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -59,9 +59,9 @@ class ManifestReceipt:
     num_chunk_refs
         Number of references in it.
     extents
-        Start and end (exclusive) per axis of the chunks in it, tight.
+        Start and end (exclusive) per axis of ``coords``, tight.
     coords
-        The chunks in it.
+        The chunks in it that count: all of them, until a session drops or hides some.
     """
 
     manifest_id: ManifestId
@@ -69,6 +69,21 @@ class ManifestReceipt:
     num_chunk_refs: int
     extents: tuple[tuple[int, int], ...]
     coords: CoordSet
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every reference in the file counts."""
+        return self.coords.count == self.num_chunk_refs
+
+    def only(self, coords: NDArray[np.uint32]) -> ManifestReceipt:
+        """Return the receipt of the same file of which only these chunks count."""
+        left = CoordSet.of(coords)
+        extents = tuple((low, high) for low, high in left.bounds().tolist())
+        return replace(self, coords=left, extents=extents)
+
+    def pick(self, refs: ChunkRefs) -> ChunkRefs:
+        """Return those references of the file that count."""
+        return refs if self.is_whole else refs.take(self.coords.contains(refs.coords))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

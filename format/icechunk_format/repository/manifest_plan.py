@@ -173,14 +173,10 @@ class _Planner:
         receipts = self.changes.receipts
         if not receipts:
             return
-        counts = np.array([receipt.num_chunk_refs for receipt in receipts], dtype=np.float64)
+        counts = np.array([receipt.coords.count for receipt in receipts], dtype=np.float64)
         is_full = np.zeros(len(self.boxes), dtype=np.bool_)
         is_full[self.num_base :] = counts == box_volumes(self.boxes[self.num_base :])
-        if len(self.changes.yielded):
-            for number, receipt in enumerate(receipts):
-                if receipt.coords.contains(self.changes.yielded).any():
-                    is_full[self.num_base + number] = False
-                    self.is_dirty[self.num_base + number] = True
+        self.is_dirty[self.num_base :] = [not receipt.is_whole for receipt in receipts]
         alive = np.flatnonzero(self.is_alive)
         for block in overlapping_pairs(self.boxes[alive]):
             pairs = np.sort(alive[block], axis=1)

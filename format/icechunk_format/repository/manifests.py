@@ -25,7 +25,6 @@ from icechunk_format.repository.manifest_files import store_manifests
 from icechunk_format.repository.manifest_plan import ArrayPlan, grouped_rows, plan_array
 from icechunk_format.repository.objects import load_manifests
 from icechunk_format.spec.chunk_refs import ChunkRefs
-from icechunk_format.spec.coordinate_order import CoordinateOrder
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
 
@@ -210,14 +209,12 @@ class ManifestAssembler:
         """Return the references of a group, one part for each cell of the splitting."""
         changes, group = work.changes, work.group
         pending, deleted = changes.pending()
-        ids = work.manifest_ids()
-        of_base, of_receipts = ids[: len(group.base_rows)], ids[len(group.base_rows) :]
+        of_base = work.manifest_ids()[: len(group.base_rows)]
         refs = self._base_refs(work, [loaded[i] for i in of_base])
-        if of_receipts:
-            fresh = ChunkRefs.concat([_refs_of(loaded[i], work) for i in of_receipts])
-            if len(changes.yielded):
-                fresh = fresh.take(CoordinateOrder(changes.yielded).find(fresh.coords) < 0)
-            refs = ChunkRefs.overlay(refs, fresh)
+        receipts = [changes.receipts[row] for row in group.receipt_rows.tolist()]
+        if receipts:
+            fresh = [r.pick(_refs_of(loaded[r.manifest_id], work)) for r in receipts]
+            refs = ChunkRefs.overlay(refs, ChunkRefs.concat(fresh))
         refs = ChunkRefs.overlay(refs, pending.take(group.pending_rows), deleted)
         parts = grouped_rows(refs.coords.astype(np.int64) // work.cells)
         return [refs] if len(parts) == 1 else [refs.take(rows) for rows in parts]

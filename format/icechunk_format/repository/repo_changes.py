@@ -311,7 +311,7 @@ def set_flag(info: RepoInfo, flag: int, value: bool | None) -> Transition:
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Transition:
     """Replace the metadata of the repository."""
     return Transition(
-        info=replace(info, metadata_items=MetadataItems.of(dict(metadata))),
+        info=replace(info, metadata_items=MetadataItems.of(metadata)),
         details=MetadataChangedUpdate(),
     )
 

@@ -49,7 +49,7 @@ from icechunk_format.spec.config import (
 )
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.object_keys import CONFIG_YAML
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ class Repository(RepositoryChanges):
         self.spec_version = spec_version
 
     @classmethod
-    def open(cls, location: Location | str) -> Repository:
+    def open(cls, location: Place) -> Repository:
         """Find the repository at a location.
 
         Parameters
@@ -101,7 +101,7 @@ class Repository(RepositoryChanges):
         StorageError
             When the store fails.
         """
-        place = Location(location) if isinstance(location, str) else location
+        place = Location.of(location)
         repository = cls(place, spec_version=SPEC_V2)
         if repository._repo_file.fetch() is not None:
             return repository
@@ -112,7 +112,7 @@ class Repository(RepositoryChanges):
     @classmethod
     def open_version(
         cls,
-        location: Location | str,
+        location: Place,
         *,
         branch: str | None = None,
         tag: str | None = None,
@@ -132,7 +132,7 @@ class Repository(RepositoryChanges):
     @classmethod
     def create(
         cls,
-        location: Location | str,
+        location: Place,
         *,
         spec_version: int = SPEC_V2,
         check_clean_root: bool = True,
@@ -148,16 +148,16 @@ class Repository(RepositoryChanges):
         check_clean_root
             Whether to make sure that the place is empty.
         """
-        place = Location(location) if isinstance(location, str) else location
+        place = Location.of(location)
         create_repository(
             open_storage(place), spec_version=spec_version, check_clean_root=check_clean_root
         )
         return cls(place, spec_version=spec_version)
 
     @staticmethod
-    def exists(location: Location | str) -> bool:
+    def exists(location: Place) -> bool:
         """Tell whether a repository of either spec version is at a location."""
-        place = Location(location) if isinstance(location, str) else location
+        place = Location.of(location)
         try:
             return has_repository(open_storage(place))
         except NotFoundError:

@@ -9,8 +9,11 @@ Rules of this file
 1. The log is net: nodes by their ids, chunks by their references. Manifests that both versions
    have are not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
-3. The branch has to be where the log begins. If it moved, nothing is committed.
-4. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
+3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
+   created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
+   but moves, and nobody could amend it.
+4. The branch has to be where the log begins. If it moved, nothing is committed.
+5. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
    marker on it (``revival``): a collection at the same time comes first, or begins anew. In version
    1 its file has to be there after the commit, or the branch goes back. Our collections look at the
    refs after such files went, so one sees the other; those of other libraries do not.
@@ -222,6 +225,12 @@ def difference(
         coords = _changed_chunks(storage, was, current, node, restored)
         if len(coords):
             chunks[node.id] = coords
+    moved = [(was, node) for was, node in both if was.path != node.path]
+    if moved and (new or gone or updated or chunks):
+        # One commit either moves nodes or changes them: here they leave one place for another.
+        gone += [was for was, _ in moved]
+        new += [node for _, node in moved]
+        moved = []
     return TransactionLog(
         id=snapshot_id,
         new_groups=_ids(new, arrays=False),
@@ -238,8 +247,7 @@ def difference(
                 node_id=node.id,
                 is_array=node.array is not None,
             )
-            for was, node in both
-            if was.path != node.path
+            for was, node in moved
         ),
     )
 

@@ -23,6 +23,7 @@ from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.manifest_lists import ManifestFiles
 from icechunk_format.spec.metadata_items import MetadataItems
+from icechunk_format.spec.nodes import Nodes
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import SnapshotInfo
 from icechunk_format.spec.snapshot import Snapshot
@@ -87,7 +88,7 @@ def marker_on(
         flushed_at=made.flushed_at,
         message=made.message,
         metadata_items=made.metadata_items,
-        nodes=(),
+        nodes=Nodes.of(()),
         manifest_files=ManifestFiles.empty() if manifest_files is None else manifest_files,
     )
     files = (

@@ -2,8 +2,9 @@
 
 Rules of this file
 ------------------
-1. Metadata documents are opaque bytes here. Shape, chunk counts and dimension names are given
-   beside them, because snapshots store them too; the caller sees to it that they agree.
+1. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.
+   Shape, chunk counts and dimension names are given beside them, because snapshots store them too;
+   the caller sees to it that they agree.
 2. A call that raises has changed nothing in the session.
 3. Chunks are stored at once, references when the session is committed.
 
@@ -23,12 +24,12 @@ from icechunk_format.repository.change_set import ArrayShape, ChangeSet
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.commit import Written
 from icechunk_format.repository.coord_set import checked_coords
-from icechunk_format.repository.grid_checks import check_receipts, grid_of, outside
+from icechunk_format.repository.grid_checks import check_receipts, check_regular, grid_of, outside
 from icechunk_format.repository.manifest_files import ManifestFormat
 from icechunk_format.repository.manifests import ManifestAssembler
-from icechunk_format.repository.session_reads import current_refs
+from icechunk_format.repository.session_reads import current_refs, dropped_coords, shifted
 from icechunk_format.repository.working_tree import WorkingTree, checked_shape
-from icechunk_format.spec.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
+from icechunk_format.spec.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.ids import NodeId
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.branch_tip import BranchTip
     from icechunk_format.repository.chunk_changes import ChunkChanges
     from icechunk_format.repository.manifest_files import ManifestReceipt
+    from icechunk_format.spec.chunk_refs import ChunkRefs
     from icechunk_format.spec.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
@@ -243,7 +245,11 @@ class SessionEdits:
             )
         elif shape is not None or dimension_names != "keep":
             raise InvalidInputError(f"{path!r} is a group, which has no shape", name=path)
-        self._tree.update(path, user_data, array)
+        dropped = None
+        if array is not None:
+            changes, files = self._tree.changes.chunks.get(node.id), self._tree.base.manifest_files
+            dropped = dropped_coords(self._storage, node, changes, files, array.num_chunks)
+        self._tree.update(path, user_data, array, dropped)
 
     def delete(self, path: str) -> None:
         """Delete a node, and a group with all that is in it.
@@ -371,19 +377,20 @@ class SessionEdits:
         """Move all chunks of an array by so many places in the chunk grid.
 
         Chunks that leave the grid are dropped, places that become free read as the fill value.
-        This is only right for regular grids, and reads all references of the array.
+        All references of the array are read.
 
         Raises
         ------
         NotFoundError
             There is no such array.
         InvalidInputError
-            The offset has another number of dimensions.
+            The offset has another number of dimensions, or the chunk grid is not regular.
         FormatError, StorageError
             A manifest cannot be read.
         """
         self._check_open()
         node = self._tree.existing_array(path)
+        check_regular(node)
         grid = grid_of(node)
         if len(offset) != len(grid):
             raise InvalidInputError(
@@ -392,20 +399,7 @@ class SessionEdits:
             )
         changes = self._tree.chunks_of(node)
         refs = self.chunk_refs(path, grid[:, 0].tolist(), grid[:, 1].tolist())
-        places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
-        stays = inside_box(places, grid)
-        kept = refs.take(stays)
-        # Adding one offset to all keeps the order of the rows.
-        moved = ChunkRefs(
-            coords=places[stays].astype(np.uint32),
-            kind=kept.kind,
-            chunk_id=kept.chunk_id,
-            offset=kept.offset,
-            length=kept.length,
-            last_modified=kept.last_modified,
-            texts=kept.texts,
-        )
-        changes.replace_all(moved, left=refs.coords)
+        changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
 
     def discard(self) -> None:
         """Forget all changes. Chunks that were stored are garbage for the collector."""

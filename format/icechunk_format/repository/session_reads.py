@@ -13,10 +13,12 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.boxes import boxes_meet, inside_box
 from icechunk_format.repository.objects import load_manifests
 from icechunk_format.spec.chunk_refs import ChunkRefs
-from icechunk_format.spec.coordinate_order import CoordinateOrder
+from icechunk_format.spec.coordinate_order import is_sorted, sorting_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from icechunk_format.repository.chunk_changes import ChunkChanges
     from icechunk_format.spec.ids import ManifestId
@@ -73,26 +75,78 @@ def current_refs(
         refs = refs.take(inside_box(refs.coords, grid))
     box = np.array(list(zip(lo, hi, strict=True)), dtype=np.int64).reshape(-1, 2)
     near = [r for r in changes.receipts if boxes_meet(r.coords.bounds(), box)]
-    given_up = CoordinateOrder(changes.yielded)
-    for part in _load(
-        storage, node, [r.manifest_id for r in near], [r.size_bytes for r in near], lo, hi
-    ):
-        refs = ChunkRefs.overlay(refs, part.take(given_up.find(part.coords) < 0))
+    ids, sizes = [r.manifest_id for r in near], [r.size_bytes for r in near]
+    parts = _load(storage, node, ids, sizes, lo, hi)
+    for receipt, part in zip(near, parts, strict=True):
+        refs = ChunkRefs.overlay(refs, receipt.pick(part))
     pending, deleted = changes.pending()
     return ChunkRefs.overlay(refs, pending.take(pending.select_box(lo, hi)), deleted)
+
+
+def dropped_coords(
+    storage: Storage,
+    node: NodeSnapshot,
+    changes: ChunkChanges | None,
+    listed: ManifestFiles,
+    num_chunks: Sequence[int],
+) -> NDArray[np.uint32]:
+    """Return where the base has chunks that a resize dropped and a larger grid would show again.
+
+    Parameters
+    ----------
+    node, changes, listed
+        As for ``current_refs``.
+    num_chunks
+        The larger grid.
+
+    Raises
+    ------
+    NotFoundError, FormatError, StorageError
+        A manifest cannot be read.
+    """
+    ndim = len(num_chunks)
+    clip = num_chunks if changes is None or changes.clip is None else changes.clip
+    found = [np.empty((0, ndim), dtype=np.uint32)]
+    if len(clip) == ndim:
+        inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
+        for axis in range(ndim):
+            # What lies behind the clip on this axis, and behind it on none of those before.
+            lo = [0] * axis + [clip[axis]] + [0] * (ndim - axis - 1)
+            hi = [*inner[:axis], *num_chunks[axis:]]
+            if lo[axis] < hi[axis]:
+                found.append(current_refs(storage, node, None, listed, lo, hi).coords)
+    coords = np.concatenate(found)
+    return coords if is_sorted(coords) else coords[sorting_rows(coords)]
+
+
+def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
+    """Return references at other places of a chunk grid, without those that leave it."""
+    places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
+    stays = inside_box(places, grid)
+    kept = refs.take(stays)
+    # Adding one offset to all keeps the order of the rows.
+    return ChunkRefs(
+        coords=places[stays].astype(np.uint32),
+        kind=kept.kind,
+        chunk_id=kept.chunk_id,
+        offset=kept.offset,
+        length=kept.length,
+        last_modified=kept.last_modified,
+        texts=kept.texts,
+    )
 
 
 def _load(
     storage: Storage,
     node: NodeSnapshot,
     ids: list[ManifestId],
-    sizes: list[int | None] | list[int],
+    sizes: Sequence[int | None],
     lo: Sequence[int],
     hi: Sequence[int],
 ) -> list[ChunkRefs]:
     found = []
     for manifest in load_manifests(storage, ids, list(sizes)):
         entry = manifest.array(node.id)
-        if entry is not None:
-            found.append(entry.refs.take(entry.refs.select_box(lo, hi)))
+        refs = ChunkRefs.empty(len(lo)) if entry is None else entry.refs
+        found.append(refs.take(refs.select_box(lo, hi)))
     return found

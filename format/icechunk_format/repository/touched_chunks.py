@@ -42,8 +42,6 @@ class TouchedChunks:
     ----------
     sources
         Sets that share no coordinate.
-    without
-        uint32, shape (n, ndim), sorted: coordinates of the sources that are not meant.
     ndim
         Number of dimensions of the array.
     count
@@ -51,17 +49,11 @@ class TouchedChunks:
     """
 
     sources: tuple[CoordSet, ...]
-    without: NDArray[np.uint32]
     ndim: int
     count: int
 
     @classmethod
-    def of(
-        cls,
-        sets: Sequence[CoordSet],
-        points: NDArray[np.uint32],
-        without: NDArray[np.uint32],
-    ) -> TouchedChunks:
+    def of(cls, sets: Sequence[CoordSet], points: NDArray[np.uint32]) -> TouchedChunks:
         """Join sets and points.
 
         Parameters
@@ -71,13 +63,8 @@ class TouchedChunks:
         points
             uint32, shape (n, ndim), sorted and distinct: more coordinates, which may be in the
             sets as well.
-        without
-            uint32, shape (m, ndim), sorted and distinct: coordinates of the sets that are not
-            meant, unless they are among the points.
         """
         ndim = points.shape[1]
-        without = without[_in_any(sets, without)]
-        without = without[CoordinateOrder(points).find(without) < 0]
         points = points[~_in_any(sets, points)]
         boxes = [s.boxes for s in sets if s.bits is None]
         joined = np.concatenate([np.empty((0, ndim, 2), dtype=np.uint32), *boxes])
@@ -86,9 +73,8 @@ class TouchedChunks:
         sources.append(_as_set(points))
         return cls(
             sources=tuple(source for source in sources if source.count),
-            without=without,
             ndim=ndim,
-            count=sum(source.count for source in sources) - len(without),
+            count=sum(source.count for source in sources),
         )
 
     def joined(self, points: NDArray[np.uint32]) -> TouchedChunks:
@@ -98,12 +84,10 @@ class TouchedChunks:
         for block in self.blocks():
             rows = order.find(block)
             is_known[rows[rows >= 0]] = True
-        comes_back = order.find(self.without)
-        is_new = ~is_known
-        is_new[comes_back[comes_back >= 0]] = False
+        if is_known.all():
+            return self
         return TouchedChunks(
-            sources=(*self.sources, _as_set(points[is_new])) if is_new.any() else self.sources,
-            without=self.without[comes_back < 0],
+            sources=(*self.sources, _as_set(points[~is_known])),
             ndim=self.ndim,
             count=self.count + int((~is_known).sum()),
         )
@@ -117,13 +101,10 @@ class TouchedChunks:
         if not self.sources:
             return
         around = np.stack([source.bounds() for source in self.sources])
-        leaves_out = CoordinateOrder(self.without) if len(self.without) else None
         for region in self._regions():
             is_near = (around[:, :, 0] < region[:, 1]) & (around[:, :, 1] > region[:, 0])
             near = [self.sources[i] for i in np.flatnonzero(is_near.all(axis=1)).tolist()]
             coords = _in_order([source.within(region) for source in near])
-            if leaves_out is not None:
-                coords = coords[leaves_out.find(coords) < 0]
             if len(coords):
                 yield coords
 

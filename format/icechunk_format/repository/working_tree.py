@@ -22,6 +22,9 @@ from icechunk_format.spec.transaction_log import MoveOperation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.spec.nodes import Nodes
     from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
@@ -183,13 +186,22 @@ class WorkingTree:
         if array is not None:
             self.changes.chunks[node_id] = ChunkChanges(array.ndim)
 
-    def update(self, path: str, user_data: bytes, array: ArrayShape | None = None) -> None:
+    def update(
+        self,
+        path: str,
+        user_data: bytes,
+        array: ArrayShape | None = None,
+        dropped: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Replace the metadata document of a node, and the shape of an array.
 
         Parameters
         ----------
         array
             The shape from now on; None keeps what it is.
+        dropped
+            Where the base has chunks that were dropped in this session and lie inside of this
+            shape; None for nowhere.
 
         Raises
         ------
@@ -210,11 +222,7 @@ class WorkingTree:
                     f"{array.ndim}; delete it and create another",
                     name=path,
                 )
-            if any(
-                now < old
-                for now, old in zip(array.num_chunks, before.array.num_chunks, strict=True)
-            ):
-                self.chunks_of(node).resize(array.num_chunks)
+            self._resize(node, before.array.num_chunks, array.num_chunks, dropped)
         state = NodeState(path=node.path, user_data=user_data, array=array or before.array)
         if node.id in self.changes.created:
             self.changes.created[node.id] = state
@@ -224,6 +232,24 @@ class WorkingTree:
             self.changes.updated.pop(node.id, None)
         else:
             self.changes.updated[node.id] = state
+
+    def _resize(
+        self,
+        node: NodeSnapshot,
+        before: tuple[int, ...],
+        now: tuple[int, ...],
+        dropped: NDArray[np.uint32] | None,
+    ) -> None:
+        known = self.changes.chunks.get(node.id)
+        is_smaller = any(new < old for new, old in zip(now, before, strict=True))
+        if not is_smaller and (known is None or known.clip is None):
+            return
+        changes = self.chunks_of(node)
+        changes.resize(now, dropped)
+        stored = self.base_node(node.id)
+        if stored is not None and stored.array is not None and stored.array.num_chunks == now:
+            # What others add behind the grid that all know is no matter of ours.
+            changes.clip = None
 
     def delete(self, path: str) -> None:
         """Remove a node with all that is below it.

@@ -215,8 +215,8 @@ def encode_flexbuffer(value: Any) -> bytes:
     Parameters
     ----------
     value
-        ``None``, ``bool``, ``int`` (64 bits), finite ``float``, ``str``, ``bytes``, ``list``,
-        ``tuple`` or ``dict`` with ``str`` keys.
+        ``None``, ``bool``, ``int`` (64 bits), finite ``float``, ``str``, ``list``, ``tuple`` or
+        ``dict`` with ``str`` keys.
 
     Raises
     ------
@@ -285,9 +285,7 @@ class _FlexWriter:
         if isinstance(value, float):
             return self._float(value)
         if isinstance(value, str):
-            return self._sized(_STRING, _utf8(value), b"\0")
-        if isinstance(value, bytes):
-            return self._sized(_BLOB, value, b"")
+            return self._text(_utf8(value))
         if isinstance(value, list | tuple):
             return self._vector(_VECTOR, [self.store(item, depth + 1) for item in value], ())
         if isinstance(value, dict):
@@ -318,12 +316,12 @@ class _FlexWriter:
             is_exact = False
         return _Slot(_FLOAT, value, 4 if is_exact else 8, is_offset=False)
 
-    def _sized(self, kind: int, raw: bytes, end: bytes) -> _Slot:
+    def _text(self, raw: bytes) -> _Slot:
         width = _unsigned_width(len(raw))
         self.align(width)
         self.out += struct.pack(_UNSIGNED[width], len(raw))
-        slot = _Slot(kind, len(self.out), width, is_offset=True)
-        self.out += raw + end
+        slot = _Slot(_STRING, len(self.out), width, is_offset=True)
+        self.out += raw + b"\0"
         return slot
 
     def _vector(self, kind: int, slots: list[_Slot], prefix: tuple[_Slot, ...]) -> _Slot:

@@ -13,9 +13,11 @@ Specification: "MetadataItem" in "Common Types".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.values import (
@@ -26,8 +28,6 @@ from icechunk_format.spec.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from icechunk_format.spec.table_writer import TableWriter
     from icechunk_format.spec.tables import Table
 
@@ -53,13 +53,16 @@ class MetadataItems:
     origin: str = field(default="<bytes>", compare=False)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], *, spec_version: int = SPEC_V2) -> MetadataItems:
-        """Encode JSON values; raises InvalidInputError when one is not JSON."""
+    def of(cls, values: Mapping[str, Any] | None, *, spec_version: int = SPEC_V2) -> MetadataItems:
+        """Encode JSON values, None for none; raises InvalidInputError when one is not JSON."""
         encode = encode_msgpack if spec_version == SPEC_V1 else encode_flexbuffer
-        return cls(
-            items=tuple((name, encode(values[name])) for name in sorted(values)),
-            spec_version=spec_version,
-        )
+        items = []
+        for name, value in sorted(checked_values(values).items()):
+            try:
+                items.append((name, encode(value)))
+            except InvalidInputError as error:
+                raise InvalidInputError(f"metadata {name!r}: {error}", name=name) from error
+        return cls(items=tuple(items), spec_version=spec_version)
 
     def decode(self) -> dict[str, Any]:
         """Decode all values; raises FormatError when one is damaged."""
@@ -77,6 +80,28 @@ class MetadataItems:
 
 
 NO_ITEMS = MetadataItems()
+
+
+def checked_values(given: object) -> dict[str, Any]:
+    """Return metadata that a user gave, None for nothing; the values are not looked at.
+
+    Raises
+    ------
+    InvalidInputError
+        They are no mapping, or a name is no text that can be stored.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"metadata is {given!r}; a mapping of names to JSON values is needed", found=given
+        )
+    for name in given:
+        if not isinstance(name, str) or any("\ud800" <= sign <= "\udfff" for sign in name):
+            raise InvalidInputError(
+                f"metadata has the name {name!r}; names are text that UTF-8 can store", found=name
+            )
+    return dict(given)
 
 
 def read_items(table: Table, field_name: str, *, spec_version: int) -> MetadataItems:

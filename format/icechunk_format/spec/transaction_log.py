@@ -128,6 +128,15 @@ class TransactionLog:
         return not (any(lists) or self.updated_chunks or self.moved_nodes)
 
     @property
+    def relocated_nodes(self) -> frozenset[NodeId]:
+        """Nodes that left their path for another one in a commit with other changes.
+
+        They are listed as deleted and as created, since only commits of nothing else have moves.
+        """
+        gone = frozenset(self.deleted_groups + self.deleted_arrays)
+        return gone.intersection(self.new_groups + self.new_arrays)
+
+    @property
     def num_updated_chunks(self) -> int:
         """Number of chunk coordinates of all arrays together."""
         return sum(len(coords) for coords in self.updated_chunks.values())

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.errors import FormatError
 from icechunk_format.spec.flexbuffers import (
     MAX_DEPTH,
     MAX_VALUES,
@@ -77,13 +77,9 @@ def encode_msgpack(value: Any) -> bytes:
     InvalidInputError
         The value, or something in it, is not JSON.
     """
-    problem = _json_problem(value)
-    if problem:
-        raise InvalidInputError(f"{problem}; a metadata value must be JSON")
-    try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True)
-    except (OverflowError, ValueError) as error:
-        raise InvalidInputError(f"a metadata value cannot be stored: {error}") from error
+    # Refuses what is not JSON, and what could not be kept when the repository is upgraded.
+    encode_flexbuffer(value)
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 

@@ -53,8 +53,19 @@ class Location:
     client: Client = field(default="auto", kw_only=True)
     options: Mapping[str, str] = field(default=StorageOptions({}), kw_only=True)
 
+    @classmethod
+    def of(cls, place: Place) -> Location:
+        """Return a location as it is, and make one of a URL or a local path.
+
+        Raises
+        ------
+        InvalidInputError
+            It is something else, or cannot be used.
+        """
+        return place if isinstance(place, cls) else cls(_text_of(place))
+
     def __post_init__(self) -> None:
-        address = parse_url(self.url)
+        address = parse_url(_text_of(self.url))
         if self.client not in _CLIENTS:
             raise InvalidInputError(
                 f"storage.client is {self.client!r}; it can be {', '.join(_CLIENTS)}"
@@ -86,6 +97,20 @@ class Location:
     def __repr__(self) -> str:
         return f"Location({str(self)!r}, client={self.client!r}, options={self.options!r})"
 
+
+def _text_of(place: object) -> str:
+    text = os.fspath(place) if isinstance(place, os.PathLike) else place
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"{place!r} is a {type(place).__name__} and no place of objects; give a URL, a local "
+            "path or a Location",
+            found=place,
+        )
+    return text
+
+
+Place: TypeAlias = Location | str | os.PathLike[str]
+"""What public functions take for the place of a repository; see ``Location.of``."""
 
 _MAX_OPENED: Final = 256
 
