@@ -8,30 +8,40 @@ Rules of this file
 3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
    outcome is unknown, it may be data.
 4. A repository that the write brings along is created once the receipts are known to be good,
-   directly before the commit. Where somebody else was faster, the write is refused: it was
-   planned for a place without arrays.
+   directly before the commit.
+5. Where others committed first, what they did decides: changes that do not meet are laid over
+   theirs, and what others did to the arrays of the write makes it be planned again
+   (``write_again``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.dataset.write_again import PlanIsOld, PlannedCommit, Watch, plan_again
+from icechunk_format.dataset.write_conflicts import of_session, refused
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository.chunk_changes import ChunkChanges
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session import DEFAULT_REBASE_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.dataset.write_context import TaskReceipt
     from icechunk_format.dataset.write_plan import LabelChunks, WritePlan
+    from icechunk_format.repository.commit import CommitResult
+    from icechunk_format.repository.conflicts import TheirCommit
     from icechunk_format.repository.manifest_files import ManifestReceipt
     from icechunk_format.repository.session import WriteSession
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot import Snapshot
 
 __all__ = ["WriteResult", "finish_write"]
 
@@ -51,9 +61,11 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     InvalidInputError
         Two tasks wrote one chunk, or the tasks met other rows than the plan was made for.
     AlreadyExistsError
-        The write was to create the repository, and somebody else has done so meanwhile.
+        The write was to create the repository or its arrays, and somebody else has done so
+        meanwhile.
     ConflictError
-        Others changed the same, and the options do not say who wins; nothing was committed.
+        Others wrote the same cells, and the options do not say who wins, or changed the arrays;
+        nothing was committed.
     CommitOutcomeUnknownError
         The store did not say whether the commit landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
@@ -68,37 +80,74 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         if done is not None:
             return done
     rows, manifests = _collected(plan, receipts)
-    base = plan.base
-    if base is None or repository is None:
+    if plan.base is None or repository is None:
         repository = _new_repository(plan)
-        base = repository.resolve(branch="main")
+    base = plan.base or _first_version(repository)
     if branch_missing(repository, options):
-        repository.create_branch(options.branch, base)
-    session = repository.writable_session(options.branch, base=base)
-    _change_nodes(session, plan)
-    for labels in plan.labels:
+        _create_branch(repository, options.branch, base)
+    return _committed(repository, plan, manifests, repository.snapshot(base), rows)
+
+
+def _committed(
+    repository: Repository,
+    plan: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    base: Snapshot,
+    rows: int,
+) -> WriteResult:
+    """Commit, on top of whatever others commit first."""
+    options = plan.prepared.options
+    planned = PlannedCommit(plan=plan, manifests=manifests, base=base)
+    theirs: list[TheirCommit] = []
+    for times_again in range(DEFAULT_REBASE_TRIES):
+        session = repository.writable_session(options.branch, base=planned.base.id)
+        _change(session, planned)
+        if not session.has_changes:
+            return WriteResult(
+                branch=options.branch,
+                snapshot_id=planned.base.id,
+                is_skipped=True,
+                reason="there are no rows to write",
+            )
+        try:
+            commit = session.commit(
+                options.message or _message(plan, rows),
+                metadata=txn_metadata(options),
+                on_conflict=options.on_conflict,
+                when_moved=Watch(repository=repository, planned=planned, session=session),
+            )
+        except PlanIsOld as found:
+            done = find_committed(repository, options)
+            if done is not None:
+                return done
+            theirs += found.theirs
+            again = plan_again(plan, manifests, base, PlanIsOld(found.tip, theirs))
+            if isinstance(again, WriteResult):
+                return again
+            planned = again
+        except ConflictError as error:
+            raise of_session(plan.prepared, error) from error
+        else:
+            return _result(planned, rows, replace(commit, rebased=commit.rebased + times_again))
+    raise refused(plan.prepared, f"others committed first {DEFAULT_REBASE_TRIES} times")
+
+
+def _change(session: WriteSession, planned: PlannedCommit) -> None:
+    _change_nodes(session, planned.plan)
+    for labels in planned.plan.labels:
         _write_labels(session, labels)
-    for path, found in manifests.items():
+    for path, found in planned.manifests.items():
         session.add_manifests(path, found)
-    if not session.has_changes:
-        return WriteResult(
-            branch=options.branch,
-            snapshot_id=base,
-            is_skipped=True,
-            reason="there are no rows to write",
-        )
-    commit = session.commit(
-        options.message or _message(plan, rows),
-        metadata=txn_metadata(options),
-        on_conflict=options.on_conflict,
-        resolve=options.resolve,
-    )
+
+
+def _result(planned: PlannedCommit, rows: int, commit: CommitResult) -> WriteResult:
+    found = planned.manifests.values()
     return WriteResult(
-        branch=options.branch,
+        branch=commit.branch,
         snapshot_id=commit.snapshot_id,
         rows=rows,
-        chunks=sum(r.num_chunk_refs for found in manifests.values() for r in found),
-        manifests=sum(len(found) for found in manifests.values()),
+        chunks=sum(r.num_chunk_refs for receipts in found for r in receipts),
+        manifests=sum(len(receipts) for receipts in found),
         commit=commit,
     )
 
@@ -139,18 +188,34 @@ def _collected(
 
 
 def _new_repository(plan: WritePlan) -> Repository:
-    """Create the repository of a write that found none."""
-    location = plan.prepared.location
+    """Create the repository of a write that found none, or open that of somebody faster."""
+    location, wanted = plan.prepared.location, plan.prepared.options.spec_version
     try:
-        return Repository.create(
-            location, spec_version=plan.prepared.options.spec_version, check_clean_root=False
-        )
+        return Repository.create(location, spec_version=wanted, check_clean_root=False)
     except AlreadyExistsError as error:
+        repository = Repository.open(location)
+        if repository.spec_version == wanted:
+            return repository
         raise AlreadyExistsError(
-            f"somebody else has created a repository at {location} while this write, which found "
-            "none, was under way; nothing was committed, and the same write can be run again",
+            f"somebody else has created a repository of spec version {repository.spec_version} at "
+            f"{location} while this write, which found none and has specVersion={wanted}, was "
+            "under way; nothing was committed, and the same write can be run again",
             **error.facts,
         ) from None
+
+
+def _first_version(repository: Repository) -> SnapshotId:
+    """Return the oldest version of ``main``, before all that anybody has written."""
+    *_, oldest = repository.ancestry(branch="main")
+    return oldest.id
+
+
+def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
+    try:
+        repository.create_branch(name, base)
+    except AlreadyExistsError:
+        # Somebody else was faster, which is as good; what they committed is looked at below.
+        return
 
 
 def _message(plan: WritePlan, rows: int) -> str:

@@ -96,8 +96,9 @@ class WritePlan:
     parts
         What tasks do; nearly always one part.
     dimension_tables
-        By dimension: ``value``, and ``cell_k`` for each part ``k`` that has the dimension. The
-        sum of them over the dimensions of a part is the number of a cell.
+        By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
+        ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
+        number of a cell.
     base
         The version that the write starts from; None where the commit creates the repository.
     row_count
@@ -333,7 +334,7 @@ class _Planner:
     def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
         for dim, placed in self._placed.items():
-            columns: dict[str, Any] = {"value": self._places.values[dim]}
+            columns: dict[str, Any] = {"value": self._places.values[dim], "place": placed.places}
             for part in parts:
                 if dim in part.dims and part.context.numbers is not None:
                     axis = part.dims.index(dim)
