@@ -11,17 +11,22 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.dataset.array_reader import ArrayReader
-from icechunk_format.dataset.variable import Variable
+from icechunk_format.dataset.chunk_axis import grid_axes
 from icechunk_format.dataset.write_conflicts import cells_written_twice, refused
-from icechunk_format.dataset.write_merge import CellMerge
-from icechunk_format.dataset.write_moves import AxisMoves, axis_moves, chunk_moves
+from icechunk_format.dataset.write_context import ArrayTarget
+from icechunk_format.dataset.write_landed import (
+    array_at,
+    landed_places,
+    reader_at,
+    their_chunks,
+)
+from icechunk_format.dataset.write_merge import CellMerge, PlacedArray
+from icechunk_format.dataset.write_moves import axis_moves, chunk_moves, targets_of
 from icechunk_format.repository.chunk_changes import ChunkChanges
 from icechunk_format.repository.chunk_files import store_chunks
 from icechunk_format.repository.manifest_files import store_manifests
@@ -31,18 +36,19 @@ from icechunk_format.spec.coordinate_order import CoordinateOrder
 from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.snapshot import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.write_context import ArrayTarget, WriteContext
+    from icechunk_format.dataset.array_reader import ArrayReader
+    from icechunk_format.dataset.write_landed import Rivals, TheirChunks
+    from icechunk_format.dataset.write_moves import AxisMoves
     from icechunk_format.dataset.write_plan import WritePlan
-    from icechunk_format.repository.conflicts import TheirCommit
     from icechunk_format.repository.manifest_files import ManifestReceipt
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.snapshot import Snapshot as AnySnapshot
+    from icechunk_format.spec.ids import NodeId
 
 _REFS_AT_ONCE: Final = 500_000
 _BATCH_BYTES: Final = 32 * 2**20
@@ -50,54 +56,24 @@ _BATCH_CHUNKS: Final = 1024
 _MOST_LOST_CHUNKS: Final = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rivals:
-    """What others committed between two versions.
+# A manifest, which of its chunks are used as they are, and their new coordinates.
+_MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What to commit for a new plan.
 
     Parameters
     ----------
-    base, tip
-        The versions.
-    commits
-        The commits after ``base`` up to ``tip``.
+    manifests
+        By path of the array: manifests for it.
+    deleted
+        By path of the array: chunks of others that lie elsewhere now.
     """
 
-    base: AnySnapshot
-    tip: AnySnapshot
-    commits: tuple[TheirCommit, ...]
-
-    @property
-    def ids(self) -> list[SnapshotId]:
-        """The snapshots of all commits."""
-        return list(dict.fromkeys(commit.snapshot_id for commit in self.commits))
-
-    @cached_property
-    def _old_ids(self) -> frozenset[NodeId]:
-        return frozenset(node.id for node in self.base.nodes)
-
-    def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which chunks of an array others may have written."""
-        found = np.zeros(len(coords), np.bool_)
-        for commit in self.commits:
-            found |= _is_in(commit, node_id, coords)
-        # Logs of other libraries need not list the chunks of an array that they created.
-        return found if node_id in self._old_ids else np.ones_like(found)
-
-    def writers(self, coords: Mapping[NodeId, NDArray[Any]]) -> list[SnapshotId]:
-        """Return the commits that wrote some of these chunks; all of them where none says so."""
-        found = [
-            commit.snapshot_id
-            for commit in self.commits
-            if any(_is_in(commit, node_id, at).any() for node_id, at in coords.items())
-        ]
-        return list(dict.fromkeys(found)) or self.ids
-
-
-def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
-    theirs = commit.log.updated_chunks.get(node_id)
-    if theirs is None or not len(theirs):
-        return np.zeros(len(coords), np.bool_)
-    return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
+    manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
+    deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
 
 
 def adopt(
@@ -105,8 +81,8 @@ def adopt(
     now: WritePlan,
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
-) -> dict[str, list[ManifestReceipt]]:
-    """Return the manifests to commit for a new plan.
+) -> Adopted:
+    """Return what to commit for a new plan.
 
     Parameters
     ----------
@@ -122,93 +98,149 @@ def adopt(
     ConflictError
         Others have written cells of this write, and the options do not say who wins.
     """
-    return _Adoption(plan, now, manifests, rivals).run()
+    adoption = _Adoption(plan, now, rivals)
+    before = {array.name: array for part in plan.parts for array in part.context.arrays}
+    for part in now.parts:
+        for array in part.context.arrays:
+            adoption.take(before.get(array.name), array, manifests.get(array.path, ()))
+    taken = {array.path for part in now.parts for array in part.context.arrays}
+    for array in _others_that_move(now):
+        if array.path not in taken:
+            adoption.take(None, array, ())
+    adoption.check_lost()
+    return adoption.adopted
+
+
+def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
+    """Yield the arrays of the group along dimensions whose labels have moved."""
+    documents = dict(now.resized)
+    for variable in now.prepared.kept.values():
+        if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
+            yield ArrayTarget(
+                name=variable.name,
+                path=variable.path,
+                node_id=variable.node.id,
+                dims=variable.dims,
+                metadata=documents.get(variable.path, variable.metadata),
+                old_shape=variable.shape,
+            )
 
 
 class _Adoption:
-    def __init__(
-        self,
-        plan: WritePlan,
-        now: WritePlan,
-        manifests: Mapping[str, Sequence[ManifestReceipt]],
-        rivals: Rivals,
-    ) -> None:
+    def __init__(self, plan: WritePlan, now: WritePlan, rivals: Rivals) -> None:
         self._plan, self._now = plan, now
-        self._manifests = manifests
         self._rivals = rivals
         self._prepared = now.prepared
-        self._storage = now.parts[0].context.open_storage()
+        self._storage = open_storage(now.prepared.location)
+        self._landed = landed_places(plan, now, rivals)
         self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         self._lost_at: dict[NodeId, NDArray[Any]] = {}
         self._has_all_rows = plan.row_count == _product_of_labels(plan)
+        self.adopted = Adopted()
 
-    def run(self) -> dict[str, list[ManifestReceipt]]:
-        before = {a.name: a for part in self._plan.parts for a in part.context.arrays}
-        found: dict[str, list[ManifestReceipt]] = {}
-        for part in self._now.parts:
-            for array in part.context.arrays:
-                receipts = self._manifests.get(array.path)
-                if receipts:
-                    found[array.path] = self._array(
-                        before[array.name], array, receipts, part.context
-                    )
+    def check_lost(self) -> None:
         if self._lost:
             writers = self._rivals.writers(self._lost_at)
             contexts = [part.context for part in self._now.parts]
             raise cells_written_twice(self._prepared, contexts, self._lost, writers)
+
+    def take(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> None:
+        """Take over what there is of one array: of the tasks, and of others where it moves."""
+        kept: list[ManifestReceipt] = []
+        if self._prepared.options.layout != "cells":
+            if old is None or not receipts:
+                return
+            kept, parts = self._fixed(old, new, receipts)
+        else:
+            kept, parts = self._cells(old, new, receipts)
+        pairs = ((new.node_id, refs) for refs in parts)
+        stored = store_manifests(self._storage, self._prepared.manifest_format, pairs)
+        kept += [receipt for found in stored for receipt in found]
+        if kept:
+            self.adopted.manifests[new.path] = kept
+
+    def _cells(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        theirs = their_chunks(self._now, new, self._rivals.tip)
+        targets = [theirs.merged] if theirs is not None else []
+        kept: list[ManifestReceipt] = []
+        moved: list[_MovedManifest] = []
+        axes: list[AxisMoves] = []
+        if old is not None and receipts:
+            axes = self._axes(old, new)
+            is_same = old.node_id == new.node_id
+            are_alike = _without_size(old) == _without_size(new)
+            for receipt in receipts:
+                coords = receipt.coords.coords()
+                found = chunk_moves(
+                    axes,
+                    coords,
+                    lambda at: self._touched(new, at),
+                    has_all_rows=self._has_all_rows,
+                    is_same_array=is_same and old.old_shape is not None,
+                )
+                stays = found.is_moved & are_alike
+                if is_same and stays.all() and (found.targets == coords).all():
+                    kept.append(receipt)
+                    continue
+                if stays.any():
+                    moved.append((receipt, stays, found.targets))
+                targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
+        merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
+        merged = np.unique(merged, axis=0)
+        return kept, self._refs(old, new, axes, receipts, moved, theirs, merged)
+
+    def _refs(
+        self,
+        old: ArrayTarget | None,
+        new: ArrayTarget,
+        axes: Sequence[AxisMoves],
+        receipts: Sequence[ManifestReceipt],
+        moved: Sequence[_MovedManifest],
+        theirs: TheirChunks | None,
+        merged: NDArray[np.int64],
+    ) -> Iterator[ChunkRefs]:
+        """Yield the references of an array that are new, in parts without a common chunk."""
+        if old is not None:
+            yield from self._moved(old, moved)
+        if theirs is not None:
+            refs = theirs.refs
+            is_merged = CoordinateOrder(merged.astype(np.uint32)).find(refs.coords) >= 0
+            refs = refs.take(~is_merged)
+            if len(refs):
+                yield refs
+            final = [merged.astype(np.uint32), refs.coords]
+            final += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
+            there = np.unique(np.concatenate(final), axis=0)
+            left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
+            self.adopted.deleted[new.path] = left
+        if len(merged):
+            yield from self._merged(old, new, axes, receipts, merged)
+
+    def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which chunks of now hold what others have written or moved."""
+        found = self._rivals.touched(new.node_id, targets)
+        for axis, dim in enumerate(new.dims):
+            if dim in self._landed:
+                along = grid_axes(new.metadata.grid)[axis]
+                found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
         return found
 
-    def _array(
-        self,
-        old: ArrayTarget,
-        new: ArrayTarget,
-        receipts: Sequence[ManifestReceipt],
-        context: WriteContext,
-    ) -> list[ManifestReceipt]:
-        if self._prepared.options.layout != "cells":
-            return self._fixed(old, new, receipts)
-        axes = self._axes(old, new)
-        is_same = old.node_id == new.node_id
-        are_alike = _without_size(old) == _without_size(new)
-        kept: list[ManifestReceipt] = []
-        moved: list[tuple[ManifestReceipt, NDArray[np.bool_], NDArray[np.int64]]] = []
-        targets: list[NDArray[np.int64]] = []
-        for receipt in receipts:
-            coords = receipt.coords.coords()
-            found = chunk_moves(
-                axes,
-                coords,
-                lambda at: self._rivals.touched(new.node_id, at),
-                has_all_rows=self._has_all_rows,
-                is_same_array=is_same and old.old_shape is not None,
-            )
-            stays = found.is_moved & are_alike
-            if is_same and stays.all() and (found.targets == coords).all():
-                kept.append(receipt)
-                continue
-            if stays.any():
-                moved.append((receipt, stays, found.targets))
-            targets += [_targets_of(axes, at) for at in coords[~stays].tolist()]
-        parts = self._moved(old, moved)
-        if targets:
-            parts = self._and_merged(parts, old, new, axes, receipts, np.concatenate(targets))
-        stored = store_manifests(
-            self._storage, context.manifest_format, ((new.node_id, refs) for refs in parts)
-        )
-        return [*kept, *(receipt for found in stored for receipt in found)]
-
     def _axes(self, old: ArrayTarget, new: ArrayTarget) -> list[AxisMoves]:
-        grids = old.metadata.grid, new.metadata.grid
-        nothing = (0,) * len(old.dims)
-        bases = zip(old.old_shape or nothing, new.old_shape or nothing, strict=True)
         return [
             axis_moves(
-                grids,
+                (old.metadata.grid, new.metadata.grid),
                 axis,
                 (_places(self._plan, dim), _places(self._now, dim)),
-                sizes,
+                base_size=0 if old.old_shape is None else old.old_shape[axis],
+                landed=self._landed[dim].without(
+                    base=old.old_shape is None, tip=new.old_shape is None
+                ),
             )
-            for axis, (dim, sizes) in enumerate(zip(old.dims, bases, strict=True))
+            for axis, dim in enumerate(old.dims)
         ]
 
     # -- chunks that are used as they are ---------------------------------------------------
@@ -216,10 +248,10 @@ class _Adoption:
     def _moved(
         self,
         old: ArrayTarget,
-        moved: Sequence[tuple[ManifestReceipt, NDArray[np.bool_], NDArray[np.int64]]],
+        moved: Sequence[_MovedManifest],
     ) -> Iterator[ChunkRefs]:
         """Yield the references of chunks at their new places, those of each manifest together."""
-        batch: list[tuple[ManifestReceipt, NDArray[np.bool_], NDArray[np.int64]]] = []
+        batch: list[_MovedManifest] = []
         refs = 0
         for item in moved:
             batch.append(item)
@@ -232,37 +264,30 @@ class _Adoption:
     def _moved_together(
         self,
         old: ArrayTarget,
-        batch: Sequence[tuple[ManifestReceipt, NDArray[np.bool_], NDArray[np.int64]]],
+        batch: Sequence[_MovedManifest],
     ) -> Iterator[ChunkRefs]:
         ids = [receipt.manifest_id for receipt, _, _ in batch]
         loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
         for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
             entry = manifest.array(old.node_id)
             assert entry is not None, "a receipt names the manifest of its array"
-            taken = entry.refs.take(stays)
-            yield ChunkRefs(
-                coords=targets[stays].astype(np.uint32),
-                kind=taken.kind,
-                chunk_id=taken.chunk_id,
-                offset=taken.offset,
-                length=taken.length,
-                last_modified=taken.last_modified,
-                texts=taken.texts,
-            ).sorted()
+            yield entry.refs.take(stays).moved(targets[stays])
 
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
-    ) -> list[ManifestReceipt]:
-        """Return the manifests of chunks with absolute places, without those that others keep."""
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        """Return manifests and references of absolute places, without those that give way."""
         resolve = self._prepared.options.resolve
         kept: list[ManifestReceipt] = []
-        moved = []
+        moved: list[_MovedManifest] = []
         shared = []
         for receipt in receipts:
             coords = receipt.coords.coords()
             touched = self._rivals.touched(new.node_id, coords)
-            if new.node_id not in {node.id for node in self._rivals.base.nodes}:
-                touched = self._stored_there(new, coords)
+            node = array_at(self._rivals.tip, new.path, new.node_id)
+            if node is not None and self._rivals.is_new(new.node_id):
+                there = reader_at(self._prepared, self._rivals.tip, node).lookup.find(coords)
+                touched = np.isin(np.arange(len(coords)), there.positions)
             shared.append(coords[touched])
             gives_way = touched & (resolve == "theirs")
             if old.node_id == new.node_id and not gives_way.any():
@@ -279,44 +304,37 @@ class _Adoption:
                 snapshots=self._rivals.writers({new.node_id: both}),
                 variables=(new.name,),
             )
-        parts = self._moved(old, moved)
-        pairs = ((new.node_id, refs) for refs in parts)
-        stored = store_manifests(self._storage, self._prepared.manifest_format, pairs)
-        return [*kept, *(receipt for found in stored for receipt in found)]
-
-    def _stored_there(self, new: ArrayTarget, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        found = np.zeros(len(coords), np.bool_)
-        reader = self._reader(self._rivals.tip, new.node_id, new)
-        if reader is not None:
-            found[reader.lookup.find(coords).positions] = True
-        return found
+        return kept, self._moved(old, moved)
 
     # -- chunks that are merged -------------------------------------------------------------
 
-    def _and_merged(
+    def _merged(
         self,
-        parts: Iterator[ChunkRefs],
-        old: ArrayTarget,
+        old: ArrayTarget | None,
         new: ArrayTarget,
         axes: Sequence[AxisMoves],
         receipts: Sequence[ManifestReceipt],
         targets: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        yield from parts
-        stored = ChunkChanges(len(axes))
+        stored = ChunkChanges(len(new.dims))
         stored.add_receipts(receipts)
+        base_id = new.node_id if old is None else old.node_id
+        base = array_at(self._rivals.base, new.path, base_id)
+        tip = array_at(self._rivals.tip, new.path, new.node_id)
         merge = CellMerge(
             new,
             axes,
-            ours=self._reader_of_ours(old, receipts),
-            base=self._reader(self._rivals.base, old.node_id, new),
-            tip=self._reader(self._rivals.tip, new.node_id, new),
+            ours=self._ours(old, receipts) if old is not None and receipts else None,
+            base=None if base is None else reader_at(self._prepared, self._rivals.base, base),
+            landed=(
+                self._placed(new, self._rivals.base, base, is_tip=False),
+                self._placed(new, self._rivals.tip, tip, is_tip=True),
+            ),
             stored=stored,
             has_all_rows=self._has_all_rows,
             resolve=self._prepared.options.resolve,
         )
-        targets = np.unique(targets, axis=0)
-        touched = self._rivals.touched(new.node_id, targets)
+        touched = self._touched(new, targets)
         found: list[ChunkRefs] = []
         coords: list[list[int]] = []
         payloads: list[bytes] = []
@@ -340,12 +358,24 @@ class _Adoption:
             found.append(self._stored(coords, payloads))
         yield ChunkRefs.concat(found)
 
+    def _placed(
+        self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
+    ) -> PlacedArray | None:
+        if node is None or node.array is None:
+            return None
+        places = []
+        for dim, size in zip(new.dims, node.array.shape, strict=True):
+            landed = self._landed.get(dim)
+            own = None if landed is None else landed.tip if is_tip else landed.base
+            places.append(np.arange(size, dtype=np.int64) if own is None else own)
+        return PlacedArray(reader_at(self._prepared, version, node), places, new.metadata.shape)
+
     def _stored(self, coords: list[list[int]], payloads: list[bytes]) -> ChunkRefs:
         at = np.array(coords, np.int64).reshape(len(coords), -1)
         threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
         return store_chunks(self._storage, at, payloads, inline_threshold=threshold)
 
-    def _reader_of_ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
+    def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""
         ids = np.frombuffer(b"".join(r.manifest_id.raw for r in receipts), np.uint8).reshape(
             len(receipts), -1
@@ -374,33 +404,7 @@ class _Adoption:
             ),
         )
         version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
-        return self._reader_at(version, node)
-
-    def _reader(
-        self, version: AnySnapshot, node_id: NodeId, array: ArrayTarget
-    ) -> ArrayReader | None:
-        node = version.node(array.path)
-        if node is None or node.array is None or node.id != node_id:
-            return None
-        return self._reader_at(version, node)
-
-    def _reader_at(self, version: AnySnapshot, node: NodeSnapshot) -> ArrayReader:
-        return ArrayReader(
-            storage=self._storage,
-            snapshot=version,
-            variable=Variable(node),
-            chunk_source=self._prepared.chunk_source,
-        )
-
-
-def _targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
-    """Return the chunks of now that the cells of a chunk of before come to lie in."""
-    along = [
-        np.unique(moves.targets[moves.from_source(at)])
-        for moves, at in zip(axes, source, strict=True)
-    ]
-    grids = np.meshgrid(*along, indexing="ij")
-    return np.stack([grid.reshape(-1) for grid in grids], axis=1) if axes else np.zeros((1, 0), int)
+        return reader_at(self._prepared, version, node)
 
 
 def _places(plan: WritePlan, dim: str) -> NDArray[np.int64]:

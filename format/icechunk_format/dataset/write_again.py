@@ -2,8 +2,8 @@
 
 Algorithm
 ---------
-1. Plan the same rows on the newest version: labels that others have added keep their places, and
-   ours that are new follow them.
+1. Plan the same rows on the newest version: new labels follow those that others have added, or are
+   merged with them where all come to lie in order and few chunks have to make room.
 2. Take over what the tasks have stored. Chunks whose place moved by whole chunks get new
    references; the others are merged, one by one, with what is there now (``write_moves``,
    ``write_merge``).
@@ -23,8 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.dataset.write_adopt import Rivals, adopt
+from icechunk_format.dataset.write_adopt import Adopted, adopt
 from icechunk_format.dataset.write_conflicts import refused
+from icechunk_format.dataset.write_landed import Rivals, array_at, can_move
 from icechunk_format.dataset.write_layouts import plan_layout_write
 from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_again
@@ -74,14 +75,14 @@ class PlannedCommit:
     ----------
     plan
         The plan.
-    manifests
-        By path of the array.
+    work
+        What tasks have stored for it.
     base
         The version that the commit begins with.
     """
 
     plan: WritePlan
-    manifests: Mapping[str, Sequence[ManifestReceipt]]
+    work: Adopted
     base: Snapshot
 
 
@@ -174,11 +175,20 @@ def plan_again(
         return prepared.skipped
     if options.layout == "cells":
         values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-        now = plan_write(prepared, values, plan.row_count)
+        # Labels that were there when the write was planned stay; those that others have added
+        # since may make room for ours.
+        sizes = {dim: array_at(base, prepared.array_path(dim)) for dim in prepared.dims}
+        stay = {
+            dim: 0 if node is None or node.array is None else node.array.shape[0]
+            for dim, node in sizes.items()
+        }
+        now = plan_write(prepared, values, plan.row_count, stay=stay)
+        if not can_move(now):
+            now = plan_write(prepared, values, plan.row_count)
     else:
         now = plan_layout_write(prepared)
     now = _same_arrays(plan, now, set(manifests), rivals)
-    return PlannedCommit(plan=now, manifests=adopt(plan, now, manifests, rivals), base=found.tip)
+    return PlannedCommit(plan=now, work=adopt(plan, now, manifests, rivals), base=found.tip)
 
 
 def _with_their_shapes(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.dataset.write_adopt import Adopted
 from icechunk_format.dataset.write_again import PlanIsOld, PlannedCommit, Watch, plan_again
 from icechunk_format.dataset.write_conflicts import of_session, refused
 from icechunk_format.dataset.write_prepare import branch_missing
@@ -97,7 +98,8 @@ def _committed(
 ) -> WriteResult:
     """Commit, on top of whatever others commit first."""
     options = plan.prepared.options
-    planned = PlannedCommit(plan=plan, manifests=manifests, base=base)
+    work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
+    planned = PlannedCommit(plan=plan, work=work, base=base)
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
         session = repository.writable_session(options.branch, base=planned.base.id)
@@ -136,12 +138,14 @@ def _change(session: WriteSession, planned: PlannedCommit) -> None:
     _change_nodes(session, planned.plan)
     for labels in planned.plan.labels:
         _write_labels(session, labels)
-    for path, found in planned.manifests.items():
+    for path, coords in planned.work.deleted.items():
+        session.delete_chunks(path, coords)
+    for path, found in planned.work.manifests.items():
         session.add_manifests(path, found)
 
 
 def _result(planned: PlannedCommit, rows: int, commit: CommitResult) -> WriteResult:
-    found = planned.manifests.values()
+    found = planned.work.manifests.values()
     return WriteResult(
         branch=commit.branch,
         snapshot_id=commit.snapshot_id,

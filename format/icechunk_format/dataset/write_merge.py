@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icechunk_format.dataset.selection import DimSelection
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,9 +38,11 @@ class CellMerge:
         The array as it is planned now.
     axes
         How its places move.
-    ours, base, tip
-        Read what the write has stored, the version that it was planned on, and the newest one;
-        None where the version has no such array.
+    ours, base
+        Read what the write has stored, and the version that it was planned on; None where there is
+        no such array.
+    landed
+        The base and the newest version, by the places of now; None where they have no such array.
     stored
         Which chunks the write has stored.
     has_all_rows
@@ -57,16 +61,17 @@ class CellMerge:
         array: ArrayTarget,
         axes: Sequence[AxisMoves],
         *,
-        ours: ArrayReader,
+        ours: ArrayReader | None,
         base: ArrayReader | None,
-        tip: ArrayReader | None,
+        landed: tuple[PlacedArray | None, PlacedArray | None],
         stored: ChunkChanges,
         has_all_rows: bool,
         resolve: str | None,
     ) -> None:
         self._array = array
         self._axes = axes
-        self._ours, self._base, self._tip = ours, base, tip
+        self._ours, self._base = ours, None if base is None else PlacedArray.as_it_is(base)
+        self._base_now, self._tip = landed
         self._stored = stored
         self._has_all_rows = has_all_rows
         self._resolve = resolve
@@ -80,10 +85,15 @@ class CellMerge:
         lower, upper = grid.box_of(target)
         values = self._content(self._tip, lower, upper)
         theirs = self._theirs(values, lower, upper) if is_touched else None
+        if self._ours is None:
+            return self._padded(values, target)
         segments = [moves.into_target(at) for moves, at in zip(self._axes, target, strict=True)]
         for numbers in product(*segments):
-            self._lay_over(values, theirs, numbers, lower)
-        full = grid.full_chunk_shape(target)
+            self._lay_over(self._ours, values, theirs, numbers, lower)
+        return self._padded(values, target)
+
+    def _padded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
+        full = self._array.metadata.grid.full_chunk_shape(target)
         if values.shape != full:
             whole = self._array.metadata.fill_array(full)
             whole[tuple(slice(0, size) for size in values.shape)] = values
@@ -92,6 +102,7 @@ class CellMerge:
 
     def _lay_over(
         self,
+        reader: ArrayReader,
         values: NDArray[Any],
         theirs: NDArray[np.bool_] | None,
         numbers: Sequence[int],
@@ -106,7 +117,7 @@ class CellMerge:
         last = [int(np.max(old)) + 1 for old, _ in places]
         within = np.ix_(*(old - low for (old, _), low in zip(places, first, strict=True)))
         at = np.ix_(*(new - low for (_, new), low in zip(places, lower, strict=True)))
-        ours = np.asarray(self._ours.read_box(first, last)[within])
+        ours = np.asarray(reader.read_box(first, last)[within])
         written = np.ones(ours.shape, np.bool_)
         if not self._has_all_rows:
             written = differs(ours, np.asarray(self._content(self._base, first, last)[within]))
@@ -135,34 +146,92 @@ class CellMerge:
         self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[np.bool_]:
         """Return which cells of the newest version differ from those of the old base."""
-        found = differs(values, self._content(self._base, lower, upper))
+        found = differs(values, self._content(self._base_now, lower, upper))
         is_new = np.ones(values.shape, np.bool_)
-        if self._base is not None:
-            is_new[_clipped(lower, upper, self._base.shape)] = False
+        if self._base_now is not None:
+            is_new[np.ix_(*self._base_now.within(lower, upper)[1])] = False
         # Where a dimension has grown and nobody wrote, the array has its fill value.
-        return found & (~is_new | differs(values, self._array.metadata.fill_array(values.shape)))
+        found &= ~is_new | differs(values, self._array.metadata.fill_array(values.shape))
+        return _hull(found) if self._resolve == "theirs" else found
 
     def _content(
-        self, reader: ArrayReader | None, lower: Sequence[int], upper: Sequence[int]
+        self, version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[Any]:
         """Return a box of a version, with the missing value where it is outside of the array."""
-        assert self._array.encoder is not None
         shape = tuple(high - low for low, high in zip(lower, upper, strict=True))
-        values = self._array.encoder.blank(shape, self._array.metadata.fill_value)
-        if reader is not None and all(
-            low < size for low, size in zip(lower, reader.shape, strict=True)
-        ):
-            end = [min(high, size) for high, size in zip(upper, reader.shape, strict=True)]
-            values[_clipped(lower, upper, reader.shape)] = reader.read_box(lower, end)
+        fill = self._array.metadata.fill_value
+        if self._array.encoder is None:
+            values = self._array.metadata.fill_array(shape)
+        else:
+            values = self._array.encoder.blank(shape, fill)
+        if version is not None:
+            version.read_into(values, lower, upper)
         return values
 
 
-def _clipped(lower: Sequence[int], upper: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
-    """Return the part of a box that lies in an array, as slices of the box."""
-    return tuple(
-        slice(0, max(0, min(high, size) - low))
-        for low, high, size in zip(lower, upper, shape, strict=True)
-    )
+class PlacedArray:
+    """An array of a version, by places along its dimensions that need not be its own.
+
+    Parameters
+    ----------
+    reader
+        Reads the array.
+    places
+        By axis, ``int64``: where each of its own places is.
+    sizes
+        By axis: how many places there are.
+    """
+
+    def __init__(
+        self, reader: ArrayReader, places: Sequence[NDArray[np.int64]], sizes: Sequence[int]
+    ) -> None:
+        self._reader = reader
+        self._own: list[NDArray[np.int64]] = []
+        for at, size in zip(places, sizes, strict=True):
+            own = np.full(size, -1, np.int64)
+            own[at] = np.arange(len(at))
+            self._own.append(own)
+
+    @classmethod
+    def as_it_is(cls, reader: ArrayReader) -> PlacedArray:
+        """Return an array by its own places."""
+        return cls(reader, [np.arange(size) for size in reader.shape], reader.shape)
+
+    def within(
+        self, lower: Sequence[int], upper: Sequence[int]
+    ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+        """Return by axis the array's own places in a box, and where they are in it."""
+        owns, ats = [], []
+        for own, low, high in zip(self._own, lower, upper, strict=True):
+            at = np.flatnonzero(own[low:high] >= 0)
+            owns.append(own[low:high][at])
+            ats.append(at)
+        return owns, ats
+
+    def read_into(self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]) -> None:
+        """Put what the array has in a box into an array of the shape of the box."""
+        owns, ats = self.within(lower, upper)
+        if not all(len(own) for own in owns):
+            return
+        sorts = [np.argsort(own) for own in owns]
+        chosen = [
+            DimSelection.of_indices(size, own)
+            for size, own in zip(self._reader.shape, owns, strict=True)
+        ]
+        at = [own_at[order] for own_at, order in zip(ats, sorts, strict=True)]
+        values[np.ix_(*at)] = self._reader.read(chosen)
+
+
+def _hull(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return all cells between whose rows and columns some lie: a write that covers a grid.
+
+    Values that others wrote and that were there before do not show; with them, all of theirs stay.
+    """
+    found = np.ones(cells.shape, np.bool_)
+    for axis in range(cells.ndim):
+        others = tuple(other for other in range(cells.ndim) if other != axis)
+        found &= cells.any(axis=others, keepdims=True)
+    return found
 
 
 def differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

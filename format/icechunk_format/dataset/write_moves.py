@@ -12,6 +12,7 @@ our rows is what a write planned now would put there. All other chunks are merge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.chunk_grid import ChunkGrid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Landed:
+    """Where the places of a dimension in older versions are in the new plan.
+
+    Parameters
+    ----------
+    base, tip
+        ``int64``: by place in the version that the write was planned on first, and in the newest.
+    size
+        Elements of the dimension in the new plan.
+    """
+
+    base: NDArray[np.int64]
+    tip: NDArray[np.int64]
+    size: int
+
+    @cached_property
+    def still(self) -> int:
+        """How many places, from the first, are the same in all versions."""
+        found = self.size
+        for places in (self.base, self.tip):
+            has_moved = places != np.arange(len(places))
+            if has_moved.any():
+                found = min(found, int(np.argmax(has_moved)))
+        return found
+
+    @cached_property
+    def tip_before(self) -> NDArray[np.int64]:
+        """How many places of the newest version lie before each place: ``int64 (size + 1,)``."""
+        is_there = np.zeros(self.size, np.int64)
+        is_there[self.tip] = 1
+        return np.concatenate([[0], np.cumsum(is_there)])
+
+    def without(self, *, base: bool, tip: bool) -> Landed:
+        """Return the dimension for an array that some of the versions do not have."""
+        nothing = np.empty(0, np.int64)
+        return Landed(
+            base=nothing if base else self.base,
+            tip=nothing if tip else self.tip,
+            size=self.size,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,10 +88,11 @@ class AxisMoves:
     is_covered
         Whether it fills its target as far as the array goes.
     is_same
-        Whether source and target are one chunk that reaches as far as before.
+        Whether source and target are one chunk that reaches as far as before, in which no place
+        of others has moved.
     is_fresh
-        Whether neither the chunk of before was in the array of the old base, nor that of now in
-        the array of the new one.
+        Whether the chunk of before was not in the array of the old base, and that of now has no
+        place of the newest version.
     """
 
     sources: NDArray[np.int64]
@@ -78,7 +123,9 @@ def axis_moves(
     grids: tuple[ChunkGrid, ChunkGrid],
     axis: int,
     places: tuple[NDArray[np.int64], NDArray[np.int64]],
-    sizes: tuple[int, int],
+    *,
+    base_size: int,
+    landed: Landed,
 ) -> AxisMoves:
     """Return how the places of one axis of an array move.
 
@@ -90,8 +137,10 @@ def axis_moves(
         Position of the dimension in the array.
     places
         ``int64 (n,)`` each: the places of all labels of the write, before and now.
-    sizes
-        Elements along the axis in the old base and in the new one; 0 where there is no array.
+    base_size
+        Elements of the array along the axis in the old base; 0 where it is not there.
+    landed
+        The places of the dimension in the versions of others.
     """
     pairs = np.unique(np.stack(places, axis=1), axis=0)
     before, now = (grid_axes(grid)[axis] for grid in grids)
@@ -119,8 +168,8 @@ def axis_moves(
         new=pairs[:, 1],
         is_whole=np.asarray(is_whole, np.bool_),
         is_covered=np.diff(edges) == new_end - new_low,
-        is_same=(source == target) & (low == new_low) & (end == new_end),
-        is_fresh=(low >= sizes[0]) & (new_low >= sizes[1]),
+        is_same=(source == target) & (low == new_low) & (end == new_end) & (end <= landed.still),
+        is_fresh=(low >= base_size) & (landed.tip_before[new_end] == landed.tip_before[new_low]),
     )
 
 
@@ -197,3 +246,13 @@ def chunk_moves(
     is_moved &= is_whole
     is_moved &= is_fresh | ~touched(targets)
     return ChunkMoves(is_moved=is_moved, targets=targets)
+
+
+def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
+    """Return the chunks of now that the cells of a chunk of before come to lie in."""
+    along = [
+        np.unique(moves.targets[moves.from_source(at)])
+        for moves, at in zip(axes, source, strict=True)
+    ]
+    grids = np.meshgrid(*along, indexing="ij")
+    return np.stack([grid.reshape(-1) for grid in grids], axis=1) if axes else np.zeros((1, 0), int)
