@@ -114,10 +114,13 @@ class Watch:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:
-        """Tell whether a commit wrote chunks that the session writes."""
-        changes = self.session.changes.chunks
+        """Tell whether a commit wrote chunks that the session writes, or labels that it matched."""
+        changes, prepared = self.session.changes.chunks, self.planned.plan.prepared
+        labels = {prepared.array_path(dim) for dim in prepared.dims}
+        matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
         return any(
-            node_id in changes and bool(changes[node_id].touches(coords).any())
+            node_id in matched
+            or (node_id in changes and bool(changes[node_id].touches(coords).any()))
             for node_id, coords in commit.log.updated_chunks.items()
         )
 

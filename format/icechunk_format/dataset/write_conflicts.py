@@ -92,7 +92,7 @@ def cells_written_twice(
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     """Return the error of a session in the words of a job."""
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
-    if prepared.options.on_conflict == "fail":
+    if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(
             f"others have committed to branch {prepared.options.branch!r} of {prepared.location} "
             f"since this write was planned on snapshot {prepared.base}, and onConflict=fail "

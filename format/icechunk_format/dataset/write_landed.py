@@ -124,6 +124,14 @@ def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, 
     prepared = now.prepared
     for dim in plan.dimension_tables:
         sizes = [_size(version, prepared, dim) for version in (rivals.base, rivals.tip)]
+        if sizes[1] < sizes[0]:
+            raise refused(
+                prepared,
+                f"the dimension {dim!r} was cut from {sizes[0]} to {sizes[1]} elements since this "
+                "write was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
         places: NDArray[np.int64] = now.dimension_tables[dim].column("place").to_numpy()
         size = max(sizes[1], 1 + int(np.max(tip, initial=-1)), 1 + int(np.max(places, initial=-1)))
@@ -173,6 +181,7 @@ def _places_of_labels(
 
 def can_move(now: WritePlan) -> bool:
     """Tell whether what others have stored can make room for labels that come before theirs."""
+    # Arrays that cannot be written, or do not fit their dimension, stay as they are.
     chunks = 0
     for variable in now.prepared.kept.values():
         moved = [dim for dim in variable.dims if dim in now.moved]
@@ -182,6 +191,8 @@ def can_move(now: WritePlan) -> bool:
             return False
         for dim in moved:
             axis = variable.dims.index(dim)
+            if variable.shape[axis] != len(now.moved[dim]):
+                return False
             first = int(np.argmax(now.moved[dim] != np.arange(len(now.moved[dim]))))
             axes = grid_axes(variable.metadata.grid)
             counts = [each.count for each in axes]
