@@ -5,6 +5,7 @@ commits. The outcome is compared with that of the same writes run one after anot
 """
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +86,30 @@ def test_days_appended_at_the_same_time_all_go_in(chunk, spec_version):
         grid(range(4), [1, 2]), days, chunks={"time": chunk}, spec_version=spec_version
     )
     assert values(place, "time").tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.needs_reference
+def test_eight_writers_at_once_make_what_xarray_reads_in_order(tmp_path):
+    place = str(tmp_path / "days")
+    created(place, grid(range(2), [1, 2]), chunks={"time": 3})
+
+    def append(day):
+        return write_table(place, grid([day], [1, 2]), APPEND)
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(append, range(2, 10)))
+    assert len({result.snapshot_id for result in done}) == 8
+    found = open_with_xarray(place)
+    assert found.sizes["time"] == 10
+    assert found["t"].sel(x=1).values.tolist() == [1 + 100 * day for day in found["time"].values]
+
+
+def open_with_xarray(place):
+    import icechunk
+    import xarray
+
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(place))
+    return xarray.open_zarr(repository.readonly_session("main").store, consolidated=False)
 
 
 def test_chunks_that_move_by_whole_chunks_are_not_stored_again():
