@@ -6,6 +6,7 @@ commits. The outcome is compared with that of the same writes run one after anot
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,8 @@ from icechunk_format.dataset.write_plan import plan_write
 from icechunk_format.dataset.write_prepare import prepare_write
 from icechunk_format.dataset.write_table import write_part, write_table
 from icechunk_format.errors import AlreadyExistsError, ConflictError
-from icechunk_format.maintenance.rewrite import finish_rewrite, plan_rewrite, rewrite_manifests
+from icechunk_format.maintenance.collect import collect_garbage
+from icechunk_format.maintenance.rewrite import finish_rewrite, plan_rewrite
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
@@ -390,21 +392,25 @@ def test_a_write_planned_before_labels_moved_finds_its_cells_again():
     assert values(together, "time").tolist() == list(range(8))
 
 
-@pytest.mark.parametrize("other", ["rewrite", "expire", "append"])
-def test_an_append_goes_in_beside_maintenance(place, other):
+@pytest.mark.parametrize("work", ["rewrite", "rewrite that finishes late", "expire and collect"])
+def test_an_append_goes_in_beside_maintenance_and_an_append(place, work):
     created(place, grid(range(4), [1, 2]), chunks={"time": 1})
-    for day in (4, 5):
-        write_table(place, grid([day], [1, 2]), APPEND)
+    write_table(place, grid([4], [1, 2]), APPEND)
+    before = datetime.now(UTC)
+    write_table(place, grid([5], [1, 2]), APPEND)
     append = begun(place, grid([6], [1, 2]), APPEND)
-    if other == "rewrite":
-        rewrite_manifests(place)
-    elif other == "append":
-        plan = plan_rewrite(place)
-        made = [part for task in plan.tasks for part in task.run(plan.context)]
-        write_table(place, grid([7], [1, 2]), APPEND)
+    plan = plan_rewrite(place)
+    made = [part for task in plan.tasks for part in task.run(plan.context)]
+    if work == "rewrite":
+        finish_rewrite(plan, made)
+    write_table(place, grid([7], [1, 2]), APPEND)
+    if work == "rewrite that finishes late":
         assert finish_rewrite(plan, made).commit is not None
+    if work == "expire and collect":
+        assert Repository.open(place).expire_snapshots(before).released_snapshots
+        collect_garbage(place, before)
     append()
-    assert sorted(values(place)[:, 0].tolist())[:7] == [1, 101, 201, 301, 401, 501, 601]
+    assert values(place)[:, 0].tolist() == [1 + 100 * day for day in range(8)]
 
 
 def chunk_rows(values_by_chunk):
