@@ -1,7 +1,7 @@
-"""Two writers at once: both commits land where they changed other chunks, and one fails otherwise.
+"""Two writers at once: both commits land where they wrote other cells, and one fails otherwise.
 
 Nobody holds a lock. The second to commit finds that the branch has moved, compares what both have
-changed, and either goes on top or says which chunks are in conflict.
+changed, and either goes on top or says which cells are in conflict.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 
@@ -73,11 +73,12 @@ def main() -> None:
     )
     warmer = day.withColumn("t2m", (F.col("t2m") + 1).cast("float"))
 
-    print("One writes the northern chunks, the other the southern:")
+    print("One writes the northern cells, the other the southern:")
     race(path, warmer.where("latitude > 0"), warmer.where("latitude <= -2.5"))
 
-    print("Both write the same chunks:")
-    race(path, warmer.where("latitude > 50"), warmer.where("latitude > 60"))
+    print("Both write the same cells:")
+    hotter = day.withColumn("t2m", (F.col("t2m") + 2).cast("float"))
+    race(path, hotter.where("latitude > 50"), hotter.where("latitude > 60"))
 
     print("History, newest first:")
     for info in Repository.open(path).ancestry(branch="main"):

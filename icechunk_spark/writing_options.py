@@ -113,8 +113,8 @@ WRITING: Final[tuple[Option, ...]] = (
         parse=choice("rebase", "fail"),
         default="rebase",
         default_text="`rebase`",
-        help="What to do where the branch moved meanwhile: apply the write on top, if nothing"
-        " that it changed was changed there, or give up.",
+        help="What to do where the branch moved meanwhile: put the write on top of what others"
+        " committed, or give up.",
         uses=_WRITE,
     ),
     Option(
@@ -123,7 +123,7 @@ WRITING: Final[tuple[Option, ...]] = (
         type_text="`ours`, `theirs`",
         parse=choice("ours", "theirs"),
         default_text="an error",
-        help="Whose chunk stays where both writers wrote one.",
+        help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
         uses=_WRITE,
     ),
     Option(

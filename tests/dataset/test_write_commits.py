@@ -150,15 +150,15 @@ def test_concurrent_writes_rebase_or_conflict_and_never_mix(place):
         plan = plan_write(prepared, coordinates, table.num_rows)
         return plan, [write_part(plan, part, table) for part in plan.parts]
 
-    first, second = planned([0], 0.1), planned([1], 0.2)
-    apart, winner = planned([3], 0.3), planned([1], 0.4, resolve="ours")
+    first, second = planned([0], 0.1), planned([0, 1], 0.2)
+    beside, apart = planned([1], 0.4), planned([3], 0.3)
     finish_write(*first)
     with pytest.raises(ConflictError):
         finish_write(*second)
+    # One chunk holds the first two times; each write lands with its own cells.
+    finish_write(*beside)
     assert finish_write(*apart).commit.rebased == 1
-    assert values(place)[:, 0].tolist() == [1.1, 101, 201, 301.3]
-    finish_write(*winner)
-    assert values(place)[1, 0] == 101.4
+    assert values(place)[:, 0].tolist() == [1.1, 101.4, 201, 301.3]
     strict = planned([2], 0.5, on_conflict="fail")
     write_table(place, grid([0], [1, 2]), WriteOptions(mode="append"))
     with pytest.raises(ConflictError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -129,6 +131,27 @@ def test_one_chunk_written_by_both(spark, path, interrupted, resolve, left):
     else:
         icechunk_spark.write(ours, path, mode="append", resolve=resolve)
     assert (reference_dataset(path)["t2m"].values[0] == left).all()
+
+
+def test_jobs_that_append_different_hours_at_the_same_time_all_land(spark, path):
+    before = reference_dataset(path).sizes["time"]
+    waiting = Barrier(3)
+
+    def append(number):
+        frame = grid_frame(spark, hours(10 + number, 1), values(number))
+        waiting.wait(60)
+        return icechunk_spark.write(frame, path, mode="append", message=f"hour {number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(append, range(3)))
+    assert sorted(messages(path)[:3]) == ["hour 0", "hour 1", "hour 2"]
+    assert len({result.snapshot_id for result in done}) == 3
+    found = reference_dataset(path)
+    assert found.sizes["time"] == before + 3
+    assert found.indexes["time"].is_monotonic_increasing
+    for number in range(3):
+        at = found["t2m"].sel(time=hours(10 + number, 1)[0])
+        assert (at.sel(latitude=LATITUDES).values == number).all()
 
 
 def test_spec_version_one(spark, tmp_path):

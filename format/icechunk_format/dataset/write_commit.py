@@ -8,8 +8,10 @@ Rules of this file
 3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
    outcome is unknown, it may be data.
 4. A repository that the write brings along is created once the receipts are known to be good,
-   directly before the commit. Where somebody else was faster, the write is refused: it was
-   planned for a place without arrays.
+   directly before the commit.
+5. Where others committed first, what they did decides: changes that do not meet are laid over
+   theirs, and what others did to the arrays of the write makes it be planned again
+   (``write_again``).
 """
 
 from __future__ import annotations
@@ -21,23 +23,30 @@ import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.write_adopt import Adopted
+from icechunk_format.dataset.write_again import PlanIsOld, PlannedCommit, Watch, plan_again
+from icechunk_format.dataset.write_conflicts import of_session, refused
 from icechunk_format.dataset.write_containers import add_containers
 from icechunk_format.dataset.write_message import commit_message
 from icechunk_format.dataset.write_prepare import branch_missing
 from icechunk_format.dataset.write_result import WriteResult, find_committed, txn_metadata
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit import Written
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session import DEFAULT_REBASE_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.dataset.write_context import TaskReceipt
     from icechunk_format.dataset.write_plan import LabelChunks, WritePlan
     from icechunk_format.repository.commit import CommitResult
+    from icechunk_format.repository.conflicts import TheirCommit
     from icechunk_format.repository.manifest_files import ManifestReceipt
     from icechunk_format.repository.session import WriteSession
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot import Snapshot
 
 __all__ = ["WriteResult", "finish_write"]
 
@@ -57,9 +66,11 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     InvalidInputError
         Two tasks wrote one chunk, or the tasks met other rows than the plan was made for.
     AlreadyExistsError
-        The write was to create the repository, and somebody else has done so meanwhile.
+        The write was to create the repository or its arrays, and somebody else has done so
+        meanwhile.
     ConflictError
-        Others changed the same, and the options do not say who wins; nothing was committed.
+        Others wrote the same cells, and the options do not say who wins, or changed the arrays;
+        nothing was committed.
     CommitOutcomeUnknownError
         The store did not say whether the commit landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
@@ -75,25 +86,11 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
             return done
     receipts = list(receipts)
     rows, manifests = _collected(plan, receipts)
-    base = plan.base
-    if base is None or repository is None:
+    if plan.base is None or repository is None:
         repository = _new_repository(plan)
-        base = repository.resolve(branch="main")
+    base = plan.base or _first_version(repository)
     if branch_missing(repository, options):
-        repository.create_branch(options.branch, base)
-    session = repository.writable_session(options.branch, base=base)
-    _change_nodes(session, plan)
-    for labels in plan.labels:
-        _write_labels(session, labels)
-    for path, found in manifests.items():
-        session.add_manifests(path, found)
-    if not session.has_changes:
-        return WriteResult(
-            branch=options.branch,
-            snapshot_id=base,
-            is_skipped=True,
-            reason="there are no rows to write",
-        )
+        _create_branch(repository, options.branch, base)
     source = plan.prepared.chunk_source
     add_containers(
         repository,
@@ -101,19 +98,77 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         authorized=source.authorized,
         virtual_options=source.virtual_options,
     )
-    commit = session.commit(
-        options.message or commit_message(plan, rows),
-        metadata=txn_metadata(options),
-        on_conflict=options.on_conflict,
-        resolve=options.resolve,
-    )
+    return _committed(repository, plan, manifests, repository.snapshot(base), rows, receipts)
+
+
+def _committed(
+    repository: Repository,
+    plan: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    base: Snapshot,
+    rows: int,
+    receipts: Sequence[TaskReceipt],
+) -> WriteResult:
+    """Commit, on top of whatever others commit first."""
+    options = plan.prepared.options
+    work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
+    planned = PlannedCommit(plan=plan, work=work, base=base)
+    theirs: list[TheirCommit] = []
+    for times_again in range(DEFAULT_REBASE_TRIES):
+        session = repository.writable_session(options.branch, base=planned.base.id)
+        _change(session, planned)
+        if not session.has_changes:
+            return WriteResult(
+                branch=options.branch,
+                snapshot_id=planned.base.id,
+                is_skipped=True,
+                reason="there are no rows to write",
+            )
+        try:
+            commit = session.commit(
+                options.message or commit_message(plan, rows),
+                metadata=txn_metadata(options),
+                on_conflict=options.on_conflict,
+                when_moved=Watch(repository=repository, planned=planned, session=session),
+            )
+        except PlanIsOld as found:
+            done = find_committed(repository, options)
+            if done is not None:
+                return done
+            theirs += found.theirs
+            again = plan_again(plan, manifests, base, PlanIsOld(found.tip, theirs))
+            if isinstance(again, WriteResult):
+                return again
+            planned = again
+        except ConflictError as error:
+            raise of_session(plan.prepared, error) from error
+        else:
+            commit = replace(commit, rebased=commit.rebased + times_again)
+            return _result(planned, rows, commit, receipts)
+    raise refused(plan.prepared, f"others committed first {DEFAULT_REBASE_TRIES} times")
+
+
+def _change(session: WriteSession, planned: PlannedCommit) -> None:
+    _change_nodes(session, planned.plan)
+    for labels in planned.plan.labels:
+        _write_labels(session, labels)
+    for path, coords in planned.work.deleted.items():
+        session.delete_chunks(path, coords)
+    for path, found in planned.work.manifests.items():
+        session.add_manifests(path, found)
+
+
+def _result(
+    planned: PlannedCommit, rows: int, commit: CommitResult, receipts: Sequence[TaskReceipt]
+) -> WriteResult:
+    found = planned.work.manifests.values()
     return WriteResult(
-        branch=options.branch,
+        branch=commit.branch,
         snapshot_id=commit.snapshot_id,
         rows=rows,
-        chunks=sum(r.num_chunk_refs for found in manifests.values() for r in found),
-        manifests=sum(len(found) for found in manifests.values()),
-        commit=_with_tasks(commit, manifests, receipts),
+        chunks=sum(r.num_chunk_refs for manifests in found for r in manifests),
+        manifests=sum(len(manifests) for manifests in found),
+        commit=_with_tasks(commit, receipts),
     )
 
 
@@ -153,32 +208,44 @@ def _collected(
 
 
 def _new_repository(plan: WritePlan) -> Repository:
-    """Create the repository of a write that found none."""
-    location = plan.prepared.location
+    """Create the repository of a write that found none, or open that of somebody faster."""
+    location, wanted = plan.prepared.location, plan.prepared.options.spec_version
     try:
-        return Repository.create(
-            location, spec_version=plan.prepared.options.spec_version, check_clean_root=False
-        )
+        return Repository.create(location, spec_version=wanted, check_clean_root=False)
     except AlreadyExistsError as error:
+        repository = Repository.open(location)
+        if repository.spec_version == wanted:
+            return repository
         raise AlreadyExistsError(
-            f"somebody else has created a repository at {location} while this write, which found "
-            "none, was under way; nothing was committed, and the same write can be run again",
+            f"somebody else has created a repository of spec version {repository.spec_version} at "
+            f"{location} while this write, which found none and has specVersion={wanted}, was "
+            "under way; nothing was committed, and the same write can be run again",
             **error.facts,
         ) from None
 
 
-def _with_tasks(
-    commit: CommitResult,
-    manifests: Mapping[str, list[ManifestReceipt]],
-    receipts: Iterable[TaskReceipt],
-) -> CommitResult:
+def _with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
     """Return what the commit says, with the files that tasks have stored among the counts."""
     written = Written(dict(commit.files_written), dict(commit.bytes_written))
     for receipt in receipts:
         written.add("chunks", receipt.files, receipt.nbytes)
-    for found in manifests.values():
-        written.add("manifests", len(found), sum(receipt.size_bytes for receipt in found))
+        for found in receipt.manifests.values():
+            written.add("manifests", len(found), sum(one.size_bytes for one in found))
     return replace(commit, files_written=written.files, bytes_written=written.bytes)
+
+
+def _first_version(repository: Repository) -> SnapshotId:
+    """Return the oldest version of ``main``, before all that anybody has written."""
+    *_, oldest = repository.ancestry(branch="main")
+    return oldest.id
+
+
+def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
+    try:
+        repository.create_branch(name, base)
+    except AlreadyExistsError:
+        # Somebody else was faster, which is as good; what they committed is looked at below.
+        return
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:

@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from icechunk_format.dataset.array_reader import ArrayReader
 from icechunk_format.dataset.label_order import direction
-from icechunk_format.dataset.write_labels import PlacedValues, place_indices, place_labels
+from icechunk_format.dataset.write_labels import (
+    PlacedValues,
+    in_order,
+    place_indices,
+    place_labels,
+)
 from icechunk_format.dataset.write_prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.objects import load_snapshot
@@ -37,6 +42,9 @@ class DimensionPlaces:
         The write.
     coordinates
         The distinct values of each dimension column.
+    stay
+        By dimension: how many of the labels that are there have to stay where they are; None for
+        all. New labels are merged with the others, in order, where that is possible.
 
     Attributes
     ----------
@@ -45,7 +53,7 @@ class DimensionPlaces:
     placed
         By dimension: where they go.
     old_labels
-        By dimension: the stored labels that are there.
+        By dimension: the stored labels in the places that are there, in their new order.
 
     Raises
     ------
@@ -57,8 +65,10 @@ class DimensionPlaces:
         self,
         prepared: PreparedWrite,
         coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
+        stay: Mapping[str, int] | None = None,
     ) -> None:
         self._prepared = prepared
+        self._stay = stay or {}
         self.values = {dim: _one_array(coordinates[dim]) for dim in prepared.dims}
         self.old_labels: dict[str, NDArray[Any]] = {}
         self.placed = {dim: self._place(dim) for dim in prepared.dims}
@@ -70,7 +80,6 @@ class DimensionPlaces:
             return place_indices(values, dim=dim, old_size=self._old_size(dim))
         if isinstance(target, ExistingArray):
             old = self._read(target.variable)
-            self.old_labels[dim] = old
             wish = (self._prepared.options.order or {}).get(dim)
             placed = place_labels(
                 values,
@@ -79,6 +88,9 @@ class DimensionPlaces:
                 dim=dim,
                 is_descending=_checked_order(wish, old, dim=dim) == "descending",
             )
+            if dim in self._stay:
+                placed, old = in_order(placed, old, self._stay[dim])
+            self.old_labels[dim] = old
             _warn_of_disorder(dim, old, placed)
             return placed
         order, is_descending = self._order_of(dim, target)

@@ -45,12 +45,15 @@ class PlacedValues:
         Elements before; 0 for a new dimension.
     new_labels
         Stored values of the labels from ``old_size`` on; None for a dimension without labels.
+    moved
+        ``int64 (old_size,)``: where each old label goes; None where all stay.
     """
 
     places: NDArray[np.int64]
     size: int
     old_size: int
     new_labels: NDArray[Any] | None
+    moved: NDArray[np.int64] | None = None
 
     @property
     def distinct(self) -> int:
@@ -162,6 +165,56 @@ def place_labels(
         old_size=len(old),
         new_labels=fresh,
     )
+
+
+def in_order(
+    placed: PlacedValues, old: NDArray[Any], first: int
+) -> tuple[PlacedValues, NDArray[Any]]:
+    """Merge new labels with the old ones from ``first`` on, where all come to lie in order.
+
+    Parameters
+    ----------
+    placed
+        The new labels, behind the old ones.
+    old
+        Stored values of the old labels.
+    first
+        Labels before this one stay.
+
+    Returns
+    -------
+    tuple
+        Where values go, and the labels of the places that are there already.
+    """
+    fresh = placed.new_labels
+    if fresh is None or not len(fresh) or first >= len(old) or not _has_order(old):
+        return placed, old
+    late = np.concatenate([old[first:], fresh])
+    known = old[:first] if first > 1 else old if len(old) > 1 else late
+    way = direction(known)
+    order = np.argsort(late, kind="stable")[:: way or 1]
+    joined = np.concatenate([old[max(0, first - 1) : first], late[order]])
+    if not way or (len(joined) > 1 and direction(joined) != way):
+        return placed, old
+    places = np.empty(len(late), np.int64)
+    places[order] = first + np.arange(len(late))
+    moved = np.arange(len(old), dtype=np.int64)
+    moved[first:] = places[: len(old) - first]
+    if (moved == np.arange(len(old))).all():
+        return placed, old
+    final = np.concatenate([old[:first], late[order]])
+    merged = PlacedValues(
+        places=np.concatenate([moved, places[len(old) - first :]])[placed.places],
+        size=placed.size,
+        old_size=placed.old_size,
+        new_labels=final[len(old) :],
+        moved=moved,
+    )
+    return merged, final[: len(old)]
+
+
+def _has_order(labels: NDArray[Any]) -> bool:
+    return labels.dtype.kind in "iufMm" or labels.dtype.hasobject or labels.dtype.kind in "TU"
 
 
 def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:

@@ -96,8 +96,9 @@ class WritePlan:
     parts
         What tasks do; nearly always one part.
     dimension_tables
-        By dimension: ``value``, and ``cell_k`` for each part ``k`` that has the dimension. The
-        sum of them over the dimensions of a part is the number of a cell.
+        By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
+        ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
+        number of a cell.
     base
         The version that the write starts from; None where the commit creates the repository.
     row_count
@@ -108,6 +109,8 @@ class WritePlan:
         Existing arrays that grow: path and document.
     labels
         Labels that the driver writes.
+    moved
+        By dimension: where each label of the base goes, if some do not stay where they are.
     array_table
         In the layouts of chunks: what numbers the units and blocks of rows.
     """
@@ -120,6 +123,7 @@ class WritePlan:
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
     labels: tuple[LabelChunks, ...] = ()
+    moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     array_table: pa.Table | None = None
 
 
@@ -127,6 +131,8 @@ def plan_write(
     prepared: PreparedWrite,
     coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
     row_count: int | None = None,
+    *,
+    stay: Mapping[str, int] | None = None,
 ) -> WritePlan:
     """Decide everything about a write of cells.
 
@@ -138,6 +144,8 @@ def plan_write(
         The distinct values of each dimension column, NULL included, in any order.
     row_count
         Rows of the DataFrame, where known.
+    stay
+        By dimension: how many of its labels have to stay; see ``DimensionPlaces``.
 
     Raises
     ------
@@ -145,7 +153,7 @@ def plan_write(
         Coordinates are NULL, NaN or nearly those that are there; rows cover too little of the
         grid; cells stay empty for which there is no missing value.
     """
-    return _Planner(prepared, coordinates, row_count).plan()
+    return _Planner(prepared, coordinates, row_count, stay).plan()
 
 
 def new_node_id() -> NodeId:
@@ -159,10 +167,11 @@ class _Planner:
         prepared: PreparedWrite,
         coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
         row_count: int | None,
+        stay: Mapping[str, int] | None,
     ) -> None:
         self._prepared = prepared
         self._rows = row_count
-        self._places = DimensionPlaces(prepared, coordinates)
+        self._places = DimensionPlaces(prepared, coordinates, stay)
         self._placed = self._places.placed
         self._places.check_density(row_count)
 
@@ -201,6 +210,7 @@ class _Planner:
             created=tuple(a for a in arrays.values() if a.old_shape is None),
             resized=self._resized(),
             labels=tuple(labels),
+            moved={d: p.moved for d, p in self._placed.items() if p.moved is not None},
         )
 
     def _array(self, name: str, target: ExistingArray | NewArray) -> ArrayTarget:
@@ -271,7 +281,10 @@ class _Planner:
                 path=array.path, metadata=array.metadata, start=0, values=placed.new_labels
             )
         [axis] = grid_axes(array.metadata.grid)
-        start = axis.bounds(int(axis.chunk_of(np.array([placed.old_size]))[0]))[0]
+        first = placed.old_size
+        if placed.moved is not None:
+            first = int(np.argmax(placed.moved != np.arange(first)))
+        start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
         kept = self._places.old_labels[array.name][start:]
         values = np.concatenate([kept, placed.new_labels])
         return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
@@ -341,7 +354,7 @@ class _Planner:
     def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
         for dim, placed in self._placed.items():
-            columns: dict[str, Any] = {"value": self._places.values[dim]}
+            columns: dict[str, Any] = {"value": self._places.values[dim], "place": placed.places}
             for part in parts:
                 if dim in part.dims and part.context.numbers is not None:
                     axis = part.dims.index(dim)

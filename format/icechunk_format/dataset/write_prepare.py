@@ -213,27 +213,72 @@ def prepare_write(
                 authorized=authorize, virtual_options=virtual_options
             ),
         )
-        arrays = {
-            variable.name: variable
-            for variable in (
-                Variable(node) for node in snapshot.children(found.group) if node.array is not None
-            )
-        }
+        arrays = _arrays(snapshot, found.group)
         skipped = find_committed(repository, options)
         if skipped is not None:
             return _with(found, skipped=skipped)
     found = _with(found, missing_groups=_missing_groups(snapshot, found.group))
-    if arrays and options.layout == "cells":
-        if options.mode == "ignore":
-            return _with(found, skipped=_ignored(found, arrays))
-        if options.mode == "errorifexists":
-            raise _exists(found, arrays)
     if options.layout != "cells":
-        return _prepare_layout(found, schema, arrays)
-    if options.mode == "overwrite":
-        found = _with(found, replaced=arrays)
+        check_layout_columns(schema, options.layout)
+    return _settled(found, arrays) or _prepare(found, arrays, source_columns(schema))
+
+
+def prepare_again(
+    before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
+) -> PreparedWrite:
+    """Prepare a write anew for a later version of its branch.
+
+    Parameters
+    ----------
+    before
+        What ``prepare_write`` returned.
+    snapshot
+        The version to begin with now.
+    options
+        Those of before, with the group and the dimensions that were found.
+
+    Raises
+    ------
+    AlreadyExistsError, InvalidInputError, UnsupportedError
+        As for ``prepare_write``.
+    """
+    group = _group(snapshot, options, before.location)
+    found = _with(
+        before,
+        options=options,
+        group=group,
+        base=snapshot.id,
+        missing_groups=_missing_groups(snapshot, group),
+        targets={},
+        kept={},
+        replaced={},
+    )
+    arrays = _arrays(snapshot, group)
+    return _settled(found, arrays) or _prepare(found, arrays, before.columns)
+
+
+def _arrays(snapshot: Snapshot, group: NodePath) -> dict[str, Variable]:
+    nodes = [node for node in snapshot.children(group) if node.array is not None]
+    return {variable.name: variable for variable in map(Variable, nodes)}
+
+
+def _settled(prepared: PreparedWrite, arrays: Mapping[str, Variable]) -> PreparedWrite | None:
+    """Return the write where its mode leaves nothing to do; refuse what the mode forbids."""
+    if arrays and prepared.options.mode == "ignore":
+        return _with(prepared, skipped=_ignored(prepared, arrays))
+    if arrays and prepared.options.mode == "errorifexists":
+        raise _exists(prepared, arrays)
+    return None
+
+
+def _prepare(
+    prepared: PreparedWrite, arrays: dict[str, Variable], columns: Mapping[str, SourceColumn]
+) -> PreparedWrite:
+    if prepared.options.mode == "overwrite":
+        prepared = _with(prepared, replaced=arrays)
         arrays = {}
-    return _prepare_cells(_with(found, kept=arrays), schema)
+    prepared = _with(prepared, kept=arrays, columns=columns)
+    return _prepare_cells(prepared) if prepared.options.layout == "cells" else prepared
 
 
 def _with(prepared: PreparedWrite, **changes: Any) -> PreparedWrite:
@@ -294,9 +339,8 @@ def _exists(prepared: PreparedWrite, arrays: Mapping[str, Variable]) -> AlreadyE
     )
 
 
-def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
-    options, kept = prepared.options, prepared.kept
-    columns = source_columns(schema)
+def _prepare_cells(prepared: PreparedWrite) -> PreparedWrite:
+    options, kept, columns = prepared.options, prepared.kept, prepared.columns
     # Replaced arrays still say which columns were dimensions.
     known = kept or prepared.replaced
     dims = find_dims(columns, asked=options.dims, existing=known.values())
@@ -337,7 +381,7 @@ def _prepare_cells(prepared: PreparedWrite, schema: pa.Schema) -> PreparedWrite:
         elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):
             own = dims
         targets[name] = NewArray(column, path=prepared.array_path(name), dims=own, said=said)
-    return _with(prepared, columns=columns, dims=dims, targets=targets)
+    return _with(prepared, dims=dims, targets=targets)
 
 
 def _is_index(
@@ -355,19 +399,6 @@ def _is_index(
     if any(column.name in other.dims for other in kept.values()):
         return True
     return column.is_index
-
-
-def _prepare_layout(
-    prepared: PreparedWrite, schema: pa.Schema, arrays: Mapping[str, Variable]
-) -> PreparedWrite:
-    check_layout_columns(schema, prepared.options.layout)
-    if prepared.options.mode == "ignore" and arrays:
-        return _with(prepared, skipped=_ignored(prepared, arrays))
-    if prepared.options.mode == "errorifexists" and arrays:
-        raise _exists(prepared, arrays)
-    if prepared.options.mode == "overwrite":
-        return _with(prepared, replaced=arrays, columns=source_columns(schema))
-    return _with(prepared, kept=arrays, columns=source_columns(schema))
 
 
 def branch_missing(repository: Repository, options: WriteOptions) -> bool:

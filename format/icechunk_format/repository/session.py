@@ -16,6 +16,7 @@ session.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Never
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
@@ -39,7 +40,7 @@ from icechunk_format.repository.working_tree import WorkingTree
 from icechunk_format.spec.object_keys import transaction_log_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.repository.branch_tip import CommitsSince
     from icechunk_format.repository.commit import StoredVersion
@@ -51,6 +52,7 @@ DEFAULT_REBASE_TRIES: Final = 1000
 
 OnConflict = Literal["rebase", "fail"]
 Resolve = Literal["ours", "theirs"]
+WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
 
 
 class WriteSession(SessionEdits):
@@ -77,6 +79,7 @@ class WriteSession(SessionEdits):
         resolve: Resolve | None = None,
         rebase_tries: int = DEFAULT_REBASE_TRIES,
         allow_empty: bool = False,
+        when_moved: WhenMoved | None = None,
     ) -> CommitResult:
         """Make the changes a new version of the branch.
 
@@ -95,6 +98,9 @@ class WriteSession(SessionEdits):
             How often the race may be lost.
         allow_empty
             Whether a version without changes may be made.
+        when_moved
+            Called with the new tip and the commits of others before the changes are laid over
+            them; what it raises ends the commit, and the session is as it was.
 
         Raises
         ------
@@ -111,7 +117,7 @@ class WriteSession(SessionEdits):
         self._check_commit(on_conflict, resolve, allow_empty)
         if on_conflict == "rebase":
             # Before anything is stored: what others did since the session began costs no files.
-            self.rebase(resolve=resolve)
+            self.rebase(resolve=resolve, when_moved=when_moved)
         attempt = 0
         while True:
             began = time.monotonic()
@@ -137,7 +143,7 @@ class WriteSession(SessionEdits):
                     attempts=attempt,
                 )
             pause_after_lost_race(attempt, time.monotonic() - began)
-            self.rebase(resolve=resolve)
+            self.rebase(resolve=resolve, when_moved=when_moved)
 
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
@@ -200,10 +206,11 @@ class WriteSession(SessionEdits):
         self._tip.add_detached(version.info)
         return self._landed(version).snapshot_id
 
-    def rebase(self, *, resolve: Resolve | None = None) -> int:
+    def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
         """Lay the changes over the newest version of the branch; returns how many were passed.
 
-        Nothing is written. With an unmoved branch nothing happens.
+        Nothing is written. With an unmoved branch nothing happens. Parameters are those of
+        ``commit``.
 
         Raises
         ------
@@ -222,6 +229,8 @@ class WriteSession(SessionEdits):
                 self._storage, self.branch, self.snapshot_id, since.tip
             )
         theirs, tip = self._versions_of(since)
+        if when_moved is not None:
+            when_moved(tip, theirs)
         changes = self._tree.changes
         found = conflict_rules.detect(changes, base=self._tree.base, tip=tip, theirs=theirs)
         remaining = conflict_rules.resolved(found, resolve)

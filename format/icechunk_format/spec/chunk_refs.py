@@ -248,6 +248,13 @@ class ChunkRefs:
             texts=None if self.texts is None else self.texts.take(rows),
         )
 
+    def moved(self, coords: NDArray[Any]) -> ChunkRefs:
+        """Return the same references at other coordinates, distinct integers of shape (n, ndim)."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return ChunkRefs(
+            **(columns | {"coords": coords.astype(np.uint32)}), texts=self.texts
+        ).sorted()
+
     def sorted(self) -> ChunkRefs:
         """Return rows in ascending order of coordinate, the first of each coordinate only.
 
