@@ -83,8 +83,8 @@ _SETTINGS: Final[dict[str, Any]] = {
         },
         "splitting": {},
         "virtual_chunk_location_compression": {
-            "min_num_chunks": _Setting(int, 0, _U32),
-            "dictionary_max_training_samples": _Setting(int, 0, _U32),
+            "min_num_chunks": _Setting(int, 0, _U16),
+            "dictionary_max_training_samples": _Setting(int, 0, _U16),
             "dictionary_max_size_bytes": _Setting(int, 0, 2**20),
             "compression_level": _Setting(int, 1, 22),
         },
@@ -231,6 +231,10 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
     except FormatError as error:
         refuse(f"{error.facts['problem']}; give SplittingRule values or their tree", setting)
     for rule in parsed:
+        for dimension in rule.dimensions:
+            axis = dimension.value
+            if dimension.by == "axis" and (type(axis) is not int or not 0 <= axis <= _U64):
+                refuse(f"an axis is a number from 0, found {axis!r}", setting, found=axis)
         pending = [rule.condition]
         while pending:
             condition = pending.pop()
