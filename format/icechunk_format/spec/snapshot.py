@@ -46,7 +46,7 @@ from icechunk_format.spec.manifest_lists import (
     write_manifest_refs,
 )
 from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
-from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.node_path import ROOT, NodePath, is_canonical, stored_node_path
 from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.table_writer import TableWriter
 from icechunk_format.spec.tables import read_root
@@ -194,9 +194,13 @@ class Snapshot:
         return None
 
     def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
-        """Return the nodes directly inside a group, sorted by path."""
+        """Return the nodes directly inside a group, sorted by path, that can be named."""
         start = 1 if path == ROOT else len(path) + 1
-        return tuple(node for node in self.descendants(path) if "/" not in node.path[start:])
+        return tuple(
+            node
+            for node in self.descendants(path)
+            if "/" not in node.path[start:] and is_canonical(node.path)
+        )
 
     def descendants(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
         """Return all nodes inside a group at any depth, sorted by path, without the group."""
@@ -284,7 +288,7 @@ def _read_nodes(root: Table) -> tuple[tuple[NodeSnapshot, ...], tuple[NodePath, 
 
 def _read_path(table: Table) -> NodePath:
     try:
-        return parse_node_path(table.text("path"))
+        return stored_node_path(table.text("path"))
     except InvalidInputError as error:
         raise table.error("path", error.message) from error
 
@@ -401,7 +405,7 @@ def _write_node(writer: TableWriter, node: NodeSnapshot, *, is_v1: bool) -> int:
     return writer.table(
         NODE_SNAPSHOT,
         id=node.id.raw,
-        path=writer.text(parse_node_path(node.path)),
+        path=writer.text(stored_node_path(node.path)),
         user_data=writer.blob(node.user_data),
         node_data_type=kind,
         node_data=data,

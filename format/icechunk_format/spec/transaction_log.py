@@ -36,7 +36,7 @@ from icechunk_format.spec.envelope import (
     wrap_blocks,
 )
 from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath, component_order, parse_node_path
+from icechunk_format.spec.node_path import NodePath, component_order, stored_node_path
 from icechunk_format.spec.vector_assembly import (
     Assembly,
     TableLayout,
@@ -233,7 +233,7 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
     for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True):
         raw = reader.data[start : start + length].tobytes()
         try:
-            paths.append(parse_node_path(raw.decode("utf-8")))
+            paths.append(stored_node_path(raw.decode("utf-8")))
         except (UnicodeDecodeError, InvalidInputError) as error:
             reader.fail(f"{raw!r} is not a node path ({error})", f"moved_nodes.{name}")
     return paths
