@@ -71,7 +71,8 @@ class WorkingTree:
         """
         # An odd path of another writer is found as it is stored, to be deleted or moved.
         found = self.node(path)
-        if found is None and parse_node_path(path):
+        if found is None:
+            parse_node_path(path)
             raise NotFoundError(
                 f"there is no group or array at {path!r} in this session", kind="node", name=path
             )
