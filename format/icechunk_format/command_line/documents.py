@@ -202,6 +202,7 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "manifests_deleted": "number",
         "chunks_deleted": "number",
         "overwritten_deleted": "number of old copies of the repository file",
+        "staged_deleted": "number of unfinished files of killed writers",
         "objects_failed_to_delete": "number; the exit code is 1 where there are any",
         "throttled_requests": "requests that the store asked to slow down for",
         "delete_errors": "reasons, at most 10",

@@ -40,6 +40,7 @@ _COLLECTED: Final = {
     "manifests_deleted": ("manifest", "manifests"),
     "chunks_deleted": ("chunk", "chunks"),
     "overwritten_deleted": ("old copy of 'repo'", "old copies of 'repo'"),
+    "staged_deleted": ("unfinished file of a killed writer", "unfinished files of killed writers"),
 }
 
 
