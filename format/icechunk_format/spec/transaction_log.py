@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ID, _UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
+_ID, UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
 # The lists of node ids, in the order of their slots from 1 on.
-_NODE_LISTS: Final = (
+NODE_LISTS: Final = (
     "new_groups",
     "new_arrays",
     "deleted_groups",
@@ -65,7 +65,9 @@ _COORDS = 0
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
-class _UpdatedChunksSlot(IntEnum):
+class UpdatedChunksSlot(IntEnum):
+    """Fields of the changed chunks of one array."""
+
     NODE_ID = 0
     CHUNKS = 1
 
@@ -124,7 +126,7 @@ class TransactionLog:
     @property
     def is_empty(self) -> bool:
         """Whether the commit changed nothing."""
-        lists = (getattr(self, name) for name in _NODE_LISTS)
+        lists = (getattr(self, name) for name in NODE_LISTS)
         return not (any(lists) or self.updated_chunks or self.moved_nodes)
 
     @property
@@ -162,7 +164,7 @@ def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> Transactio
         moved_nodes=_read_moves(reader, root),
         **{
             name: _read_node_list(reader, root, slot, name)
-            for slot, name in enumerate(_NODE_LISTS, start=1)
+            for slot, name in enumerate(NODE_LISTS, start=1)
         },
     )
 
@@ -175,10 +177,10 @@ def _read_node_list(reader: VectorReader, root: Tables, slot: int, name: str) ->
 
 
 def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.uint32]]:
-    (arrays,) = root.table_vectors(_UPDATED_CHUNKS, "updated_chunks")
-    arrays.require(_UpdatedChunksSlot.NODE_ID, "node_id")
-    ids = arrays.structs(_UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
-    lists = arrays.table_vectors(_UpdatedChunksSlot.CHUNKS, "chunks")
+    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
+    arrays.require(UpdatedChunksSlot.NODE_ID, "node_id")
+    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
+    lists = arrays.table_vectors(UpdatedChunksSlot.CHUNKS, "chunks")
     found: dict[NodeId, NDArray[np.uint32]] = {}
     bytes_left = reader.data.size
     for raw_id, tables in zip(ids, lists, strict=True):
@@ -346,8 +348,8 @@ def _assemble(
     spec_version: int,
 ) -> None:
     fields = {"id": bytes_field(_ID, SnapshotId.SIZE)}
-    fields |= {name: offset_field(slot) for slot, name in enumerate(_NODE_LISTS, start=1)}
-    fields["updated_chunks"] = offset_field(_UPDATED_CHUNKS)
+    fields |= {name: offset_field(slot) for slot, name in enumerate(NODE_LISTS, start=1)}
+    fields["updated_chunks"] = offset_field(UPDATED_CHUNKS)
     if spec_version != SPEC_V1:
         fields["moved_nodes"] = offset_field(_MOVED_NODES)
     elif log.moved_nodes:
@@ -357,7 +359,7 @@ def _assemble(
         )
     root = made.root(TableLayout(fields))
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
-    for name in _NODE_LISTS:
+    for name in NODE_LISTS:
         ids = sorted(getattr(log, name))
         root.point(name, made.struct_vector(_rows_of(ids)))
     root.point("updated_chunks", _write_chunks(made, updated))
@@ -376,8 +378,8 @@ def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) ->
     tables = made.records(
         TableLayout(
             {
-                "node_id": bytes_field(_UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
-                "chunks": offset_field(_UpdatedChunksSlot.CHUNKS),
+                "node_id": bytes_field(UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
+                "chunks": offset_field(UpdatedChunksSlot.CHUNKS),
             }
         ),
         len(node_ids),
