@@ -46,6 +46,11 @@ _CHANGE: Final[Keys] = {
     "moved_from": "path before a move",
     "chunk_count": "chunks written or deleted, where change is 'chunks'",
     "snapshot_id": "snapshot without a record, where change is 'unknown'",
+    "resized": (
+        "list, where lengths of an array changed; else null",
+        {"dimension": "its name", "from": "length before", "to": "length now"},
+    ),
+    "only_resized": "whether nothing else of its metadata changed",
 }
 _STORED: Final[Keys] = {
     "total_chunks": "chunks of the grids, stored or not",
