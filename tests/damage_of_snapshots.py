@@ -82,6 +82,12 @@ def two_nodes_with_one_path(d: Damaged) -> None:
     d.edit_payload(key, FileType.SNAPSHOT, replace_bytes(b"\2\0\0\0/h\0", b"\2\0\0\0/g\0"))
 
 
+@damage("node-path-odd")
+def node_with_an_empty_segment(d: Damaged) -> None:
+    odd = replace(d.node("/g"), id=NodeId(b"\1" * 8), path="/g//a")
+    d.edit_snapshot(nodes=(*d.snapshot(d.tip).nodes, odd))
+
+
 @damage("node-id-duplicate")
 def two_nodes_with_one_id(d: Damaged) -> None:
     twin = replace(d.node("/g"), path="/h")

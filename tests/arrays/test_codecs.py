@@ -48,6 +48,18 @@ TIME = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor
         ("int16", [LITTLE, "numcodecs.shuffle"], [1, 2], b"\1\2\0\0"),
         ("bool", ["numcodecs.packbits", "bytes"], [1, 0, 1], b"\5\xa0"),
         ("int8", [named("numcodecs.delta", dtype="i1"), "bytes"], [1, 3, 2], b"\1\2\xff"),
+        (
+            "int32",
+            [named("numcodecs.delta", dtype="<i4", astype=">i4"), LITTLE],
+            [1, 3],
+            b"\1\0\0\0\2\0\0\0",
+        ),
+        (
+            "float64",
+            [named("numcodecs.fixedscaleoffset", offset=1, scale=10, astype=">i2"), BIG],
+            [1.5],
+            b"\0\5",
+        ),
         ("int16", [named("scale_offset", offset=1, scale=2), LITTLE], [1, 4], b"\0\0\6\0"),
         ("int16", [named("scale_offset", offset="1", scale=-1), LITTLE], [3], b"\xfe\xff"),
         ("float32", [named("scale_offset", scale=2.0), LITTLE], [0.5], b"\0\0\x80\x3f"),

@@ -51,7 +51,7 @@ from icechunk_format.errors import FormatError, UnsupportedError
         ([named("scale_offset", scale=0), LITTLE], "scale"),
         ([named("scale_offset", scale=0.5), LITTLE], "scale"),
         ([named("scale_offset", offset=2**40), LITTLE], "offset"),
-        ([named("numcodecs.delta", dtype="i4", astype="no"), LITTLE], "numcodecs refuses"),
+        ([named("numcodecs.delta", dtype="i4", astype="no"), LITTLE], "astype"),
         ([named("numcodecs.astype", encode_dtype="O"), LITTLE], "encode_dtype"),
         ([named("numcodecs.astype", encode_dtype="T"), LITTLE], "encode_dtype"),
         (["numcodecs.packbits", "bytes"], "bool"),

@@ -72,7 +72,6 @@ def test_tags_come_and_go_for_ever(command, weather):
         ("reset", "URL", "main", "v1"),
         ("expire", "URL", "--older-than", "0s"),
         ("gc", "URL", "--older-than", "0s"),
-        ("upgrade", "URL"),
         ("rewrite-manifests", "URL", "--amend"),
     ],
     ids=lambda words: words[0] + " " + words[1],
@@ -85,6 +84,17 @@ def test_without_a_terminal_nothing_is_deleted_unless_yes(command, weather, word
     assert "--yes" in outcome.err
     assert len(outcome.err.splitlines()) == 1
     assert state(weather) == before
+
+
+def test_upgrade_asks_only_where_there_is_something_to_upgrade(command, weather, tmp_path):
+    outcome = command("upgrade", weather.url)
+    assert (outcome.code, outcome.out) == (0, "the repository has spec version 2 already\n")
+    old = tmp_path / "old"
+    Repository.create(str(old), spec_version=1)
+    outcome = command("upgrade", old)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "--yes" in outcome.err
+    assert Repository.open(str(old)).spec_version == 1
 
 
 def state(weather):

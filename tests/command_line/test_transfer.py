@@ -67,3 +67,17 @@ def test_import_draft(command, tmp_path):
     assert done.lines[0].startswith(f"imported {planned['snapshots']} snapshot")
     assert set(Repository.open(target).branches()) >= set(planned["branches"])
     assert command("import-draft", place.url, target).code == 1
+
+
+def test_copying_a_branch_moves_the_branch_of_that_name(command, tmp_path):
+    place, target = tmp_path / "source", tmp_path / "target"
+    source = Repository.create(str(place))
+    source.create_branch("dev", source.resolve())
+    assert command("copy", place, target).code == 0
+    main = Repository.open(str(target)).branches()["main"]
+    session = source.writable_session("dev")
+    session.create_group("/", b'{"zarr_format":3,"node_type":"group","attributes":{}}')
+    newest = session.commit("On dev").snapshot_id
+    copied = command("copy", place, target, "--branch", "dev")
+    assert copied.lines[-1] == f"branch dev of {target} is now at {newest}"
+    assert Repository.open(str(target)).branches() == {"dev": newest, "main": main}

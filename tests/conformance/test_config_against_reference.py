@@ -1,10 +1,15 @@
 """A configuration that we change is the one that the reference reads, and the other way round."""
 
+from contextlib import suppress
+
 import icechunk
 import pytest
+import yaml
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.config import VirtualChunkContainer
+from icechunk_format.spec.config import VirtualChunkContainer, parse_config
+from icechunk_format.spec.config_changes import _SETTINGS, changed_tree
 from icechunk_format.spec.repo_updates import UpdateKind
 from icechunk_format.spec.splitting import ArrayCondition, DimensionRule, SplittingRule
 
@@ -157,3 +162,91 @@ def test_what_the_reference_stored_survives_our_changes(tmp_path, spec_version):
     assert read.manifest.preload.max_total_refs == 6
     assert str(read.manifest.preload.preload_if) == str(config.manifest.preload.preload_if)
     assert read.max_concurrent_requests == 11
+
+
+def settings_in(known, path=()):
+    for key, setting in known.items():
+        if isinstance(setting, dict):
+            yield from settings_in(setting, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def opened_by_reference(folder, tree):
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    try:
+        icechunk.Repository.open(place(folder))
+    except icechunk.IcechunkError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("path", list(settings_in(_SETTINGS)), ids=".".join)
+def test_no_limit_of_ours_is_another_than_that_of_the_reference(tmp_path, path):
+    """What we store the reference opens, and what the reference opens we open."""
+    icechunk.Repository.create(place(tmp_path), spec_version=1)
+    numbers = {sign * 2**bits + more for bits in (0, 3, 8, 15, 16, 31, 32, 63, 64)
+               for sign in (-1, 1) for more in (-1, 0, 1)}  # fmt: skip
+    for value in (*sorted(numbers), True, False, "zstd", "x", 0.5, 3.0):
+        tree = value
+        for key in reversed(path):
+            tree = {key: tree}
+        opens = opened_by_reference(tmp_path, tree)
+        if opens and not (path[-1].endswith("storage_class") and not isinstance(value, str)):
+            parse_config(tree)
+        try:
+            changed_tree({}, tree)
+        except InvalidInputError:
+            continue
+        assert opens, f"we store {tree}, and the reference cannot open the repository"
+
+
+OF_CHECKSUMS = ("crc32", "crc32c", "crc64_nvme", "sha1", "sha256", "CRC32", "md5", "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"virtual_chunk_containers": {"s3://b/": {"store": {"s3": {name: value}}}}}
+            for name, value in (
+                *(("checksum_algorithm", value) for value in OF_CHECKSUMS),
+                *(("network_stream_timeout_seconds", n) for n in (-1, 0, 2**32 - 1, 2**32)),
+            )
+        ),
+        *(
+            {"manifest": {"splitting": [["any_array", [{"condition": on, "num_chunks": n}]]]}}
+            for on, n in (
+                *(({"Axis": axis}, 1) for axis in (-1, 0, True, 2**32, 2**64 - 1, 2**64)),
+                *(("Any", n) for n in (0, 1, 2**32 - 1, 2**32)),
+            )
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_what_containers_and_rules_say_is_refused_or_read(tmp_path, spec_version, changes):
+    icechunk.Repository.create(place(tmp_path), spec_version=spec_version)
+    ours = Repository.open(str(tmp_path))
+    with suppress(InvalidInputError):
+        ours.update_config(changes)
+    icechunk.Repository.open(place(tmp_path))
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("bound", ["low", "high"])
+def test_the_reference_reads_every_setting_at_its_limits(tmp_path, spec_version, bound):
+    def at_limits(known):
+        return {
+            key: at_limits(item) if isinstance(item, dict) else getattr(item, bound)
+            for key, item in known.items()
+            if (isinstance(item, dict) and item) or getattr(item, "type", None) is int
+        }
+
+    icechunk.Repository.create(place(tmp_path), spec_version=spec_version)
+    Repository.open(str(tmp_path)).update_config(at_limits(_SETTINGS))
+    read = icechunk.Repository.fetch_config(place(tmp_path))
+    wanted = _SETTINGS["manifest"]["virtual_chunk_location_compression"]
+    locations = read.manifest.virtual_chunk_location_compression
+    assert locations.min_num_chunks == getattr(wanted["min_num_chunks"], bound)
+    assert read.caching.num_bytes_chunks == getattr(_SETTINGS["caching"]["num_bytes_chunks"], bound)

@@ -28,6 +28,9 @@ from icechunk_format.maintenance.rewrite import finish_rewrite, plan_rewrite
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
+# Jobs append early labels late here, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
+
 
 def begun(place, table, options=APPEND):
     """Do all of a write but its commit, and return the function that commits."""

@@ -17,6 +17,7 @@ from icechunk_format.maintenance.collect import collect_from
 from icechunk_format.maintenance.collect_roots import is_older
 from icechunk_format.repository import repo_changes
 from icechunk_format.repository.publish import update_repo
+from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.flexbuffers import encode_flexbuffer
 from icechunk_format.spec.ids import ChunkId, ManifestId, SnapshotId
 from icechunk_format.spec.repo_updates import Availability
@@ -53,6 +54,19 @@ def test_garbage_goes_and_refs_show_what_they_showed(spec_version):
     assert not result.dry_run
     again = collect(built, soon())
     assert again == CollectResult()
+
+
+def test_what_killed_writers_staged_on_a_local_disk_goes(tmp_path):
+    Repository.create(str(tmp_path))
+    (tmp_path / "chunks").mkdir()
+    staged = tmp_path / "chunks" / ".storage-staged-0123456789abcdef"
+    staged.write_bytes(bytes(1000))
+    assert collect_garbage(str(tmp_path), datetime(2020, 1, 1, tzinfo=UTC)).staged_deleted == 0
+    planned = collect_garbage(str(tmp_path), soon(), dry_run=True)
+    assert (planned.staged_deleted, planned.bytes_deleted) == (1, 1000)
+    assert staged.exists()
+    assert collect_garbage(str(tmp_path), soon()).staged_deleted == 1
+    assert not staged.exists()
 
 
 def test_what_is_newer_than_the_cutoff_stays():

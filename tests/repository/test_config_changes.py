@@ -46,6 +46,7 @@ RULES = (
         ),
     ),
 )
+ONE = {"num_chunks": 1}
 BUCKET = {"store": {"s3": {"region": "eu-1", "anonymous": True}}}
 STRANGE = b"""\
 # Written by hand.
@@ -144,6 +145,33 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
         ({"manifest": {"splitting": [["all", []]]}}, "'all' is no condition"),
         ({"manifest": {"splitting": {"sizes": []}}}, "only split_sizes"),
         ({"manifest": {"splitting": [["any_array", [{"condition": "Any"}]]]}}, "num_chunks"),
+        (
+            {"manifest": {"splitting": [["any_array", [{**ONE, "condition": {"Axis": -1}}]]]}},
+            "number from 0",
+        ),
+        (
+            {"manifest": {"splitting": [["any_array", [{**ONE, "condition": {"Axis": True}}]]]}},
+            "number from 0",
+        ),
+        ({"manifest": {"splitting": [[{"name_matches": {"regex": "a("}}, []]]}}, "no regular expr"),
+        ({"manifest": {"splitting": [[{"path_matches": {"regex": r"\pL"}}, []]]}}, "of Unicode"),
+        (
+            {
+                "manifest": {
+                    "splitting": [["any_array", [{**ONE, "condition": {"DimensionName": r"\Z"}}]]]
+                }
+            },
+            "is no escape",
+        ),
+        ({"manifest": {"virtual_chunk_location_compression": {"min_num_chunks": 2**16}}}, "65535"),
+        (
+            {
+                "virtual_chunk_containers": {
+                    "s3://b/": {"store": {"s3": {"checksum_algorithm": "CRC32"}}}
+                }
+            },
+            "not one of crc32",
+        ),
         ({"virtual_chunk_containers": {"s3://b": BUCKET}}, "ends with '/'"),
         ({"virtual_chunk_containers": {"s3://b/": {"store": {"s4": {}}}}}, "no kind of store"),
         ({"virtual_chunk_containers": {"s3://b/": {}}}, "a store is one kind"),

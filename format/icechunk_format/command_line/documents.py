@@ -46,6 +46,11 @@ _CHANGE: Final[Keys] = {
     "moved_from": "path before a move",
     "chunk_count": "chunks written or deleted, where change is 'chunks'",
     "snapshot_id": "snapshot without a record, where change is 'unknown'",
+    "resized": (
+        "list, where lengths of an array changed; else null",
+        {"dimension": "its name", "from": "length before", "to": "length now"},
+    ),
+    "only_resized": "whether nothing else of its metadata changed",
 }
 _STORED: Final[Keys] = {
     "total_chunks": "chunks of the grids, stored or not",
@@ -203,6 +208,7 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "manifests_deleted": "number",
         "chunks_deleted": "number",
         "overwritten_deleted": "number of old copies of the repository file",
+        "staged_deleted": "number of unfinished files of killed writers",
         "objects_failed_to_delete": "number; the exit code is 1 where there are any",
         "throttled_requests": "requests that the store asked to slow down for",
         "delete_errors": "reasons, at most 10",

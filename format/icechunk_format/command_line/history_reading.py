@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info import SnapshotInfo
+    from icechunk_format.spec.snapshot import NodeSnapshot, Snapshot
 
 Document = dict[str, Any]
 
@@ -156,9 +157,47 @@ def _changed(
 def read_changes(repository: Repository, older: SnapshotId, newer: SnapshotId) -> list[Document]:
     """Return the changes between two snapshots, by path."""
     keys = ("path", "node_type", "change", "moved_from", "chunk_count", "snapshot_id")
-    return [
+    changes: list[dict[str, Any]] = [
         {key: _plain(row.get(key)) for key in keys} for row in change_rows(repository, older, newer)
     ]
+    for change in changes:
+        change |= {"resized": None, "only_resized": False}
+        if change["change"] == "updated" and change["node_type"] == "array":
+            change |= _resizing(repository.snapshot(older), repository.snapshot(newer), change)
+    return changes
+
+
+def _resizing(older: Snapshot, newer: Snapshot, change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which dimensions of an array have another length now."""
+    now = newer.node(change["path"])
+    before = None if now is None else next((n for n in older.nodes if n.id == now.id), None)
+    if now is None or before is None or now.array is None or before.array is None:
+        return {}
+    if len(now.array.shape) != len(before.array.shape):
+        return {}
+    names = now.array.dimension_names or (None,) * len(now.array.shape)
+    resized = [
+        {"dimension": name or f"dim_{axis}", "from": old, "to": new}
+        for axis, (name, old, new) in enumerate(
+            zip(names, before.array.shape, now.array.shape, strict=True)
+        )
+        if old != new
+    ]
+    return {
+        "resized": resized or None,
+        "only_resized": bool(resized) and _is_same_but_shape(before, now),
+    }
+
+
+def _is_same_but_shape(before: NodeSnapshot, now: NodeSnapshot) -> bool:
+    documents = []
+    for node in (before, now):
+        try:
+            document = json.loads(node.user_data)
+        except ValueError:
+            return False
+        documents.append({**document, "shape": None} if isinstance(document, dict) else document)
+    return bool(documents[0] == documents[1])
 
 
 def _plain(value: Any) -> Any:

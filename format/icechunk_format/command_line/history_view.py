@@ -176,7 +176,7 @@ def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
             {
                 "added": f"new {node_type}",
                 "removed": f"{node_type} removed",
-                "updated": "metadata changed",
+                "updated": _updated(screen, change),
                 "moved": f"moved from {safe(change['moved_from'])}",
                 "chunks": f"{counted(change['chunk_count'] or 0, 'chunk')}",
                 "unknown": f"snapshot {change['snapshot_id']} has no record of its changes",
@@ -186,6 +186,17 @@ def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
     text = ", ".join(words[number] for number in order)
     path = some[0]["path"]
     return [styled((mark, style), " ", "" if path is None else safe(path)), styled((text, "dim"))]
+
+
+def _updated(screen: Screen, change: Document) -> str:
+    resized = change.get("resized") or ()
+    words = [
+        f"{safe(one['dimension'])} {one['from']:,} {screen.glyphs.arrow} {one['to']:,}"
+        for one in resized
+    ]
+    if not words or not change.get("only_resized"):
+        words.append("metadata changed")
+    return ", ".join(words)
 
 
 def show_operations(screen: Screen, operations: Iterable[Document]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -111,6 +112,28 @@ class Screen:
         """Print a line of the answer, unless scripts read it. Texts must be safe already."""
         if not self.as_json:
             self._out.print(text, soft_wrap=True)
+
+    def wrapped(self, text: str, *, indent: str, style: str = "", first: str = "") -> None:
+        """Print a text within the columns of the terminal, and as one line elsewhere.
+
+        Parameters
+        ----------
+        text
+            Safe already.
+        indent
+            What stands before each line.
+        style
+            Of the text.
+        first
+            What stands before the first line instead of the end of ``indent``.
+        """
+        start = indent[: len(indent) - len(first)] + first
+        room = None if self.width is None else max(20, self.width)
+        lines = [start + text]
+        if room is not None and len(lines[0]) > room:
+            lines = textwrap.wrap(text, room, initial_indent=start, subsequent_indent=indent)
+        for line in lines:
+            self.line(Text(line, style=style))
 
     def aside(self, text: Text | str = "") -> None:
         """Print a line on stderr: what is not the answer. Texts must be safe already."""

@@ -50,11 +50,13 @@ def copy(
     ] = None,
     tag: TagOption = None,
     target_branch: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--target-branch", metavar="NAME", help="Branch to create or to move forward there."
+            "--target-branch",
+            metavar="NAME",
+            help="Branch to create or to move forward there; default: that of --branch, or main.",
         ),
-    ] = "main",
+    ] = None,
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="Copy all versions, or only the newest.")
     ] = True,
@@ -71,15 +73,16 @@ def copy(
 
     screen = Screen(as_json=as_json)
     place, goal = location_at(source, option), location_at(target, target_option)
+    moved = target_branch or branch or "main"
     with screen.working("Copying"):
         result = maintenance.copy(
-            place, goal, branch=branch, tag=tag, target_branch=target_branch, history=history
+            place, goal, branch=branch, tag=tag, target_branch=moved, history=history
         )
     screen.document(
         {
             "repository": str(place),
             "target": str(goal),
-            "branch": target_branch,
+            "branch": moved,
             **asdict(result),
             "snapshot_id": str(result.snapshot_id),
         }
@@ -94,7 +97,7 @@ def copy(
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
         screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
-    screen.line(f"branch {safe(target_branch)} of {safe(goal)} is now at {result.snapshot_id}")
+    screen.line(f"branch {safe(moved)} of {safe(goal)} is now at {result.snapshot_id}")
 
 
 def import_draft(

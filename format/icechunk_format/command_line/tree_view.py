@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.command_line.plain_text import counted, safe, shown_value, size
 from icechunk_format.command_line.screen import columns_of, styled
 from icechunk_format.dataset.inspection import plan_inspection, run_inspection
 from icechunk_format.dataset.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
+from icechunk_format.errors import IcechunkError
 from icechunk_format.spec import node_path
 
 if TYPE_CHECKING:
@@ -203,7 +205,7 @@ def _cells(screen: Screen, node: Document) -> dict[str, Text]:
     if node.get("problem") and chunks is None:
         sizes = "?"
     return {
-        "type": styled((safe(node.get("dtype") or "?"), "magenta")),
+        "type": styled((safe(type_text(node.get("dtype"))), "magenta")),
         "shape": styled(shape or "scalar"),
         "chunks": styled(sizes),
         "shards": styled(_product(times, node.get("shards") or [])),
@@ -211,6 +213,20 @@ def _cells(screen: Screen, node: Document) -> dict[str, Text]:
         "stored": _stored(node),
         "size": styled((_bytes(node), "green")),
     }
+
+
+def type_text(dtype: str | None) -> str:
+    """Return the name of a data type as people write it; types with parameters are JSON."""
+    if dtype is None or not dtype.startswith("{"):
+        return dtype or "?"
+    try:
+        found = parse_data_type(json.loads(dtype))
+    except (ValueError, IcechunkError):
+        return dtype
+    if found.fields:
+        return f"struct({', '.join(name for name, _ in found.fields)})"
+    kind = found.numpy.kind
+    return found.numpy.str.lstrip("<>|=") if kind in "USV" else str(found.numpy)
 
 
 def _product(times: str, lengths: Iterable[int | None]) -> str:

@@ -40,6 +40,7 @@ _COLLECTED: Final = {
     "manifests_deleted": ("manifest", "manifests"),
     "chunks_deleted": ("chunk", "chunks"),
     "overwritten_deleted": ("old copy of 'repo'", "old copies of 'repo'"),
+    "staged_deleted": ("unfinished file of a killed writer", "unfinished files of killed writers"),
 }
 
 
@@ -225,8 +226,9 @@ def upgrade(
     from icechunk_format.command_line.screen import Screen
 
     screen = Screen(as_json=as_json)
-    screen.require_confirmation(yes or dry_run)
     opened = open_repository(repository, option)
+    # Of version 2 there is nothing to ask, unless the plan says that an upgrade was interrupted.
+    screen.require_confirmation(yes or dry_run or opened.spec_version != 1)
 
     def run(dry: bool) -> UpgradeReport:
         with screen.working("Reading history" if dry else "Upgrading"):

@@ -25,6 +25,7 @@ from icechunk_format.command_line.plain_text import counted, safe
 if TYPE_CHECKING:
     from icechunk_format.command_line.screen import Screen
 
+_INDENT: Final = " " * 8
 _STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _PLURALS: Final = {"error": "errors", "warning": "warnings", "info": "infos"}
 
@@ -102,12 +103,17 @@ def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]
             place.append(f"snapshot {row['snapshot_id']}")
         severity = row["severity"]
         head = styled((f"{severity:<8}", _STYLES[severity]), (row["kind"], "bold"))
-        if place:
-            head.append("  " + dot.join(safe(part) for part in place))
+        where = dot.join(safe(part) for part in place)
+        fits = screen.width is None or head.cell_len + 2 + len(where) <= screen.width
+        if place and fits:
+            head.append(f"  {where}")
         screen.line(head)
-        screen.line(f"        {safe(row['problem'])}")
+        if place and not fits:
+            screen.wrapped(where, indent=_INDENT)
+        screen.wrapped(safe(row["problem"]), indent=_INDENT)
         if row["advice"] and row["advice"] != "nothing":
-            screen.line(styled((f"        {screen.glyphs.arrow} {safe(row['advice'])}", "dim")))
+            arrow = f"{screen.glyphs.arrow} "
+            screen.wrapped(arrow + safe(row["advice"]), indent=_INDENT, style="dim")
     if findings:
         screen.line()
     words = [counted(counts[name], name, _PLURALS[name]) for name in ("error", "warning")]

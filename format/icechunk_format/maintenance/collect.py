@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
 from icechunk_format.maintenance.collect_marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.collect_overwritten import needed_copies, trim_overwritten
-from icechunk_format.maintenance.collect_result import CollectResult, Phase
+from icechunk_format.maintenance.collect_result import (
+    CollectResult,
+    DeleteReport,
+    Phase,
+    distinct_errors,
+)
 from icechunk_format.maintenance.collect_roots import (
     Roots,
     RootsMoved,
@@ -53,12 +58,12 @@ from icechunk_format.spec import repo_info
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
+from icechunk_format.storage.protocol import StagingStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from icechunk_format.maintenance.collect_result import DeleteReport
     from icechunk_format.repository.repo_changes import Transition
     from icechunk_format.spec.repo_info import RepoInfo
     from icechunk_format.storage.location import Place
@@ -202,6 +207,15 @@ def collect_from(
         report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
         result = result.with_phase(Phase.OVERWRITTEN, report)
         _check_progress(storage, Phase.OVERWRITTEN, report, result)
+    if isinstance(storage, StagingStorage):
+        sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
+        report = DeleteReport(
+            deleted_objects=len(sizes),
+            deleted_bytes=sum(sizes),
+            failed_objects=len(failures),
+            errors=distinct_errors(tuple(failure.reason for failure in failures)),
+        )
+        result = result.with_phase(Phase.STAGED, report)
     return result
 
 

@@ -23,6 +23,7 @@ class Phase(Enum):
     MANIFESTS = "manifests"
     CHUNKS = "chunks"
     OVERWRITTEN = "overwritten"
+    STAGED = "staged"
 
     @property
     def prefix(self) -> str:
@@ -91,6 +92,8 @@ class CollectResult:
         Objects deleted of each kind.
     overwritten_deleted
         Old copies of ``repo`` and ``config.yaml`` that were trimmed.
+    staged_deleted
+        Files of a local store that killed writers had not yet put into place.
     objects_failed_to_delete
         Garbage that could not be deleted; the next collection tries again.
     throttled_requests
@@ -110,6 +113,7 @@ class CollectResult:
     manifests_deleted: int = 0
     chunks_deleted: int = 0
     overwritten_deleted: int = 0
+    staged_deleted: int = 0
     objects_failed_to_delete: int = 0
     throttled_requests: int = 0
     delete_errors: tuple[str, ...] = ()

@@ -86,6 +86,9 @@ KINDS: Final[dict[str, FindingKind]] = {
     "node-path-duplicate": FindingKind(
         "error", "delete the path on the branch and write the node again, or reset the branch"
     ),
+    "node-path-odd": FindingKind(
+        "warning", "move the node on the branch to a path that can be named, or delete it"
+    ),
     "node-id-duplicate": FindingKind("error", _RESET),
     "node-parent-missing": FindingKind(
         "error", "create the missing group on the branch, or delete the node"

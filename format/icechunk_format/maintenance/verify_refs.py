@@ -99,7 +99,7 @@ def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContain
 
 def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool]:
     """Return what branches and tags point to, and whether all of them could be read."""
-    keys: dict[str, str] = {}
+    keys: dict[str, str | None] = {}
     deleted: set[str] = set()
     for listed in storage.list(REFS):
         parsed = parse_ref_key(listed.key)
@@ -108,7 +108,7 @@ def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool
         elif parsed.is_tombstone:
             deleted.add(parsed.name)
         else:
-            keys[listed.key] = "" if parsed.kind == "branch" else parsed.name
+            keys[listed.key] = None if parsed.kind == "branch" else parsed.name
     if branch_ref_key(MAIN) not in keys:
         report.add("main-missing", "there is no branch 'main', which must be", object_key=REFS)
     tips: list[SnapshotId] = []

@@ -21,7 +21,7 @@ from icechunk_format.maintenance.verify_uses import ManifestEntry, ManifestUse, 
 from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, encode_many
-from icechunk_format.spec.node_path import ROOT, parent
+from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.stored_order import unsorted_in_snapshot
 
@@ -181,6 +181,14 @@ def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> N
     for node in snapshot.nodes:
         above = parent(node.path)
         if above is None:
+            continue
+        if not is_canonical(node.path):
+            report.add(
+                "node-path-odd",
+                f"its path {str(node.path)!r} has an empty, '.' or '..' segment or a NUL, so that "
+                "it is left out where groups are read as tables",
+                **_where(node, mark),
+            )
             continue
         if is_group.get(above) is False:
             report.add(

@@ -15,7 +15,8 @@ Rules of this file
 2. In version 1 snapshot files may be rewritten (expiry changes a parent), so nothing of them is
    remembered from one question to the next.
 3. Some clients of version 1 percent-encode names of refs within keys (``ü`` is ``%C3%BC``), others
-   do not. Both spellings are found, and users see the name that they gave.
+   do not. Both spellings are found, and users see the name that they gave. A spelling stands for
+   one name: what a listing calls by a name is what is found by it.
 4. Ancestry is newest first, and a loop in it is a ``FormatError``, never an endless walk.
 
 Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
@@ -245,7 +246,8 @@ class RefFilesHistory:
             name = _name_of(parsed.name)
             if parsed.is_tombstone:
                 deleted[name] = found.key
-            else:
+            elif parsed.name == name or (parsed.kind, name) not in keys:
+                # Of two spellings of one name, the plain one is found first.
                 keys[parsed.kind, name] = found.key
         return keys, deleted
 
@@ -317,14 +319,14 @@ def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
         The name is not allowed; or there is no such ref, and clients would spell the key of a new
         one in two ways.
     """
-    v1_refs.check_ref_name(name)
     make_key = branch_ref_key if kind == "branch" else tag_ref_key
     spellings = _spellings(name)
-    if len(spellings) == 1 and spellings[0] == name:
+    if name and spellings == (name,):
         return make_key(name)
     for spelling in spellings:
         if storage.head(make_key(spelling)) is not None:
             return make_key(spelling)
+    v1_refs.check_ref_name(name)
     raise InvalidInputError(
         f"{name!r} cannot name a new {kind} of a repository of spec version 1, because clients do "
         "not agree on how it is spelled in the store; use letters and digits of ASCII, '-', '_' "
@@ -340,18 +342,19 @@ def _encoded(name: str) -> str:
 
 def _spellings(name: str) -> tuple[str, ...]:
     """Return the spellings of a ref's name within keys; none for what cannot be a name."""
-    try:
-        v1_refs.check_ref_name(name)
-    except InvalidInputError:
+    if "/" in name:
         return ()
-    encoded = _encoded(name)
+    try:
+        encoded = _encoded(name)
+    except UnicodeEncodeError:
+        return ()
     # A plain backslash or control character in a key exists nowhere: stores refuse it.
-    if encoded == name or not name.isprintable() or "\\" in name:
-        return (encoded,)
-    return (name, encoded)
+    is_plain = name.isprintable() and "\\" not in name
+    found = dict.fromkeys((name, encoded) if is_plain else (encoded,))
+    return tuple(spelling for spelling in found if _name_of(spelling) == name)
 
 
 def _name_of(spelling: str) -> str:
     """Return the name that a client encoded, or the spelling itself where none did."""
     name = unquote(spelling)
-    return name if _encoded(name) == spelling else spelling
+    return name if _encoded(name) == spelling and "/" not in name else spelling

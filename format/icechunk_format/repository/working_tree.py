@@ -72,8 +72,10 @@ class WorkingTree:
         NotFoundError
             When there is none.
         """
-        found = self.node(parse_node_path(path))
+        # An odd path of another writer is found as it is stored, to be deleted or moved.
+        found = self.node(path)
         if found is None:
+            parse_node_path(path)
             raise NotFoundError(
                 f"there is no group or array at {path!r} in this session", kind="node", name=path
             )

@@ -4,7 +4,9 @@ Rules of this file
 ------------------
 1. A missing key and a null mean the default. Unknown keys are ignored, but stay in ``raw``, which
    is what is written back.
-2. Values of known keys must have the type of their default; anything else is ``FormatError``.
+2. Values of known keys must have the type of their default; anything else is ``FormatError``. A
+   number that existing libraries read and that zstd or this library has no use for is read as the
+   nearest one that it has; ``raw`` keeps the number.
 3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
 4. The ``storage`` settings describe the machine that saved them, so they are reported and never
    applied: a repository copied from disk to S3 would lose its conditional writes by them.
@@ -68,6 +70,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "num_updates_per_repo_info_file": 1000,
 }
 _MAX_U16: Final = 2**16 - 1
+_MAX_LEVEL: Final = 22
 _MAX_DICTIONARY: Final = 2**20
 
 
@@ -198,24 +201,25 @@ def _from_tree(tree: Any, object_key: str) -> RepositoryConfig:
     previous = full.get("previous_file")
     if previous is not None and not isinstance(previous, str):
         _fail(f"{previous!r} is not a name", object_key, "previous_file")
-    _check_limit(full, "inline_chunk_threshold_bytes", 0, _MAX_U16, object_key)
-    _check_limit(full, "num_updates_per_repo_info_file", 1, _MAX_U16, object_key)
-    _check_limit(full["compression"], "level", 0, 22, object_key)
+    if full["inline_chunk_threshold_bytes"] > _MAX_U16:
+        _fail(
+            f"{full['inline_chunk_threshold_bytes']} is above {_MAX_U16}",
+            object_key,
+            "inline_chunk_threshold_bytes",
+        )
     locations = manifest["virtual_chunk_location_compression"]
-    _check_limit(locations, "compression_level", 1, 22, object_key)
-    _check_limit(locations, "dictionary_max_size_bytes", 0, _MAX_DICTIONARY, object_key)
     return RepositoryConfig(
         inline_chunk_threshold_bytes=full["inline_chunk_threshold_bytes"],
-        compression_level=full["compression"]["level"],
+        compression_level=min(full["compression"]["level"], _MAX_LEVEL),
         virtual_chunk_containers=_containers(full["virtual_chunk_containers"], object_key),
         splitting=NO_SPLITTING if sizes is None else parse_rules(sizes, object_key),
         location_compression=LocationCompression(
             min_num_chunks=locations["min_num_chunks"],
             dictionary_max_training_samples=locations["dictionary_max_training_samples"],
-            dictionary_max_size_bytes=locations["dictionary_max_size_bytes"],
-            compression_level=locations["compression_level"],
+            dictionary_max_size_bytes=min(locations["dictionary_max_size_bytes"], _MAX_DICTIONARY),
+            compression_level=max(1, min(locations["compression_level"], _MAX_LEVEL)),
         ),
-        num_updates_per_repo_info_file=full["num_updates_per_repo_info_file"],
+        num_updates_per_repo_info_file=max(1, full["num_updates_per_repo_info_file"]),
         previous_file=previous,
         raw=given,
     )
@@ -234,13 +238,8 @@ def _check_types(
             _fail(f"{type(default).__name__} is expected, found {value!r}", object_key, setting)
         if isinstance(value, dict):
             _check_types(default, value, object_key, f"{setting}.")
-        elif isinstance(value, int) and value < 0:
+        elif isinstance(value, int) and value < 0 and key != "compression_level":
             _fail(f"{value} is negative", object_key, setting)
-
-
-def _check_limit(tree: Mapping[str, Any], key: str, low: int, high: int, object_key: str) -> None:
-    if not low <= tree[key] <= high:
-        _fail(f"{tree[key]} is not between {low} and {high}", object_key, key)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

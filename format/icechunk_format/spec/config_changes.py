@@ -20,11 +20,12 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.config import RepositoryConfig, parse_config
 from icechunk_format.spec.config_containers import CONTAINERS, changed_containers, refuse
 from icechunk_format.spec.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree
+from icechunk_format.spec.splitting_patterns import check_pattern
 
 _U16: Final = 2**16 - 1
 _U32: Final = 2**32 - 1
@@ -83,8 +84,8 @@ _SETTINGS: Final[dict[str, Any]] = {
         },
         "splitting": {},
         "virtual_chunk_location_compression": {
-            "min_num_chunks": _Setting(int, 0, _U32),
-            "dictionary_max_training_samples": _Setting(int, 0, _U32),
+            "min_num_chunks": _Setting(int, 0, _U16),
+            "dictionary_max_training_samples": _Setting(int, 0, _U16),
             "dictionary_max_size_bytes": _Setting(int, 0, 2**20),
             "compression_level": _Setting(int, 1, 22),
         },
@@ -231,6 +232,12 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
     except FormatError as error:
         refuse(f"{error.facts['problem']}; give SplittingRule values or their tree", setting)
     for rule in parsed:
+        for dimension in rule.dimensions:
+            axis = dimension.value
+            if dimension.by == "axis" and (type(axis) is not int or not 0 <= axis <= _U64):
+                refuse(f"an axis is a number from 0, found {axis!r}", setting, found=axis)
+            if dimension.by == "dimension_name":
+                _check_pattern(str(axis), setting)
         pending = [rule.condition]
         while pending:
             condition = pending.pop()
@@ -241,4 +248,15 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
                     "name_matches, or, and are",
                     setting,
                 )
+            if condition.kind.endswith("_matches"):
+                _check_pattern(condition.pattern, setting)
     return rules_tree(parsed)
+
+
+def _check_pattern(pattern: str, setting: str) -> None:
+    try:
+        check_pattern(pattern)
+    except ValueError as error:
+        refuse(f"{pattern!r} is no regular expression: {error}", setting, found=pattern)
+    except UnsupportedError as error:
+        refuse(error.message, setting, found=pattern)

@@ -33,6 +33,7 @@ _S3_OPTIONS: Final[dict[str, Any]] = {
     "requester_pays": False,
     "checksum_algorithm": None,
 }
+_CHECKSUMS: Final = ("crc32", "crc32c", "crc64_nvme", "sha1", "sha256")
 _S3_KINDS: Final = ("s3", "s3_compatible", "tigris")
 _TEXT_MAP_KINDS: Final = ("gcs", "azure", "http")
 _STORE_KINDS: Final = (*_S3_KINDS, *_TEXT_MAP_KINDS, "local_file_system", "in_memory")
@@ -153,4 +154,6 @@ def _s3_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
             refuse(f"{name} is {expected.__name__}, found {value!r}", setting)
         if expected is int and not is_unset and not 0 <= value <= _U32:
             refuse(f"{name} is {value}, not between 0 and {_U32}", setting)
+        if name == "checksum_algorithm" and not is_unset and value not in _CHECKSUMS:
+            refuse(f"{name} is {value!r}, not one of {', '.join(_CHECKSUMS)}", setting)
     return {**_S3_OPTIONS, **options}

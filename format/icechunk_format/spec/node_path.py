@@ -2,8 +2,10 @@
 
 Rules of this file
 ------------------
-1. A path is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing slash but the
-   root's, no NUL. Everything else that UTF-8 can say is a legal segment.
+1. A path that users give is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing
+   slash but the root's, no NUL. Everything else that UTF-8 can say is a legal segment. Existing
+   writers store other absolute paths, too; ``stored_node_path`` takes them as they are, so that one
+   odd node does not hide all others.
 2. The order of nodes in a snapshot is the order of the raw UTF-8 bytes of the whole path. Python
    compares strings by code point, and UTF-8 keeps that order, so ``<`` on a ``NodePath`` is it.
 3. The ``to`` column of a transaction log's moves is sorted component by component instead
@@ -43,6 +45,28 @@ def parse_node_path(text: str) -> NodePath:
             allowed="an absolute path without empty, '.' or '..' segments",
         )
     return NodePath(text)
+
+
+def stored_node_path(text: str) -> NodePath:
+    """Return a path that a file holds, canonical or not.
+
+    Raises
+    ------
+    InvalidInputError
+        When it is not absolute.
+    """
+    if not text.startswith("/"):
+        raise InvalidInputError(
+            f"{text!r} is not a node path: it does not start with '/'",
+            found=text,
+            allowed="an absolute path",
+        )
+    return NodePath(text)
+
+
+def is_canonical(path: NodePath) -> bool:
+    """Tell whether users can name a path: rule 1."""
+    return _problem(path) is None
 
 
 def _problem(text: str) -> str | None:

@@ -23,7 +23,7 @@ from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest_lists import ManifestRefs
 from icechunk_format.spec.node_columns import BytePool, NodeColumns
-from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.node_path import ROOT, NodePath, stored_node_path
 from icechunk_format.spec.ragged import starts_of
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Nodes(Sequence[NodeSnapshot]):
     def _path(self, row: int, raw: bytes) -> NodePath:
         text = self._text(row, "path", raw)
         try:
-            return parse_node_path(text)
+            return stored_node_path(text)
         except InvalidInputError as error:
             raise self._error(row, "path", error.message) from error
 
@@ -343,7 +343,7 @@ class Nodes(Sequence[NodeSnapshot]):
 
 def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
     """Turn nodes into columns, in their order."""
-    texts = [parse_node_path(node.path).encode("utf-8") for node in nodes]
+    texts = [stored_node_path(node.path).encode("utf-8") for node in nodes]
     texts += [node.user_data for node in nodes]
     arrays = [node.array for node in nodes]
     ndims = [

@@ -39,6 +39,7 @@ from icechunk_format.spec.manifest_lists import (
     write_manifest_files_v2,
 )
 from icechunk_format.spec.metadata_items import NO_ITEMS, MetadataItems, read_items, write_items
+from icechunk_format.spec.node_path import is_canonical
 from icechunk_format.spec.nodes import ArrayNode, Nodes, NodeSnapshot
 from icechunk_format.spec.nodes_decode import read_nodes
 from icechunk_format.spec.nodes_encode import EncodedNodes
@@ -147,8 +148,9 @@ class Snapshot:
         return self.nodes.with_id(node_id)
 
     def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
-        """Return the nodes directly inside a group, sorted by path."""
-        return self.nodes.take(self.nodes.children(path))
+        """Return the nodes directly inside a group, sorted by path, that can be named."""
+        inside = self.nodes.take(self.nodes.children(path))
+        return tuple(node for node in inside if is_canonical(node.path))
 
     def descendants(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
         """Return all nodes inside a group at any depth, sorted by path, without the group."""

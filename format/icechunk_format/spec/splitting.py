@@ -5,8 +5,8 @@ Rules of this file
 1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
    axis takes its size from the first dimension rule that matches it; later rules do not change it.
 2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
-3. Patterns are searched for, not matched from the start, as the reference does. A pattern that is
-   no regular expression matches nothing.
+3. Patterns are those of Rust's ``regex`` (``splitting_patterns``). They are searched for, not
+   matched from the start, as the reference does. One that is no regular expression matches nothing.
 4. A kind of condition that is not known here is kept, and refused only when it would decide.
 
 Spec: ``manifest.splitting`` of the repository configuration.
@@ -14,11 +14,11 @@ Spec: ``manifest.splitting`` of the repository configuration.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Never
 
 from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.spec.splitting_patterns import contains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,14 +48,14 @@ class ArrayCondition:
         Raises
         ------
         UnsupportedError
-            The kind of condition is not known.
+            The kind of condition is not known, or its pattern not understood.
         """
         if self.kind == "any_array":
             return True
         if self.kind == "path_matches":
-            return _contains(self.pattern, node_path)
+            return contains(self.pattern, node_path)
         if self.kind == "name_matches":
-            return _contains(self.pattern, node_path.rpartition("/")[2])
+            return contains(self.pattern, node_path.rpartition("/")[2])
         if self.kind == "or":
             return any(part.holds(node_path) for part in self.parts)
         if self.kind == "and":
@@ -88,7 +88,7 @@ class DimensionRule:
         if self.by == "axis":
             return axis == self.value
         if self.by == "dimension_name":
-            return name is not None and _contains(str(self.value), name)
+            return name is not None and contains(str(self.value), name)
         return True
 
 
@@ -135,7 +135,7 @@ def split_cells(
     Raises
     ------
     UnsupportedError
-        A condition is of a kind that is not known.
+        A condition is of a kind that is not known, or a pattern is not understood.
     """
     names = dimension_names or [None] * len(num_chunks)
     sizes: dict[int, int] = {}
@@ -267,10 +267,3 @@ def _dimension(tree: Any, object_key: str) -> DimensionRule:
     if kind == "DimensionName" and isinstance(content, str):
         return DimensionRule(by="dimension_name", value=content, num_chunks=count)
     _fail(f"a dimension is Any, Axis or DimensionName, found {tree['condition']!r}", object_key)
-
-
-def _contains(pattern: str, text: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except (re.error, OverflowError, RecursionError):
-        return False

@@ -5,8 +5,8 @@ lists by halving and miss what is out of place, so somebody has to look at the o
 
 Rules of this file
 ------------------
-1. Payloads were decoded before, so that damage is known already; whatever is left of it comes out
-   as ``FormatError``.
+1. Payloads were decoded before, so that damage is known already. The same reader is used here as
+   there: another one would refuse bytes that the decoder passes by.
 2. Answers are names of lists, for messages, in the order of the schema.
 
 Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``manifest.fbs`` and
@@ -29,6 +29,7 @@ from icechunk_format.spec.repo_info import REF, REPO, SNAPSHOT_INFO
 from icechunk_format.spec.snapshot import NODE_SNAPSHOT, SNAPSHOT
 from icechunk_format.spec.table_schema import TableSchema
 from icechunk_format.spec.tables import read_root
+from icechunk_format.spec.transaction_log import NODE_LISTS, UPDATED_CHUNKS, UpdatedChunksSlot
 from icechunk_format.spec.vectors import VectorReader
 
 if TYPE_CHECKING:
@@ -37,19 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MANIFEST_FILE = TableSchema("ManifestFileInfoV2", id="id12", size_bytes="u64")
-_LOG = TableSchema(
-    "TransactionLog",
-    id="id12",
-    new_groups="offset",
-    new_arrays="offset",
-    deleted_groups="offset",
-    deleted_arrays="offset",
-    updated_arrays="offset",
-    updated_groups="offset",
-    updated_chunks="offset",
-    moved_nodes="offset",
-)
-_UPDATED_CHUNKS = TableSchema("ArrayUpdatedChunks", node_id="id8", chunks="offset")
 _PAYLOAD_SLOTS = (
     (ChunkRefSlot.CHUNK_ID, "chunk_id"),
     (ChunkRefSlot.COMPRESSED_LOCATION, "compressed_location"),
@@ -90,14 +78,16 @@ def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
 
 def unsorted_in_transaction_log(payload: bytes, *, object_key: str) -> list[str]:
     """Return the lists of node ids of a transaction log that are out of order."""
-    root = read_root(payload, _LOG, object_key=object_key, file_type="transaction log")
+    reader = VectorReader(payload, object_key=object_key, file_type="transaction log")
+    root = reader.root("transaction_log")
     lists: dict[str, Iterable[Any]] = {}
-    for name in list(_LOG.fields)[1:7]:
-        records = root.records(name, f"V{NodeId.SIZE}")
-        lists[name] = [record.tobytes() for record in records]
-    lists["updated_chunks"] = [
-        table.raw_id("node_id") for table in root.children("updated_chunks", _UPDATED_CHUNKS)
-    ]
+    for slot, name in enumerate(NODE_LISTS, start=1):
+        found = root.ranges(slot, name, NodeId.SIZE)
+        rows = reader.struct_rows(int(found.starts[0]), int(found.lengths[0]), NodeId.SIZE, name)
+        lists[name] = [row.tobytes() for row in rows]
+    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
+    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
+    lists["updated_chunks"] = [raw_id.tobytes() for raw_id in ids]
     return _unsorted(lists)
 
 

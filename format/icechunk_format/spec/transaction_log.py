@@ -36,7 +36,7 @@ from icechunk_format.spec.envelope import (
     wrap_blocks,
 )
 from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath, component_order, parse_node_path
+from icechunk_format.spec.node_path import NodePath, component_order, stored_node_path
 from icechunk_format.spec.vector_assembly import (
     Assembly,
     TableLayout,
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ID, _UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
+_ID, UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
 # The lists of node ids, in the order of their slots from 1 on.
-_NODE_LISTS: Final = (
+NODE_LISTS: Final = (
     "new_groups",
     "new_arrays",
     "deleted_groups",
@@ -65,7 +65,9 @@ _COORDS = 0
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
-class _UpdatedChunksSlot(IntEnum):
+class UpdatedChunksSlot(IntEnum):
+    """Fields of the changed chunks of one array."""
+
     NODE_ID = 0
     CHUNKS = 1
 
@@ -124,7 +126,7 @@ class TransactionLog:
     @property
     def is_empty(self) -> bool:
         """Whether the commit changed nothing."""
-        lists = (getattr(self, name) for name in _NODE_LISTS)
+        lists = (getattr(self, name) for name in NODE_LISTS)
         return not (any(lists) or self.updated_chunks or self.moved_nodes)
 
     @property
@@ -171,7 +173,7 @@ def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> Transactio
         moved_nodes=_read_moves(reader, root),
         **{
             name: _read_node_list(reader, root, slot, name)
-            for slot, name in enumerate(_NODE_LISTS, start=1)
+            for slot, name in enumerate(NODE_LISTS, start=1)
         },
     )
 
@@ -184,10 +186,10 @@ def _read_node_list(reader: VectorReader, root: Tables, slot: int, name: str) ->
 
 
 def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.uint32]]:
-    (arrays,) = root.table_vectors(_UPDATED_CHUNKS, "updated_chunks")
-    arrays.require(_UpdatedChunksSlot.NODE_ID, "node_id")
-    ids = arrays.structs(_UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
-    lists = arrays.table_vectors(_UpdatedChunksSlot.CHUNKS, "chunks")
+    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
+    arrays.require(UpdatedChunksSlot.NODE_ID, "node_id")
+    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
+    lists = arrays.table_vectors(UpdatedChunksSlot.CHUNKS, "chunks")
     found: dict[NodeId, NDArray[np.uint32]] = {}
     bytes_left = reader.data.size
     for raw_id, tables in zip(ids, lists, strict=True):
@@ -242,7 +244,7 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
     for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True):
         raw = reader.data[start : start + length].tobytes()
         try:
-            paths.append(parse_node_path(raw.decode("utf-8")))
+            paths.append(stored_node_path(raw.decode("utf-8")))
         except (UnicodeDecodeError, InvalidInputError) as error:
             reader.fail(f"{raw!r} is not a node path ({error})", f"moved_nodes.{name}")
     return paths
@@ -355,8 +357,8 @@ def _assemble(
     spec_version: int,
 ) -> None:
     fields = {"id": bytes_field(_ID, SnapshotId.SIZE)}
-    fields |= {name: offset_field(slot) for slot, name in enumerate(_NODE_LISTS, start=1)}
-    fields["updated_chunks"] = offset_field(_UPDATED_CHUNKS)
+    fields |= {name: offset_field(slot) for slot, name in enumerate(NODE_LISTS, start=1)}
+    fields["updated_chunks"] = offset_field(UPDATED_CHUNKS)
     if spec_version != SPEC_V1:
         fields["moved_nodes"] = offset_field(_MOVED_NODES)
     elif log.moved_nodes:
@@ -366,7 +368,7 @@ def _assemble(
         )
     root = made.root(TableLayout(fields))
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
-    for name in _NODE_LISTS:
+    for name in NODE_LISTS:
         ids = sorted(getattr(log, name))
         root.point(name, made.struct_vector(_rows_of(ids)))
     root.point("updated_chunks", _write_chunks(made, updated))
@@ -385,8 +387,8 @@ def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) ->
     tables = made.records(
         TableLayout(
             {
-                "node_id": bytes_field(_UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
-                "chunks": offset_field(_UpdatedChunksSlot.CHUNKS),
+                "node_id": bytes_field(UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
+                "chunks": offset_field(UpdatedChunksSlot.CHUNKS),
             }
         ),
         len(node_ids),

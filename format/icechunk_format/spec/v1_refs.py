@@ -5,7 +5,7 @@ Rules of this file
 1. A ref file is a JSON object with the key ``snapshot``; other keys are ignored.
 2. A deleted tag keeps its file and gains an empty one beside it, the tombstone; its name can never
    be used again.
-3. Names hold no ``/`` and are not empty. Version 2 has no such rule.
+3. Names hold no ``/``, and a new one is not empty. Version 2 has no such rule.
 
 Specification: "References" of spec version 1; version 2 keeps refs in ``repo``.
 """
@@ -72,8 +72,8 @@ def encode_ref_json(snapshot_id: SnapshotId) -> bytes:
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name of a branch or tag; raises InvalidInputError if version 1 forbids it."""
-    if not name or "/" in name or "\0" in name or name in (".", ".."):
+    """Return the name of a new branch or tag; raises InvalidInputError if version 1 forbids it."""
+    if not name or "/" in name:
         raise InvalidInputError(
             f"{name!r} cannot name a branch or tag of a repository of spec version 1: names are "
             "not empty and hold no '/'",
@@ -92,8 +92,8 @@ def parse_ref_key(key: str) -> RefKey | None:
     if not key.endswith(suffix):
         return None
     middle = key[len(REFS) : -len(suffix)]
-    label, _, name = middle.partition(".")
-    if not name or "/" in name:
+    label, dot, name = middle.partition(".")
+    if not dot or "/" in name:
         return None
     if label == "tag":
         return RefKey(kind="tag", name=name, is_tombstone=is_tombstone)

@@ -8,10 +8,12 @@ Rules of this file
 2. ``CreateOnly`` is a hard link, which fails where the name is taken. ``ReplaceIfUnchanged``
    compares and replaces under an exclusive lock on one reserved file of the root; programs that
    do not take that lock (other Icechunk implementations replace blindly) are not held back.
+   Whoever may write the root may take the lock.
 3. A version is the file's (modification time, size, inode); where the content was at hand, also
    a digest of it, because those three can repeat within one tick of the file system's clock.
 4. Reserved names begin with ``.storage-``: they are never listed, and are refused as keys. Names
-   such as ``name#3``, which other implementations stage under, are not listed either.
+   such as ``name#3``, which other implementations stage under, are not listed either. What a
+   killed writer left staged is deleted by ``delete_staged``.
 5. Links that lead out of the root are not followed (a repository may come from a stranger's
    archive), unless the option ``follow_symlinks`` is set.
 """
@@ -39,7 +41,9 @@ from icechunk_format.storage.local_files import (
     is_hidden,
     is_same,
     modified,
+    open_lock,
     reason_of,
+    staged_below,
     staging,
     storage_error,
     version_of,
@@ -68,8 +72,8 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
-_LOCK_NAME: Final = ".storage-lock"
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _THREADS: Final = 8
@@ -269,6 +273,25 @@ class LocalStorage:
                     failures.append(DeleteFailure(key=key, reason=reason_of(error)))
         return failures
 
+    def delete_staged(
+        self, older_than: datetime, *, dry_run: bool = False
+    ) -> tuple[list[int], list[DeleteFailure]]:
+        sizes: list[int] = []
+        failures: list[DeleteFailure] = []
+        for path, status in staged_below(self._root):
+            if modified(status) >= older_than:
+                continue
+            try:
+                if not dry_run:
+                    os.unlink(path)
+                sizes.append(status.st_size)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                key = os.path.relpath(path, self._root)
+                failures.append(DeleteFailure(key=key, reason=reason_of(error)))
+        return sizes, failures
+
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
@@ -286,9 +309,7 @@ class LocalStorage:
                 "keep the repository on an object store or on Linux or macOS"
             )
         os.makedirs(self._root, exist_ok=True)
-        descriptor = os.open(
-            os.path.join(self._root, _LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
+        descriptor = open_lock(self._root, follow_symlinks=self._follow_symlinks)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 RESERVED: Final = ".storage-"
 NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 _FOREIGN_STAGED: Final = re.compile(r"#\d+$")
+# What others stage, where it is certainly an object of a repository.
+_FOREIGN_STAGED_OBJECT: Final = re.compile(r"(?:[0-9A-Z]{20}|repo|ref\.json|config\.yaml)#\d+")
+_LOCK_NAME: Final = ".storage-lock"
+_LOCK_FLAGS: Final = (
+    getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+)
 _HINTS: Final = {
     errno.EACCES: "check the permissions of the folder",
     errno.ENOSPC: "free some space on the disk",
@@ -103,6 +110,63 @@ def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)
+
+
+def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path and the status of every file that is staged, by whatever writer."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            is_ours = name.startswith(f"{RESERVED}staged-")
+            if is_ours or _FOREIGN_STAGED_OBJECT.fullmatch(name):
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):  # moved into place meanwhile
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
+                        yield path, status
+
+
+def open_lock(root: str, *, follow_symlinks: bool) -> int:
+    """Return a descriptor of the file that writers of a root lock, made where it is missing.
+
+    It may be written by whoever may write the root, whatever the umask of its maker.
+
+    Raises
+    ------
+    StorageError
+        It is a link or no file, or belongs to another user who lets nobody read it.
+    """
+    path = os.path.join(root, _LOCK_NAME)
+    flags = _LOCK_FLAGS & ~getattr(os, "O_NOFOLLOW", 0) if follow_symlinks else _LOCK_FLAGS
+    try:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        descriptor = _open_existing_lock(path, flags)
+    else:
+        with contextlib.suppress(OSError):  # file systems without permissions
+            os.fchmod(descriptor, 0o666 & (os.stat(root).st_mode | 0o600))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(f"{path} is no file, but writers lock it; delete it", key=_LOCK_NAME)
+    return descriptor
+
+
+def _open_existing_lock(path: str, flags: int) -> int:
+    try:
+        try:
+            return os.open(path, flags | os.O_RDWR)
+        except PermissionError:
+            # A lock on a local disk needs no more than a file that can be read.
+            return os.open(path, flags | os.O_RDONLY)
+    except OSError as error:
+        if os.path.islink(path):
+            advice = "it is a symbolic link; delete it"
+        else:
+            advice = f"{reason_of(error)}; let all who write the repository read and write it"
+        raise StorageError(
+            f"cannot open {path}, which writers of the repository lock: {advice}",
+            key=_LOCK_NAME,
+            reason=reason_of(error),
+        ) from error
 
 
 def reason_of(error: OSError) -> str:

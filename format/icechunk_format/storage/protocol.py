@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
@@ -284,6 +284,23 @@ class Storage(Protocol):
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, page by page, in no fixed order."""
+        ...
+
+
+@runtime_checkable
+class StagingStorage(Protocol):
+    """A storage that leaves something behind where a writer is killed."""
+
+    def delete_staged(
+        self, older_than: datetime, *, dry_run: bool = False
+    ) -> tuple[Sequence[int], Sequence[DeleteFailure]]:
+        """Delete what writers staged before an instant and never put into place.
+
+        Returns
+        -------
+        tuple
+            The sizes of what was deleted, or would be, and what could not be.
+        """
         ...
 
 

@@ -1,0 +1,112 @@
+"""Patterns of splitting rules mean what they mean in Rust, or are refused."""
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.splitting_patterns import contains
+
+NAMES = (
+    "temp",
+    "a",
+    "a-b",
+    "aab",
+    "x1",
+    "A_Z",
+    "tail\n",
+    "é",
+    "a b",
+    "a]b{2}",
+    "٣",
+    "\x1cq",
+    "k.K",
+)
+REFUSED = (
+    r"\p{L}", r"\pL", r"\P{Greek}", r"[\p{L}]", "(?x) a b", "(?m)l$", "a*+", "a++", "a{2}+",
+    "(?u)a", "[a[bc]]", "[a-z&&[^b]]", "[a-z--b]", r"\<a", r"\b{start}a", "(?U)a+", "(?-u)a",
+    "[[:^alpha:]]", "a{,2}", "^*a", r"\b+a", "a(?i)b", "(?i)é", r"[\S]", "[a-c-e]", "a{2000}",
+    "a**", "a{", "a{x}", "[[:foo:]]", "(?-i)a", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)",
+    "(?)", "(?i", "(?<n", "(?P'n'a)", "[[:", "a{1}{2}", "a?*",
+)  # fmt: skip
+UNDERSTOOD = (
+    "", "a", "^a$", "a$", "l$", r"a\z", r"a\Z", r"tail\z", r"tail\Z", r"\Aa", "(?P<n>a)(?P=n)",
+    r"(a)\1", "(?P<n>a)b", "(?<n>a)b", "(?P<n>a)(?P<n>b)", "(?=a)", "(?!a)", "(?<=a)b",
+    "(?<!a)b", "(?>a)", "(?#x)a", "a|b", "|", "(a|)b", "()", "a.b", "(?s).$", ".$", "a{2}",
+    "a{2,}", "a{0,1}b", "a{3,2}", "{", "}", "]", "[]]", "[]", "[^]]b", "[a-]", "[-a]b", "[^-a]",
+    "[a", "(a", "a)", "*a", "a|*", "(*)", "a+?", "a??b", "a*?b", r"\d", r"\D", r"^\w+$", r"\W",
+    r"\s", r"^\S+$", r"\bb", r"\Bb", "[[:alpha:]]", "^[[:digit:]x]+$", "[[:lower:]_]", r"[\d_]",
+    r"[\w]", r"[\s]", r"[a-\d]", "[z-a]", r"\x41", r"\x{41}", r"\u0041", r"\U00000041", r"\x4",
+    r"\x{110000}", r"\u{D800}", r"\t", r"\n", r"\e", r"\h", r"\R", r"\K", r"\Q", r"\G", r"\X",
+    r"\C", r"\-", r"\.", r"\/", r"\_", r"\é", r"\ ", r"\#", r"[\b]", r"[\A]", r"[\]]", r"[\^a]",
+    "(?i)TEMP", "(?i:k)", "(?i)[a-z]", "(?is)A", "(?ii)a", "(?s-i:a)", "(?i-i:a)",
+    "^(?:temp|a)$", "^te.p", "é", "[é]", "[à-ü]", ".", "^.$", "\\\\", "a#b", "a&b", "a~b",
+    "a b", "(?:a", "\\", "[\\", "[a-\\", "(?|a)", "$a", "a^", "$", "^", "^^a", "a$$", "(?i)",
+    "[[:alpha:]", r"\0", r"\8", "(|a)+", "(a*)*", "x{0}",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found_by_reference(tmp_path_factory):
+    """Return a function: the names of arrays in which the reference finds a pattern."""
+    folder = tmp_path_factory.mktemp("patterns")
+    numbers = iter(range(10**6))
+
+    def found(pattern, names=NAMES):
+        conditions = icechunk.ManifestSplitCondition, icechunk.ManifestSplitDimCondition
+        rules = {conditions[0].name_matches(pattern): {conditions[1].Any(): 1}}
+        splitting = icechunk.ManifestSplittingConfig.from_dict(rules)
+        place = str(folder / str(next(numbers)))
+        theirs = icechunk.Repository.create(
+            icechunk.local_filesystem_storage(place),
+            config=icechunk.RepositoryConfig(manifest=icechunk.ManifestConfig(splitting=splitting)),
+        )
+        session = theirs.writable_session("main")
+        for name in names:
+            array = zarr.create_array(session.store, name=name, shape=(2,), chunks=(1,), dtype="i1")
+            array[:] = np.ones(2, "i1")
+        session.commit("arrays")
+        ours = Repository.open(place)
+        nodes = ours.snapshot(ours.resolve()).nodes
+        return {n.path[1:] for n in nodes if n.array is not None and len(n.array.manifests) == 2}
+
+    return found
+
+
+def found_by_us(pattern, names=NAMES):
+    """Return the names in which we find the pattern, and those for which we refuse."""
+    found, refused = set(), set()
+    for name in names:
+        try:
+            if contains(pattern, name):
+                found.add(name)
+        except UnsupportedError:
+            refused.add(name)
+    return found, refused
+
+
+@pytest.mark.parametrize("pattern", UNDERSTOOD)
+def test_a_pattern_finds_the_same_names(found_by_reference, pattern):
+    found, refused = found_by_us(pattern)
+    assert found_by_reference(pattern) - refused == found
+    assert all(not name.isascii() for name in refused)
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_a_pattern_that_is_not_understood_is_refused(pattern):
+    with pytest.raises(UnsupportedError, match="splits manifests by the pattern"):
+        contains(pattern, "a")
+
+
+@given(st.text(r"ab|*+?()[]{},2^$\.-:<>=!&~zZwdsipPxu41 ", max_size=9))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_pattern_means_the_same_or_is_refused(found_by_reference, pattern):
+    # Refusing is always right; where anything is understood, all of it must be right.
+    names = ("a", "ab", "b2", "aa-z", "x]^")
+    found, refused = found_by_us(pattern, names)
+    if len(refused) < len(names):
+        assert found_by_reference(pattern, names) - refused == found
