@@ -1,4 +1,4 @@
-"""``icechunk_spark.read``: the tables of ``format("icechunk")``, by Spark's faster way.
+"""``icechunk_spark.read``, and what ``spark.read`` becomes in a registered classic session.
 
 What a Python data source sends is copied once more by Spark's plan, and counted after every hundred
 rows. What `mapInArrow` sends is not: a full scan takes little more than half of the time. So the
@@ -7,23 +7,27 @@ into the rows of the tasks.
 
 Rules of this file
 ------------------
-1. Options, columns, types and pinning are those of ``format("icechunk")``: whoever changes from
-   one to the other changes nothing else.
+1. Options, columns, types and pinning are those of the data source: whoever changes from one to
+   the other changes nothing else.
 2. Spark must not take a large table for a small one, or it broadcasts it in every join. It judges
    by the table of numbers, which is therefore made as large as the table itself in Spark's eyes:
    each number stands beside an empty value of a wide type, and where that is not enough there are
    more numbers than tasks, of which all others are passed over at once.
-3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come
+3. `MappedLoad` leaves to Spark what only the data source can do, and what Spark refuses.
+4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come
    with the first read.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.last_line import errors_on_one_line
+from icechunk_spark.noted_options import NotedOptions
 from icechunk_spark.options import fold_name, parse_read_options
 from icechunk_spark.python_values import option_texts
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from icechunk_spark.mapped_tasks import IcechunkTasks
+    from icechunk_spark.options import ReadOptions
 
 # An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as
 # Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
@@ -92,12 +97,66 @@ def read(
             " into data sources only: give the condition as option 'where'",
             option="pushdown",
         )
-    columns = None if schema is None else _columns(schema)
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    return _mapped(spark, parsed, None if schema is None else _columns(schema))
+
+
+class MappedLoad(NotedOptions):
+    """Mixed into Spark's classic `DataFrameReader`: reads icechunk through `mapInArrow`."""
+
+    _spark: SparkSession
+    _icechunk_schema: StructType | str | None = None
+
+    def schema(self, schema: StructType | str) -> Any:
+        """Tell Spark the schema, and note it unless Spark refuses it."""
+        told = super().schema(schema)  # type: ignore[misc]
+        self._icechunk_schema = schema
+        return told
+
+    def load(
+        self,
+        path: Any = None,
+        format: str | None = None,
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Load a table: through `mapInArrow` from icechunk, and by Spark from every other format.
+
+        Raises
+        ------
+        IcechunkError
+            The format is icechunk; an option or the schema cannot be used, or what they name does
+            not exist.
+        """
+        if format is not None:
+            self.format(format)
+        if schema is not None:
+            self.schema(schema)
+        self.options(**options)
+        # Spark refuses a path that is given twice.
+        if self._is_ours() and (path is None or "path" not in self._icechunk_options):
+            parsed = parse_read_options(option_texts({**self._icechunk_options, **_named(path)}))
+            if not parsed.pushdown:
+                columns = self._icechunk_schema
+                return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
+        loaded: DataFrame = super().load(path)  # type: ignore[misc]
+        return loaded
+
+
+def _named(path: Any) -> dict[str, str]:
+    if path is None:
+        return {}
+    if isinstance(path, list | tuple):
+        return {"paths": json.dumps([str(one) for one in path])}
+    return {"path": str(path)}
+
+
+def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | None) -> DataFrame:
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
     from icechunk_spark.mapped_tasks import IcechunkTasks
     from icechunk_spark.planning import plan_table
 
-    planned = plan_table(parsed, columns)
+    with errors_on_one_line():
+        planned = plan_table(options, columns)
     tasks = IcechunkTasks(planned.reader)
     # A client of Connect has no context to broadcast with, and its functions are not written.
     if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:

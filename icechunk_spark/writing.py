@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.noted_options import NotedOptions
 from icechunk_spark.options import fold_name
 from icechunk_spark.python_values import option_texts
 from icechunk_spark.write_options import parse_mode, parse_write_options
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from icechunk_format.dataset.write_commit import WriteResult
-
-_FORMAT = "icechunk"
 
 
 def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: Any) -> WriteResult:
@@ -73,39 +72,18 @@ def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: A
     return run_planned_write(df, request, parse_mode(mode))
 
 
-class PlannedSave:
-    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk.
-
-    Spark's writer keeps what it is told where we cannot read it (in the JVM), so it is noted here
-    on the way.
-    """
+class PlannedSave(NotedOptions):
+    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk."""
 
     _icechunk_frame: Any
-    _icechunk_format: str | None = None
     _icechunk_mode: str | None = None
-    _icechunk_options: dict[str, Any]
     _icechunk_refused: str | None = None
-
-    def format(self, source: str) -> Any:
-        """Note the format, and tell Spark."""
-        self._icechunk_format = source
-        return super().format(source)  # type: ignore[misc]
 
     def mode(self, saveMode: str | None) -> Any:
         """Note the save mode, and tell Spark."""
         if saveMode is not None:
             self._icechunk_mode = saveMode
         return super().mode(saveMode)  # type: ignore[misc]
-
-    def option(self, key: str, value: Any) -> Any:
-        """Note an option, and tell Spark."""
-        self._icechunk_options[key] = value
-        return super().option(key, value)  # type: ignore[misc]
-
-    def options(self, **options: Any) -> Any:
-        """Note several options, and tell Spark."""
-        self._icechunk_options.update(options)
-        return super().options(**options)  # type: ignore[misc]
 
     def partitionBy(self, *columns: Any) -> Any:
         """Note that partitions were asked for, and tell Spark."""
@@ -152,11 +130,9 @@ class PlannedSave:
                 " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )
-        given = {**self._icechunk_options, **options}
-        if path is not None:
-            given = {name: value for name, value in given.items() if fold_name(name) != "path"}
-            given["path"] = path
-        request = parse_write_options(option_texts(given))
+        self._note(options)
+        named = {} if path is None else {"path": path}
+        request = parse_write_options(option_texts({**self._icechunk_options, **named}))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.planned_write import run_planned_write
 
@@ -190,21 +166,9 @@ class PlannedSave:
         UnsupportedError
             The format is icechunk.
         """
-        if self._is_ours(None):
+        if self._is_ours():
             _refuse_catalog("insertInto")
         super().insertInto(tableName, overwrite)  # type: ignore[misc]
-
-    def _is_ours(self, source: str | None) -> bool:
-        chosen = source if source is not None else self._icechunk_format
-        return chosen is not None and chosen.strip().lower() == _FORMAT
-
-
-def planned_writer(writer: Any, frame: Any, cls: type) -> Any:
-    """Return Spark's `writer` of `frame` as one of `cls`, which adds `PlannedSave` to its class."""
-    writer.__class__ = cls
-    writer._icechunk_frame = frame
-    writer._icechunk_options = {}
-    return writer
 
 
 def _refuse_catalog(method: str) -> NoReturn:

@@ -36,7 +36,7 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
-icechunk_spark.register(spark)
+icechunk_spark.register(spark, reader="source")
 frame = spark.read.format("icechunk").load(path, rowsPerPartition=30)
 by_function = icechunk_spark.read(spark, path, rowsPerPartition=30)
 

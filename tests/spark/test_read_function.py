@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 from spark_repositories import SHAPE, T2M, add_array, commit, new_repository
+from spark_session import by_source
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError, NotFoundError
@@ -49,17 +50,17 @@ def stored(folder, values: np.ndarray, dims: list[str], chunks: tuple[int, ...])
 
 
 def test_schema_metadata_and_rows_are_those_of_the_format(spark, weather):
-    ours, spark_s = icechunk_spark.read(spark, weather.path), spark.read.format("icechunk")
-    assert ours.schema == spark_s.load(weather.path).schema
-    assert ours.schema["t2m"].metadata == spark_s.load(weather.path).schema["t2m"].metadata != {}
-    assert ours.exceptAll(spark_s.load(weather.path)).isEmpty()
+    ours, theirs = icechunk_spark.read(spark, weather.path), by_source(spark).load(weather.path)
+    assert ours.schema == theirs.schema
+    assert ours.schema["t2m"].metadata == theirs.schema["t2m"].metadata != {}
+    assert ours.exceptAll(theirs).isEmpty()
 
 
 @pytest.mark.parametrize("name", ["history", "chunks"])
 def test_metadata_tables(spark, weather, name):
     path = f"{weather.path}#{name}"
     ours = icechunk_spark.read(spark, path, tag="v1")
-    theirs = spark.read.format("icechunk").option("tag", "v1").load(path)
+    theirs = by_source(spark).option("tag", "v1").load(path)
     assert ours.schema == theirs.schema
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
 
