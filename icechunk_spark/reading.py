@@ -21,21 +21,25 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.last_line import errors_on_one_line
 from icechunk_spark.noted_options import NotedOptions
+from icechunk_spark.option_keywords import given_options, with_option_help
 from icechunk_spark.options import fold_name, parse_read_options
 from icechunk_spark.python_values import option_texts
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame, SparkSession
 
     from icechunk_spark.mapped_tasks import IcechunkTasks
     from icechunk_spark.options import ReadOptions
+    from icechunk_spark.python_values import Names, Selection, Sizes
 
 # An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as
 # Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
@@ -47,10 +51,39 @@ _MOST_BYTES: Final = 32 << 30
 _MOST_PACKED_BYTES: Final = 1 << 19
 
 
+@with_option_help("read")
 def read(
-    spark: SparkSession, path: str, *, schema: StructType | str | None = None, **options: Any
+    spark: SparkSession,
+    path: str,
+    *,
+    schema: StructType | str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: datetime | str | None = None,
+    storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    virtual_authorize: Names | None = None,
+    layout: Literal["cells", "chunks", "refs", "summary"] | None = None,
+    group: str | None = None,
+    variables: Names | None = None,
+    coords: Names | None = None,
+    decode_cf: bool | None = None,
+    missing_chunks: Literal["fill", "skip"] | None = None,
+    timestamp_type: Literal["ntz", "utc"] | None = None,
+    decoded: bool | None = None,
+    block: Sizes | None = None,
+    where: str | None = None,
+    sel: Selection | None = None,
+    sel_method: Literal["exact", "nearest"] | None = None,
+    isel: Selection | None = None,
+    rows_per_partition: int | None = None,
+    read_ahead_bytes: int | str | None = None,
+    table: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    **options: Any,
 ) -> DataFrame:
-    """Read an Icechunk repository: as ``spark.read.format("icechunk")``, but faster.
+    """Read an Icechunk repository, as ``spark.read.format("icechunk")`` in registered sessions.
 
     Spark takes rows from Arrow functions with less work than from data sources, so a full scan
     takes little more than half of the time. Besides, Spark knows about how large the table is,
@@ -66,10 +99,12 @@ def read(
     schema
         The columns to read, as ``spark.read.schema`` takes them: some of the table's, in any
         order. Only these are fetched, decoded and sent. All by default.
+    (options)
     **options
-        Options of reading, as in ``spark.read.option``, all but ``pushdown``. Values may be
-        Python's: ``variables=["t2m"]``, ``sel={"latitude": slice(35, 45)}``. Names with a dot go
-        in as ``**{"storage.region": "us-west-2"}``.
+        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
+        chunks (``virtual_storage_region``), and the options above in other spellings
+        (``asOf``). Values of all options may be Python's: ``variables=["t2m"]``,
+        ``sel={"latitude": slice(35, 45)}``. None is as not given.
 
     Returns
     -------
@@ -88,9 +123,10 @@ def read(
     ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
     ... )
     """
-    if any(fold_name(name) == "path" for name in options):
+    given = given_options(locals(), "read")
+    if any(fold_name(name) == "path" for name in given):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    parsed = parse_read_options({"path": str(path), **option_texts(options)})
+    parsed = parse_read_options({"path": str(path), **option_texts(given)})
     if parsed.pushdown:
         raise InvalidInputError(
             "option pushdown=true is for spark.read.format('icechunk'), since Spark pushes filters"

@@ -62,8 +62,8 @@ READING: Final[tuple[Option, ...]] = (
         attribute="snapshot",
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
-        help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not look"
-        " like an id.",
+        help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
+        " look like an id.",
         tables=_OF_VERSION,
     ),
     Option(

@@ -12,21 +12,52 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.noted_options import NotedOptions
+from icechunk_spark.option_keywords import given_options, with_option_help
 from icechunk_spark.options import fold_name
 from icechunk_spark.python_values import option_texts
 from icechunk_spark.write_options import parse_mode, parse_write_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame
 
     from icechunk_format.dataset.write_commit import WriteResult
+    from icechunk_spark.python_values import Names, Sizes
 
 
-def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: Any) -> WriteResult:
+@with_option_help("write")
+def write(
+    df: DataFrame,
+    path: str,
+    *,
+    mode: str = "errorifexists",
+    branch: str | None = None,
+    storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    virtual_authorize: Names | None = None,
+    layout: Literal["cells", "chunks", "refs"] | None = None,
+    group: str | None = None,
+    decoded: bool | None = None,
+    dims: Names | None = None,
+    chunks: Sizes | None = None,
+    shards: Sizes | None = None,
+    encoding: Mapping[str, Any] | str | None = None,
+    create_branch: bool | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | str | None = None,
+    on_conflict: Literal["rebase", "fail"] | None = None,
+    resolve: Literal["ours", "theirs"] | None = None,
+    distribution: Literal["hash", "none"] | None = None,
+    min_density: float | None = None,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    spec_version: int | None = None,
+    **options: Any,
+) -> WriteResult:
     """Write a DataFrame into an Icechunk repository, in one commit.
 
     Parameters
@@ -39,10 +70,12 @@ def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: A
     mode
         ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
         exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
+    (options)
     **options
-        Options of writing, as in ``df.write.option``. Values may be Python's: ``chunks={"time":
-        24}``, ``dims=["time", "latitude"]``. Names with a dot go in as
-        ``**{"storage.region": "us-west-2"}``.
+        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
+        chunks (``virtual_storage_region``), and the options above in other spellings
+        (``txnAppId``). Values of all options may be Python's: ``chunks={"time": 24}``,
+        ``dims=["time", "latitude"]``. None is as not given.
 
     Returns
     -------
@@ -63,9 +96,10 @@ def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: A
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    if any(fold_name(name) == "path" for name in options):
+    given = given_options(locals(), "write")
+    if any(fold_name(name) == "path" for name in given):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    request = parse_write_options({"path": str(path), **option_texts(options)})
+    request = parse_write_options({"path": str(path), **option_texts(given)})
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.planned_write import run_planned_write
 

@@ -93,7 +93,9 @@ def test_dots_may_be_underscores():
     assert parse(sel="x=1", sel_method="nearest").sel_method == "nearest"
     assert parse(storage_client="fsspec", virtual_authorize="s3://b/").storage_client == "fsspec"
     options = parse(
-        storage_endpoint_url="http://localhost", virtual_storage_region="eu", **{"storage.anon": "1"}
+        storage_endpoint_url="http://localhost",
+        virtual_storage_region="eu",
+        **{"storage.anon": "1"},
     )
     assert options.storage_options == {"endpoint_url": "http://localhost", "anon": "1"}
     assert options.virtual_storage_options == {"region": "eu"}
