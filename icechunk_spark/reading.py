@@ -193,7 +193,7 @@ def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | Non
 
     with errors_on_one_line():
         planned = plan_table(options, columns)
-    tasks = IcechunkTasks(planned.reader)
+    tasks = IcechunkTasks(planned.reader, planned.name)
     # A client of Connect has no context to broadcast with, and its functions are not written.
     if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
         tasks.broadcast(spark.sparkContext.broadcast)
