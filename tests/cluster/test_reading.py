@@ -33,6 +33,7 @@ spark = (
     .config("spark.executor.cores", "1")
     .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
     .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.python.daemon.module", "icechunk_spark.daemon")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
