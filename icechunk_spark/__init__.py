@@ -3,7 +3,7 @@
 >>> import icechunk_spark
 >>> icechunk_spark.register(spark)  # doctest: +SKIP
 >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
->>> df = icechunk_spark.read(spark, "s3://bucket/weather")  # the same, faster  # doctest: +SKIP
+>>> df = icechunk_spark.read(spark, "s3://bucket/weather")  # the same  # doctest: +SKIP
 >>> df.write.format("icechunk").save("s3://bucket/copy")  # doctest: +SKIP
 """
 
@@ -13,5 +13,7 @@ from icechunk_spark.reading import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing import write
+
+__version__ = "0.1.0"
 
 __all__ = ["IcechunkDataSource", "read", "register", "unregister", "write"]

@@ -42,16 +42,18 @@ class TaskReader(Protocol):
 class IcechunkTasks:
     """A function for ``mapInArrow`` from numbers of tasks to their rows.
 
-    Its name is what ``explain`` shows. It has no `repr` of its own: the reader may hold
-    credentials.
+    It has no `repr` of its own: the reader may hold credentials.
 
     Parameters
     ----------
     reader
         The planned read.
+    name
+        What ``explain`` calls the function.
     """
 
-    def __init__(self, reader: TaskReader) -> None:
+    def __init__(self, reader: TaskReader, name: str = "icechunk") -> None:
+        self.__name__ = name
         tasks = [partition.value for partition in reader.partitions()]
         self._reader = reader
         self._count = len(tasks)

@@ -9,7 +9,9 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_spark.option_values import parse_text
@@ -35,9 +37,17 @@ METADATA_TABLES: Final = (
 )
 
 
+_SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
+
+
 def fold_name(name: str) -> str:
     """Return `name` as options are compared: without case, ``-`` and ``_``."""
     return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def is_snapshot_id(text: str) -> bool:
+    """Whether `text` has the form of a snapshot id, so that ``versionAsOf`` takes it for one."""
+    return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,13 @@ class Option:
     def is_prefix(self) -> bool:
         """Whether this declares a family such as ``storage.*``."""
         return self.name.endswith(".*")
+
+    @property
+    def keyword(self) -> str:
+        """The name that a function of Python gives the option."""
+        name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.name)
+        name = name.removesuffix(".*").replace(".", "_")
+        return f"{name}_" if iskeyword(name) else name
 
     @property
     def spellings(self) -> tuple[str, ...]:

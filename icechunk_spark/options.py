@@ -9,7 +9,8 @@ Rules of this file
    :mod:`icechunk_spark.reading_options` and :mod:`icechunk_spark.writing_options`. Parsing,
    defaults, error texts and the table in the README all come from there.
 2. Names ignore case, ``-`` and ``_``: Spark hands them over in lower case anyway, and users come
-   from tools that spell them in each of the three ways.
+   from tools that spell them in each of the three ways. A dot may be a ``_``, as keywords of
+   Python need it.
 3. An unknown option is an error that names the nearest known one. Only what Spark itself adds for
    tables and views is let through (:data:`SPARK_OPTIONS`).
 4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
@@ -21,13 +22,14 @@ Rules of this file
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.option import LAYOUTS, METADATA_TABLES, Option, Use, fold_name
+from icechunk_spark.option import LAYOUTS, METADATA_TABLES, Option, Use, fold_name, is_snapshot_id
 from icechunk_spark.option_path import refuse_catalog_table, require_path, split_path
 from icechunk_spark.option_values import listed
 from icechunk_spark.reading_options import READING
@@ -203,8 +205,17 @@ def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
                 option=option.name,
             )
         if option.is_prefix:
-            given.setdefault(option.name, {})[suffix] = text
+            family = given.setdefault(option.name, {})
+            if suffix in family:
+                raise InvalidInputError(
+                    f"option '{option.name[:-1]}{suffix}' is given in two spellings, one of them"
+                    f" '{spelling}': give one of them",
+                    option=spelling,
+                )
+            family[suffix] = text
             continue
+        if option.name == "snapshot" and fold_name(spelling) == "versionasof":
+            option = option if is_snapshot_id(text) else _BY_FOLDED_NAME["tag"]
         if option.name in given:
             raise InvalidInputError(
                 f"options '{spelled[option.name]}' and '{spelling}' are the same option"
@@ -218,11 +229,12 @@ def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
 
 def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
     """Return the option that `spelling` names, and what follows the prefix of a family."""
-    exact = _BY_FOLDED_NAME.get(folded)
+    exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
     if exact is not None:
         return exact, ""
+    written = re.sub("[-_]", ".", spelling.strip().lower())
     for option in OPTIONS:
-        if option.is_prefix and folded.startswith(option.name[:-1]):
+        if option.is_prefix and written.startswith(option.name[:-1]):
             suffix = spelling.strip()[len(option.name) - 1 :].lower()
             if suffix:
                 return option, suffix
@@ -304,7 +316,7 @@ def _check_table(given: Mapping[str, Any], table: str) -> None:
 
 
 _BY_FOLDED_NAME: Final[dict[str, Option]] = {
-    fold_name(name): option
+    fold_name(name).replace(".", ""): option
     for option in OPTIONS
     if not option.is_prefix
     for name in option.spellings

@@ -47,6 +47,8 @@ _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
 _MOST_SHOWN: Final = 8
+# Characters of an option in the name of a read: plans repeat it several times.
+_MOST_CHARACTERS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +73,7 @@ def resolve_snapshot(options: ReadOptions) -> str:
 
 
 def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
-    place = Location(
-        url=options.path, client=options.storage_client, options=options.storage_options
-    )
+    place = _place(options)
     if pinned is not None:
         return Repository.open_version(place, snapshot=pinned)
     return Repository.open_version(
@@ -82,6 +82,12 @@ def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository,
         tag=options.tag,
         snapshot=options.snapshot,
         as_of=options.as_of,
+    )
+
+
+def _place(options: ReadOptions) -> Location:
+    return Location(
+        url=options.path, client=options.storage_client, options=options.storage_options
     )
 
 
@@ -159,6 +165,8 @@ class PlannedTable:
     schema: StructType
     """The columns that its rows have."""
     reader: TaskReader
+    name: str
+    """What is read, as ``explain`` shows it."""
     size_bytes: int
     """About how many bytes its rows have, an upper bound where nothing better is known."""
 
@@ -180,13 +188,16 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
     """
     if options.table is not None:
         wanted = table_schema(options) if schema is None else schema
-        inspection = make_table_reader(options, wanted, pinned=resolve_versions(options))
+        pinned = resolve_versions(options)
+        inspection = make_table_reader(options, wanted, pinned=pinned)
         rows = _ROWS_OF_A_SMALL_TABLE
         if options.table == "chunks":
             tasks = len(inspection.partitions())
             rows = tasks * (options.rows_per_partition or _ROWS_OF_A_TASK)
         size = rows * _row_bytes(arrow_target(wanted))
-        return PlannedTable(schema=wanted, reader=inspection, size_bytes=size)
+        return PlannedTable(
+            schema=wanted, reader=inspection, name=_shown(options, pinned), size_bytes=size
+        )
     opened = open_table(options, snapshot=None)
     if schema is None:
         warn_of_left_out(options, opened)
@@ -201,7 +212,37 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
         size = rows * _row_bytes(target)
     else:
         size = plan.rows * _row_bytes(target)
-    return PlannedTable(schema=wanted, reader=IcechunkReader(plan, target), size_bytes=size)
+    return PlannedTable(
+        schema=wanted,
+        reader=IcechunkReader(plan, target),
+        name=_shown(options, opened.snapshot),
+        size_bytes=size,
+    )
+
+
+def _shown(options: ReadOptions, snapshot: str) -> str:
+    """Return the place, the version and the selection on one line, without credentials."""
+    facts = {
+        "table": options.table,
+        "branch": options.branch,
+        "tag": options.tag,
+        "as_of": options.as_of and options.as_of.isoformat(),
+        "snapshot": snapshot,
+        "group": options.group,
+        "layout": options.layout if options.table is None else None,
+        "variables": ",".join(options.variables or ()),
+        "where": options.where,
+        "sel": options.sel,
+        "isel": options.isel,
+    }
+    told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
+    return " ".join(["icechunk", str(_place(options)), *told])
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    line = line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
+    return f"'{line}'" if " " in line else line
 
 
 def _row_bytes(schema: pa.Schema) -> int:

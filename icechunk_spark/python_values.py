@@ -14,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Integral, Real
@@ -23,6 +23,11 @@ from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options import fold_name
+
+# What the values of options may be, for annotations.
+Names = str | Sequence[str]
+Sizes = str | Mapping[str, int]
+Selection = str | Mapping[str, Any]
 
 # Options that select along dimensions, with what lies between two dimensions.
 _SELECTING: Final = {"sel": "; ", "isel": "; ", "block": ","}

@@ -50,13 +50,20 @@ READING: Final[tuple[Option, ...]] = (
         uses=_BOTH,
         tables=_OF_VERSION,
     ),
-    Option(name="tag", attribute="tag", type_text="name", help="Tag to read.", tables=_OF_VERSION),
+    Option(
+        name="tag",
+        attribute="tag",
+        type_text="name",
+        help="Tag to read. `versionAsOf` takes one, too.",
+        tables=_OF_VERSION,
+    ),
     Option(
         name="snapshot",
         attribute="snapshot",
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
-        help="Snapshot to read, by its id.",
+        help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
+        " look like an id.",
         tables=_OF_VERSION,
     ),
     Option(

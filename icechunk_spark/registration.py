@@ -1,56 +1,87 @@
-"""Making ``format("icechunk")`` known to a session, for reading and for planned writes.
+"""Making ``format("icechunk")`` known to a session, for fast reading and for planned writes.
 
 An installed package is found by Spark itself, through the module ``pyspark_icechunk``. Registering
 is still the first line of every example: that lookup gives up altogether when any one
-``pyspark_*`` package on the machine is broken, and Spark gives a Python source neither a say in
-how the rows to write are distributed nor the save modes ``errorifexists`` and ``ignore``.
+``pyspark_*`` package on the machine is broken, Spark moves the rows of a Python source with twice
+the work of those of `mapInArrow`, and a Python source has neither a say in how the rows to write
+are distributed nor the save modes ``errorifexists`` and ``ignore``.
 
 Rules of this file
 ------------------
 1. Registering twice, or registering what the lookup has found, is fine and says nothing.
-2. Classic and Connect sessions are served alike; each has a DataFrame class of its own.
+2. Classic and Connect sessions are served alike; each has a DataFrame class of its own. Reading
+   stays with the source over Connect, whose client may not reach the storage.
 3. ``DataFrame.write`` is replaced once per DataFrame class, by a property that asks the replaced
-   one for the writer, and leaves that as it is for sessions that were unregistered. `unregister`
-   puts the replaced one back when no session is left.
+   one for the writer, and leaves that as it is for sessions that were unregistered.
+   ``SparkSession.read`` is replaced likewise, and changes for registered sessions only.
+   `unregister` puts the replaced ones back when no session is left.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.noted_options import noting
+from icechunk_spark.option_values import listed
+from icechunk_spark.reading import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.writing import PlannedSave, planned_writer
+from icechunk_spark.writing import PlannedSave
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+
+#: What reads ``format("icechunk")``: a function for `mapInArrow`, or Spark's data source.
+Reader = Literal["function", "source"]
 
 _CLASSIC: Final = "pyspark.sql.classic.dataframe"
 _CONNECT: Final = "pyspark.sql.connect.dataframe"
+_CLASSIC_SESSION: Final = "pyspark.sql.session"
 
-# Sessions with the planned write, and the properties that were replaced, by module of DataFrame.
+# Sessions with the planned write, by module of DataFrame.
 _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: WeakSet()}
-# Not simply "all others": Spark makes several Python objects for one session.
+# Not simply "all others": Spark makes several Python objects for one session, and a copy of the
+# session for each streaming query, whose batches are to be written as planned.
 _unregistered: Final[WeakSet[Any]] = WeakSet()
-_replaced: Final[dict[str, property]] = {}
+# The properties that were replaced, by class and name.
+_replaced: Final[dict[tuple[Any, str], property]] = {}
+# The JVM's ids of the sessions that read by function.
+_reading_by_function: Final[set[str]] = set()
 
 
-def register(spark: SparkSession) -> None:
-    """Register the data source ``icechunk`` with a session, and plan its writes.
+def register(spark: SparkSession, *, reader: Reader = "function") -> None:
+    """Register the data source ``icechunk`` with a session, read it fast, and plan its writes.
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
-    parallel. Other formats are not touched. Spark keeps the source until the session ends; it has
-    no way to take one back.
+    parallel, and in classic sessions ``spark.read.format("icechunk")`` reads as
+    `icechunk_spark.read` does. Other formats are not touched. Spark keeps the source until the
+    session ends; it has no way to take one back.
 
     Parameters
     ----------
     spark
         A classic session, or one of Spark Connect. With Connect, the package must be installed on
         the server, and for writing the client must reach the storage, too.
+    reader
+        What reads ``spark.read.format("icechunk")`` in a classic session: ``"function"`` a
+        function that Spark calls by `mapInArrow`, ``"source"`` Spark's Python data source. SQL
+        views, Connect and loads with ``pushdown=true`` take the source whatever is said here.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such `reader`.
     """
+    if reader not in get_args(Reader):
+        raise InvalidInputError(
+            f"reader must be {listed(get_args(Reader), 'or')}, but is {reader!r}", reader=reader
+        )
     module = _frame_module(spark)
     if spark not in _registered[module] and not _is_known(spark):
         try:
@@ -62,13 +93,15 @@ def register(spark: SparkSession) -> None:
     _registered[module].add(spark)
     _unregistered.discard(spark)
     _replace_write(module)
+    if module == _CLASSIC:
+        _read_by(spark, reader)
 
 
 def unregister(spark: SparkSession) -> None:
-    """Undo what `register` did to ``df.write``; reading stays as it is.
+    """Undo what `register` did to ``spark.read`` and ``df.write``.
 
-    Spark then hands the rows of this session over as they come, with ``mode("append")`` and
-    ``mode("overwrite")`` only.
+    Spark then reads through the data source, and hands the rows that this session writes over as
+    they come, with ``mode("append")`` and ``mode("overwrite")`` only.
 
     Parameters
     ----------
@@ -78,8 +111,10 @@ def unregister(spark: SparkSession) -> None:
     module = _frame_module(spark)
     _registered[module].discard(spark)
     _unregistered.add(spark)
-    if not _registered[module] and module in _replaced:
-        importlib.import_module(module).DataFrame.write = _replaced.pop(module)
+    if not _registered[module]:
+        _put_back(importlib.import_module(module).DataFrame, "write")
+    if module == _CLASSIC:
+        _read_by(spark, "source")
 
 
 def _frame_module(spark: SparkSession) -> str:
@@ -89,23 +124,53 @@ def _frame_module(spark: SparkSession) -> str:
 
 def _replace_write(module: str) -> None:
     """Let ``DataFrame.write`` of a module give writers that plan."""
-    if module in _replaced:
-        return
-    frame_class = importlib.import_module(module).DataFrame
-    original: property = frame_class.write
-    made: dict[type, type] = {}
 
-    def write(self: Any) -> Any:
-        writer = original.__get__(self, frame_class)
-        if self.sparkSession in _unregistered:
+    def write(frame: Any, writer: Any) -> Any:
+        if frame.sparkSession in _unregistered:
             return writer
-        base = type(writer)
-        if base not in made:
-            made[base] = type(base.__name__, (PlannedSave, base), {"__doc__": base.__doc__})
-        return planned_writer(writer, self, made[base])
+        planned = noting(writer, PlannedSave)
+        planned._icechunk_frame = frame
+        return planned
 
-    _replaced[module] = original
-    frame_class.write = property(write, doc=original.__doc__)
+    _replace(importlib.import_module(module).DataFrame, "write", write)
+
+
+def _read_by(spark: SparkSession, reader: Reader) -> None:
+    """Let ``spark.read`` of a classic session give readers that map, or those of Spark."""
+    cls = importlib.import_module(_CLASSIC_SESSION).SparkSession
+    if reader == "function":
+        _reading_by_function.add(_session_id(spark))
+        _replace(cls, "read", _reader_of)
+        return
+    _reading_by_function.discard(_session_id(spark))
+    if not _reading_by_function:
+        _put_back(cls, "read")
+
+
+def _reader_of(spark: Any, reader: Any) -> Any:
+    return noting(reader, MappedLoad) if _session_id(spark) in _reading_by_function else reader
+
+
+def _session_id(spark: Any) -> str:
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def _replace(cls: Any, name: str, change: Callable[[Any, Any], Any]) -> None:
+    """Replace a property of a class by one that changes its value, once."""
+    if (cls, name) in _replaced:
+        return
+    original: property = getattr(cls, name)
+    _replaced[cls, name] = original
+
+    def changed(self: Any) -> Any:
+        return change(self, original.__get__(self, cls))
+
+    setattr(cls, name, property(changed, doc=original.__doc__))
+
+
+def _put_back(cls: Any, name: str) -> None:
+    if (cls, name) in _replaced:
+        setattr(cls, name, _replaced.pop((cls, name)))
 
 
 def _is_known(spark: SparkSession) -> bool:

@@ -12,22 +12,52 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.noted_options import NotedOptions
+from icechunk_spark.option_keywords import given_options, with_option_help
 from icechunk_spark.options import fold_name
 from icechunk_spark.python_values import option_texts
 from icechunk_spark.write_options import parse_mode, parse_write_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame
 
     from icechunk_format.dataset.write_commit import WriteResult
+    from icechunk_spark.python_values import Names, Sizes
 
-_FORMAT = "icechunk"
 
-
-def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: Any) -> WriteResult:
+@with_option_help("write")
+def write(
+    df: DataFrame,
+    path: str,
+    *,
+    mode: str = "errorifexists",
+    branch: str | None = None,
+    storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    virtual_authorize: Names | None = None,
+    layout: Literal["cells", "chunks", "refs"] | None = None,
+    group: str | None = None,
+    decoded: bool | None = None,
+    dims: Names | None = None,
+    chunks: Sizes | None = None,
+    shards: Sizes | None = None,
+    encoding: Mapping[str, Any] | str | None = None,
+    create_branch: bool | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | str | None = None,
+    on_conflict: Literal["rebase", "fail"] | None = None,
+    resolve: Literal["ours", "theirs"] | None = None,
+    distribution: Literal["hash", "none"] | None = None,
+    min_density: float | None = None,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    spec_version: int | None = None,
+    **options: Any,
+) -> WriteResult:
     """Write a DataFrame into an Icechunk repository, in one commit.
 
     Parameters
@@ -40,10 +70,12 @@ def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: A
     mode
         ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
         exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
+    (options)
     **options
-        Options of writing, as in ``df.write.option``. Values may be Python's: ``chunks={"time":
-        24}``, ``dims=["time", "latitude"]``. Names with a dot go in as
-        ``**{"storage.region": "us-west-2"}``.
+        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
+        chunks (``virtual_storage_region``), and the options above in other spellings
+        (``txnAppId``). Values of all options may be Python's: ``chunks={"time": 24}``,
+        ``dims=["time", "latitude"]``. None is as not given.
 
     Returns
     -------
@@ -64,48 +96,28 @@ def write(df: DataFrame, path: str, *, mode: str = "errorifexists", **options: A
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    if any(fold_name(name) == "path" for name in options):
+    given = given_options(locals(), "write")
+    if any(fold_name(name) == "path" for name in given):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    request = parse_write_options({"path": str(path), **option_texts(options)})
+    request = parse_write_options({"path": str(path), **option_texts(given)})
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.planned_write import run_planned_write
 
     return run_planned_write(df, request, parse_mode(mode))
 
 
-class PlannedSave:
-    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk.
-
-    Spark's writer keeps what it is told where we cannot read it (in the JVM), so it is noted here
-    on the way.
-    """
+class PlannedSave(NotedOptions):
+    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk."""
 
     _icechunk_frame: Any
-    _icechunk_format: str | None = None
     _icechunk_mode: str | None = None
-    _icechunk_options: dict[str, Any]
     _icechunk_refused: str | None = None
-
-    def format(self, source: str) -> Any:
-        """Note the format, and tell Spark."""
-        self._icechunk_format = source
-        return super().format(source)  # type: ignore[misc]
 
     def mode(self, saveMode: str | None) -> Any:
         """Note the save mode, and tell Spark."""
         if saveMode is not None:
             self._icechunk_mode = saveMode
         return super().mode(saveMode)  # type: ignore[misc]
-
-    def option(self, key: str, value: Any) -> Any:
-        """Note an option, and tell Spark."""
-        self._icechunk_options[key] = value
-        return super().option(key, value)  # type: ignore[misc]
-
-    def options(self, **options: Any) -> Any:
-        """Note several options, and tell Spark."""
-        self._icechunk_options.update(options)
-        return super().options(**options)  # type: ignore[misc]
 
     def partitionBy(self, *columns: Any) -> Any:
         """Note that partitions were asked for, and tell Spark."""
@@ -152,11 +164,9 @@ class PlannedSave:
                 " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )
-        given = {**self._icechunk_options, **options}
-        if path is not None:
-            given = {name: value for name, value in given.items() if fold_name(name) != "path"}
-            given["path"] = str(path)
-        request = parse_write_options(option_texts(given))
+        self._note(options)
+        named = {} if path is None else {"path": path}
+        request = parse_write_options(option_texts({**self._icechunk_options, **named}))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.planned_write import run_planned_write
 
@@ -190,21 +200,9 @@ class PlannedSave:
         UnsupportedError
             The format is icechunk.
         """
-        if self._is_ours(None):
+        if self._is_ours():
             _refuse_catalog("insertInto")
         super().insertInto(tableName, overwrite)  # type: ignore[misc]
-
-    def _is_ours(self, source: str | None) -> bool:
-        chosen = source if source is not None else self._icechunk_format
-        return chosen is not None and chosen.strip().lower() == _FORMAT
-
-
-def planned_writer(writer: Any, frame: Any, cls: type) -> Any:
-    """Return Spark's `writer` of `frame` as one of `cls`, which adds `PlannedSave` to its class."""
-    writer.__class__ = cls
-    writer._icechunk_frame = frame
-    writer._icechunk_options = {}
-    return writer
 
 
 def _refuse_catalog(method: str) -> NoReturn:

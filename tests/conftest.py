@@ -68,8 +68,10 @@ def last_line() -> Callable[[Callable[[], object]], str]:
     """Run something that fails in Spark; return the line of the error that a user reads last."""
     from pyspark.errors import PySparkException
 
+    from icechunk_format.errors import IcechunkError
+
     def of(action: Callable[[], object]) -> str:
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises((PySparkException, IcechunkError)) as caught:
             action()
         lines = [line.strip() for line in str(caught.value).splitlines() if line.strip()]
         # Spark adds "SQLSTATE: 38000" and, for tasks, the JVM's own stack.

@@ -15,6 +15,7 @@ import iris_sample_data
 import numpy as np
 import xarray as xr
 from cell_grids import assert_cells
+from spark_session import by_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +159,7 @@ def load_table(
     spark: SparkSession, url: str | Path, options: dict[str, str] | None = None
 ) -> pa.Table:
     """Read a repository with Spark, under some options."""
-    return spark.read.format("icechunk").options(**(options or {})).load(str(url)).toArrow()
+    return by_source(spark).options(**(options or {})).load(str(url)).toArrow()
 
 
 def as_column(array: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:

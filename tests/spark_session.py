@@ -7,6 +7,7 @@ on purpose: a value that depends on it fails here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
 
 SESSION_TIME_ZONE = "Asia/Kolkata"
 
@@ -33,6 +34,17 @@ def environment_of_a_program(**more: str) -> dict[str, str]:
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_REMOTE"):
         environment.pop(name, None)
     return environment
+
+
+@functools.cache
+def source_session(spark: SparkSession) -> SparkSession:
+    """Return a session beside `spark` that nobody registered: it reads by Spark's data source."""
+    return spark.newSession()
+
+
+def by_source(spark: SparkSession) -> DataFrameReader:
+    """Return a reader of icechunk that takes Spark's data source, as in Connect and in SQL."""
+    return source_session(spark).read.format("icechunk")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from spark_session import by_source
 
 import icechunk_spark
 
@@ -87,7 +88,7 @@ def load(
     """Read one layout of a repository with Spark, its virtual chunks authorised."""
     if layout != "refs" and reference.virtual_prefixes:
         options["virtual.authorize"] = ",".join(reference.virtual_prefixes)
-    return spark.read.format("icechunk").load(reference.url, layout=layout, **options)
+    return by_source(spark).load(reference.url, layout=layout, **options)
 
 
 def load_by_function(

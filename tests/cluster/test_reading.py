@@ -33,10 +33,11 @@ spark = (
     .config("spark.executor.cores", "1")
     .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
     .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.python.daemon.module", "icechunk_spark.daemon")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
-icechunk_spark.register(spark)
+icechunk_spark.register(spark, reader="source")
 frame = spark.read.format("icechunk").load(path, rowsPerPartition=30)
 by_function = icechunk_spark.read(spark, path, rowsPerPartition=30)
 

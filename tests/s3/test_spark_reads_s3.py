@@ -32,7 +32,7 @@ from spark_repositories import (
     commit,
     fill_weather,
 )
-from spark_session import environment_of_a_program
+from spark_session import by_source, environment_of_a_program
 
 import icechunk_spark
 
@@ -87,7 +87,7 @@ def read(spark, s3_server, weather, client) -> Callable[..., DataFrame]:
 
 def by_format(spark) -> Callable[..., DataFrame]:
     # A reader keeps the options that it was given, so each load has one of its own.
-    return lambda path, **options: spark.read.format("icechunk").load(path, **options)
+    return lambda path, **options: by_source(spark).load(path, **options)
 
 
 def loader(s3_server, weather, client, action) -> Callable[..., DataFrame]:
@@ -262,7 +262,7 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("DEBUG")
-icechunk_spark.register(spark)
+icechunk_spark.register(spark, reader="source")
 answer = {}
 for client in ("obstore", "fsspec"):
     reader = spark.read.format("icechunk").option("storage.client", client)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_session import by_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,19 +22,19 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Weather:
     return build_weather(tmp_path_factory.mktemp("repositories") / "weather")
 
 
-@pytest.fixture(params=["format", "function"])
+@pytest.fixture(params=["source", "function"])
 def load(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[..., DataFrame]:
-    """Load a path, with a schema or options: by `spark.read`, and by `icechunk_spark.read`."""
+    """Load a path, with a schema or options: by the data source, and by `icechunk_spark.read`."""
 
-    def by_format(path: str, *, schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("icechunk").options(**options)
+    def load_by_source(path: str, *, schema: str | None = None, **options: object) -> DataFrame:
+        reader = by_source(spark).options(**options)
         return (reader if schema is None else reader.schema(schema)).load(path)
 
     if request.param == "function":
         import icechunk_spark
 
         return partial(icechunk_spark.read, spark)
-    return by_format
+    return load_by_source
 
 
 @pytest.fixture

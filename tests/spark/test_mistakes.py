@@ -5,23 +5,30 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 from spark_repositories import build_two_dimension_sets, build_two_groups, new_repository
+from spark_session import source_session
 
 pytestmark = pytest.mark.needs_reference
 
 
+@pytest.fixture(params=["source", "function"])
+def reading_session(request, spark):
+    """Give a session whose tables come by the data source, and one where a function reads them."""
+    return spark if request.param == "function" else source_session(spark)
+
+
 @pytest.fixture
-def fails(spark, weather, last_line):
+def fails(reading_session, weather, last_line):
     """Load with options, expect a failure, return its last line."""
 
     def of(path=None, **options):
-        reader = spark.read.format("icechunk").options(**options)
+        reader = reading_session.read.format("icechunk").options(**options)
         return last_line(lambda: reader.load(path or weather.path).count())
 
     return of
 
 
-def test_no_path(spark, last_line):
-    assert "load(path)" in last_line(lambda: spark.read.format("icechunk").load())
+def test_no_path(reading_session, last_line):
+    assert "load(path)" in last_line(lambda: reading_session.read.format("icechunk").load())
 
 
 def test_a_path_that_is_not_there(fails, tmp_path):
@@ -48,9 +55,9 @@ def test_an_empty_repository(fails, tmp_path):
     assert "empty" in fails(str(tmp_path / "empty"))
 
 
-def test_two_paths(spark, weather, last_line):
+def test_two_paths(reading_session, weather, last_line):
     paths = [weather.path, weather.path + "2"]
-    assert "union" in last_line(lambda: spark.read.format("icechunk").load(paths))
+    assert "union" in last_line(lambda: reading_session.read.format("icechunk").load(paths))
 
 
 def test_a_tag_that_is_not_there(fails):
@@ -93,9 +100,9 @@ def test_a_variable_that_is_not_there(fails):
     assert "t2m" in text
 
 
-def test_variables_whose_dimensions_do_not_nest(spark, last_line, tmp_path):
+def test_variables_whose_dimensions_do_not_nest(reading_session, last_line, tmp_path):
     path = build_two_dimension_sets(tmp_path / "sets")
-    text = last_line(lambda: spark.read.format("icechunk").load(path))
+    text = last_line(lambda: reading_session.read.format("icechunk").load(path))
     assert "variables" in text
 
 
@@ -132,15 +139,15 @@ def test_a_dimension_that_is_not_there(fails):
     assert "lat" in fails(isel="lat=0")
 
 
-def test_a_schema_of_another_type(spark, weather, last_line):
-    reader = spark.read.format("icechunk").schema("t2m int")
+def test_a_schema_of_another_type(reading_session, weather, last_line):
+    reader = reading_session.read.format("icechunk").schema("t2m int")
     text = last_line(lambda: reader.load(weather.path).count())
     assert "'t2m' is float" in text
     assert "float or double" in text
 
 
-def test_a_schema_with_another_column(spark, weather, last_line):
-    reader = spark.read.format("icechunk").schema("t2 float")
+def test_a_schema_with_another_column(reading_session, weather, last_line):
+    reader = reading_session.read.format("icechunk").schema("t2 float")
     assert "did you mean 't2m'" in last_line(lambda: reader.load(weather.path).count())
 
 

@@ -79,7 +79,30 @@ def test_spellings_of_one_option(name):
 
 @pytest.mark.parametrize("name", ["snapshot", "snapshot-id", "snapshotId", "versionAsOf"])
 def test_spellings_of_snapshot(name):
-    assert parse(**{name: "ABC"}).snapshot == "ABC"
+    assert parse(**{name: "1CECHNKREP0F1RSTCMT0"}).snapshot == "1CECHNKREP0F1RSTCMT0"
+
+
+def test_version_as_of_takes_a_tag_as_well():
+    options = parse(versionAsOf="v1")
+    assert (options.tag, options.snapshot) == ("v1", None)
+    assert parse(snapshot="v1").snapshot == "v1"
+    assert "exclude one another" in message_of(versionAsOf="v1", branch="main")
+    assert "same option 'tag'" in message_of(versionAsOf="v1", tag="v1")
+
+
+def test_dots_may_be_underscores():
+    assert parse(sel="x=1", sel_method="nearest").sel_method == "nearest"
+    assert parse(storage_client="fsspec", virtual_authorize="s3://b/").storage_client == "fsspec"
+    options = parse(
+        storage_endpoint_url="http://localhost",
+        virtual_storage_region="eu",
+        **{"storage.anon": "1"},
+    )
+    assert options.storage_options == {"endpoint_url": "http://localhost", "anon": "1"}
+    assert options.virtual_storage_options == {"region": "eu"}
+    text = message_of(**{"storage.secret": "hunter2", "storage_secret": "hunter3"})
+    assert "'storage.secret' is given in two spellings" in text
+    assert "hunter" not in text
 
 
 @given(st.sampled_from([option for option in OPTIONS if not option.is_prefix]), st.randoms())

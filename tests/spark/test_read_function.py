@@ -6,6 +6,7 @@ Rows, columns and versions are tested for both at once: see the fixture ``load``
 from __future__ import annotations
 
 import pickle
+import shutil
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from spark_repositories import SHAPE, T2M, add_array, commit, new_repository
+from spark_session import by_source
 
 import icechunk_spark
 from icechunk_format.dataset.write_options import WriteOptions
@@ -53,17 +55,17 @@ def stored(folder, values: np.ndarray, dims: list[str], chunks: tuple[int, ...])
 
 
 def test_schema_metadata_and_rows_are_those_of_the_format(spark, weather):
-    ours, spark_s = icechunk_spark.read(spark, weather.path), spark.read.format("icechunk")
-    assert ours.schema == spark_s.load(weather.path).schema
-    assert ours.schema["t2m"].metadata == spark_s.load(weather.path).schema["t2m"].metadata != {}
-    assert ours.exceptAll(spark_s.load(weather.path)).isEmpty()
+    ours, theirs = icechunk_spark.read(spark, weather.path), by_source(spark).load(weather.path)
+    assert ours.schema == theirs.schema
+    assert ours.schema["t2m"].metadata == theirs.schema["t2m"].metadata != {}
+    assert ours.exceptAll(theirs).isEmpty()
 
 
 @pytest.mark.parametrize("name", ["history", "chunks"])
 def test_metadata_tables(spark, weather, name):
     path = f"{weather.path}#{name}"
     ours = icechunk_spark.read(spark, path, tag="v1")
-    theirs = spark.read.format("icechunk").option("tag", "v1").load(path)
+    theirs = by_source(spark).option("tag", "v1").load(path)
     assert ours.schema == theirs.schema
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
 
@@ -125,6 +127,39 @@ def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monk
 def test_the_largest_tables_cost_no_more_numbers(spark):
     numbers = reading._numbers(spark, range(30_000), 10**18)
     assert 8 << 30 < size_in_spark(numbers) < 80 << 30
+
+
+def test_counting_needs_no_chunk_and_no_manifest(spark, tmp_path):
+    path = stored(tmp_path / "grid", np.zeros((6, 8), dtype="f4"), ["y", "x"], (2, 4))
+    one_column = icechunk_spark.read(spark, path, schema="x bigint", isel="y=0:2")
+    shutil.rmtree(tmp_path / "grid" / "manifests")
+    assert one_column.count() == 2 * 8
+    columns = "path string, shape array<bigint>"
+    shapes = icechunk_spark.read(spark, f"{path}#variables", schema=columns)
+    product = "aggregate(shape, 1L, (cells, size) -> cells * size)"
+    assert shapes.where("path = '/a'").selectExpr(product).first()[0] == 6 * 8
+
+
+def test_explain_shows_place_version_and_selection(spark, weather, capsys):
+    condition = "t2m > 300\n  AND wind IN (1" + ",1" * 100 + ")"
+    frame = icechunk_spark.read(
+        spark, weather.path, tag="v1", variables=["t2m", "wind"], where=condition, isel={"time": 1}
+    )
+    frame.explain()
+    shown = capsys.readouterr().out
+    assert f"MapInArrow icechunk {weather.path} tag=v1 snapshot={weather.v1} layout=cells" in shown
+    assert "variables=t2m,wind where='t2m > 300 AND wind IN (1,1" in shown
+    assert "…' isel=time=1" in shown
+    assert ",1" * 60 not in shown
+    icechunk_spark.read(spark, f"{weather.path}#history", branch="dev").explain()
+    assert f"icechunk {weather.path} table=history branch=dev snapshot=" in capsys.readouterr().out
+
+
+def test_explain_shows_no_credentials(weather):
+    secrets = {"storage.client": "fsspec", "virtual.storage.secret": "hunter2"}
+    planned = plan_table(parse_read_options({"path": weather.path, **secrets}), None)
+    assert planned.name.startswith(f"icechunk {weather.path} snapshot=")
+    assert "hunter2" not in planned.name
 
 
 def test_tasks_travel_small_and_apart(weather):
