@@ -219,7 +219,7 @@ def replaced_by_another_user(storage, version):
 def shared(tmp_path):
     """Make a folder that everybody may write, below folders that everybody may enter."""
     for folder in (tmp_path, *tmp_path.parents):
-        if folder.name.startswith(("pytest-", "test_")):
+        if folder.name.startswith(("pytest-", "popen-", "test_")):
             folder.chmod(0o755)
     root = tmp_path / "root"
     root.mkdir()
