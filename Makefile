@@ -5,7 +5,7 @@ VENV    := .venv
 SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
-ON_SPARK40 := tests/spark/test_reading.py tests/spark/test_registration.py tests/spark/test_write_modes.py tests/spark/test_write_unplanned.py
+ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py
 SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
@@ -43,10 +43,10 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
-	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/spec tests/arrays tests/storage tests/repository tests/dataset
+	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
-	$(PYTEST) tests/spec tests/arrays tests/public
+	$(PYTEST) tests/grid tests/spec tests/arrays tests/public
 	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
 	$(PYTEST) tests/dataset tests/drafts tests/command_line
 

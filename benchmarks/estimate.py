@@ -24,21 +24,21 @@ from measurement import RequestLog, in_fresh_process
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.repository.objects import load_manifest
+from icechunk_format.repository.files.metadata_files import load_manifest
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec import snapshot as snapshot_file
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
-from icechunk_format.spec.manifest import ArrayManifest, Manifest
-from icechunk_format.spec.manifest_encode import encode as encode_manifest
-from icechunk_format.spec.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.metadata_items import MetadataItems
+from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.spec.manifest.encode import encode as encode_manifest
+from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
-from icechunk_format.spec.ref_columns import native_refs, virtual_refs
-from icechunk_format.spec.repo_info import SnapshotInfo
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.values.metadata_items import MetadataItems
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.chunk_refs import ChunkRefs
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 NODE = NodeId(b"variable")
 

@@ -250,7 +250,7 @@ class RequestLog:
             self.reads.extend(reads)
 
     def __enter__(self) -> RequestLog:
-        from icechunk_format.storage.local import LocalStorage
+        from icechunk_format.storage.local.store import LocalStorage
 
         get, get_many = LocalStorage.get, LocalStorage.get_many
 
@@ -269,6 +269,6 @@ class RequestLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from icechunk_format.storage.local import LocalStorage
+        from icechunk_format.storage.local.store import LocalStorage
 
         LocalStorage.get, LocalStorage.get_many = self._originals

@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BENCHMARKS = {
-    "scan": ("full_scan", True),
-    "tiny-chunks": ("tiny_chunks", True),
-    "plan": ("planning", False),
-    "manifest": ("manifests", False),
-    "selective": ("selective", True),
-    "real-data": ("model_output", True),
-    "write": ("writing", True),
-    "collect": ("collecting", True),
-    "verify": ("verifying", False),
-    "rewrite": ("rewriting", False),
-    "analyses": ("analyses", True),
-    "distant": ("distant", True),
-    "append": ("appending", False),
-    "rival-writers": ("rival_writers", False),
-    "large": ("large_repositories", False),
+    "scan": ("reading.full_scan", True),
+    "tiny-chunks": ("reading.tiny_chunks", True),
+    "plan": ("reading.planning", False),
+    "manifest": ("reading.manifests", False),
+    "selective": ("reading.selective", True),
+    "real-data": ("reading.model_output", True),
+    "write": ("writing.cells", True),
+    "collect": ("upkeep.collecting", True),
+    "verify": ("upkeep.verifying", False),
+    "rewrite": ("upkeep.rewriting", False),
+    "analyses": ("reading.analyses", True),
+    "distant": ("reading.distant", True),
+    "append": ("writing.appending", False),
+    "rival-writers": ("writing.rival_writers", False),
+    "large": ("upkeep.large_repositories", False),
 }
 """Modules by name, and whether they need Spark."""
 

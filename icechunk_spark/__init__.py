@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from icechunk_spark.reading import read
+from icechunk_spark.reading.function import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.writing import write
+from icechunk_spark.writing.function import write
 
 __version__ = "0.1.0"
 

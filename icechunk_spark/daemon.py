@@ -26,9 +26,9 @@ from pyspark.daemon import manager
 # The last two are imported by pyarrow and NumPy when they first meet an array.
 _FOR_WORKERS: Final = (
     "pyspark.worker",
-    "icechunk_spark.mapped_tasks",
-    "icechunk_spark.reader",
-    "icechunk_spark.tables",
+    "icechunk_spark.reading.mapped_tasks",
+    "icechunk_spark.reading.reader",
+    "icechunk_spark.reading.metadata_tables",
     "obstore.store",
     "numcodecs.blosc",
     "pandas",

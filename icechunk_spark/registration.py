@@ -26,11 +26,11 @@ from weakref import WeakSet
 from pyspark.errors import PySparkException
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.noted_options import noting
-from icechunk_spark.option_values import listed
-from icechunk_spark.reading import MappedLoad
+from icechunk_spark.options.values import listed
+from icechunk_spark.reading.function import MappedLoad
+from icechunk_spark.session.noted_options import noting
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.writing import PlannedSave
+from icechunk_spark.writing.function import PlannedSave
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -49,7 +49,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icechunk_format.dataset.table import Column
+    from icechunk_format.dataset.table.table import Column
 
 #: Key of a field's metadata that holds what we know of the column.
 METADATA_KEY: Final = "icechunk"

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
-from icechunk_spark.last_line import errors_on_one_line
-from icechunk_spark.options import parse_read_options
-from icechunk_spark.write_options import parse_write_options
+from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.write_request import parse_write_options
+from icechunk_spark.session.last_line import errors_on_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -46,7 +46,7 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the README.
+    The options are listed in :data:`icechunk_spark.options.options.OPTIONS` and in the README.
     """
 
     # The id of the snapshot, or what a metadata table is pinned to; a class attribute, because
@@ -60,8 +60,8 @@ class IcechunkDataSource(DataSource):
             with suppress(IcechunkError):
                 options = parse_read_options(self.options)
                 # Heavy (the repository layer): see rule 1.
-                from icechunk_spark.planning import resolve_snapshot
-                from icechunk_spark.tables import resolve_versions
+                from icechunk_spark.reading.metadata_tables import resolve_versions
+                from icechunk_spark.reading.plan import resolve_snapshot
 
                 resolve = resolve_snapshot if options.table is None else resolve_versions
                 self._pinned_snapshot = resolve(options)
@@ -82,9 +82,9 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.planning import open_table, warn_of_left_out
+        from icechunk_spark.reading.metadata_tables import resolve_versions, table_schema
+        from icechunk_spark.reading.plan import open_table, warn_of_left_out
         from icechunk_spark.schema import spark_schema
-        from icechunk_spark.tables import resolve_versions, table_schema
 
         with errors_on_one_line():
             if options.table is not None:
@@ -106,8 +106,8 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.planning import make_reader, open_table
-        from icechunk_spark.tables import make_table_reader, resolve_versions
+        from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions
+        from icechunk_spark.reading.plan import make_reader, open_table
 
         with errors_on_one_line():
             if options.table is not None:
@@ -128,7 +128,7 @@ class IcechunkDataSource(DataSource):
         """
         request = parse_write_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.writer import make_writer
+        from icechunk_spark.writing.unplanned import make_writer
 
         with errors_on_one_line():
             return make_writer(request, schema, overwrite=overwrite)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from spark_session import running_spark
+from helpers.spark.session import running_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

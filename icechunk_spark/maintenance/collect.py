@@ -29,10 +29,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from icechunk_format.maintenance import collect_parts
-from icechunk_format.maintenance.collect import collect_from
-from icechunk_format.maintenance.collect_parts import SweepTask
-from icechunk_format.maintenance.collect_result import DeleteReport, Phase
+from icechunk_format.maintenance.collecting import parts as collect_parts
+from icechunk_format.maintenance.collecting.collect import collect_from
+from icechunk_format.maintenance.collecting.parts import SweepTask
+from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_format.maintenance.collect_result import CollectResult
+    from icechunk_format.maintenance.collecting.result import CollectResult
     from icechunk_format.storage.location import Location
 
 _PACKED: Final = StructType([StructField("part", LongType()), StructField("ids", BinaryType())])
@@ -131,7 +131,7 @@ def collect_garbage(
 
 
 class SparkCollector:
-    """Marks and sweeps on executors; see ``icechunk_format.maintenance.collect.Collector``.
+    """Marks and sweeps on executors; see ``maintenance.collecting.collect.Collector``.
 
     Parameters
     ----------

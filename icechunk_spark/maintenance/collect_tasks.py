@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The functions close over a location and little else; every task unpickles them. What they do
-   with the ids is in ``icechunk_format.maintenance.collect_parts``.
+   with the ids is in ``icechunk_format.maintenance.collecting.parts``.
 2. Rows of one part lie together in a partition, sorted by part.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.maintenance import collect_parts
+from icechunk_format.maintenance.collecting import parts as collect_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
-    from icechunk_format.maintenance.collect_parts import SweepTask
+    from icechunk_format.maintenance.collecting.parts import SweepTask
     from icechunk_format.storage.location import Location
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

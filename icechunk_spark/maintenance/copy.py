@@ -26,16 +26,16 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from icechunk_format.maintenance.collect_parts import part_count
-from icechunk_format.maintenance.copy import finish_copy
-from icechunk_format.maintenance.copy_hold import hold_copy
-from icechunk_format.maintenance.copy_objects import (
+from icechunk_format.maintenance.collecting.parts import part_count
+from icechunk_format.maintenance.copying.copy import finish_copy
+from icechunk_format.maintenance.copying.hold import hold_copy
+from icechunk_format.maintenance.copying.objects import (
     Copied,
     chunks_by_part,
     copy_manifests,
     copy_part,
 )
-from icechunk_format.maintenance.copy_plan import plan_copy
+from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icechunk_format.maintenance import CopyResult
-    from icechunk_format.maintenance.copy_objects import CopyContext
+    from icechunk_format.maintenance.copying.objects import CopyContext
 
 _FOUND: Final = StructType(
     [

@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.maintenance import rewrite as one_process
-from icechunk_format.repository.manifest_files import MAX_REFS_PER_MANIFEST
+from icechunk_format.maintenance.rewriting import rewrite as one_process
+from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import answers_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icechunk_format.maintenance import RewriteResult
-    from icechunk_format.maintenance.rewrite_task import RewriteContext, RewriteTask
+    from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000

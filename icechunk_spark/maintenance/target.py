@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.storage.location import Location
-from icechunk_spark.option_path import split_path
-from icechunk_spark.options import collect_options
-from icechunk_spark.python_values import option_texts
-from icechunk_spark.task_errors import error_in
+from icechunk_spark.options.options import collect_options
+from icechunk_spark.options.path import split_path
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.session.errors import error_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

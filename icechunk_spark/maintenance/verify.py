@@ -12,7 +12,7 @@ Rules of this file
 ------------------
 1. No set of ids is on the driver, but what ``repo`` lists. What comes back is findings, merged in a
    task to at most ``max_findings`` of each severity.
-2. What the tasks do is in ``icechunk_format.maintenance.verify_parts``; rows hold no credentials.
+2. ``icechunk_format.maintenance.verifying.parts`` says what tasks do; rows hold no credentials.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.maintenance.findings import (
+from icechunk_format.maintenance.verifying.checks.state import WantedVersion
+from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
     FINDINGS_SCHEMA,
     REPORT_SCHEMA,
     Report,
 )
-from icechunk_format.maintenance.verify_parts import (
+from icechunk_format.maintenance.verifying.parts import (
     LISTING_SCHEMA,
     WORK_SCHEMA,
     cut_pieces,
     listing_parts,
 )
-from icechunk_format.maintenance.verify_repository import add_summary, plan_verification
-from icechunk_format.maintenance.verify_state import WantedVersion
+from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
 from icechunk_spark.maintenance import verify_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
-from icechunk_spark.options import collect_options, fold_name
-from icechunk_spark.python_values import option_texts
+from icechunk_spark.options.options import collect_options, fold_name
+from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import spark_type
 
 if TYPE_CHECKING:

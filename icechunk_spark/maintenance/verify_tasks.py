@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The functions close over a ``VerifyContext``; every task unpickles it. What they do is in
-   ``icechunk_format.maintenance.verify_parts``.
+   ``icechunk_format.maintenance.verifying.parts``.
 2. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from icechunk_format.maintenance import verify_parts
-from icechunk_format.maintenance.findings import REPORT_SCHEMA
-from icechunk_format.maintenance.verify_parts import LISTING_SCHEMA, WORK_SCHEMA
+from icechunk_format.maintenance.verifying import parts as verify_parts
+from icechunk_format.maintenance.verifying.findings import REPORT_SCHEMA
+from icechunk_format.maintenance.verifying.parts import LISTING_SCHEMA, WORK_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from icechunk_format.maintenance.verify_files import VerifyContext
+    from icechunk_format.maintenance.verifying.checks.files import VerifyContext
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from azurite_server import AzuriteMissingError, running_azurite
-from gcs_server import GcsMissingError, running_gcs_server
+from helpers.servers.azurite import AzuriteMissingError, running_azurite
+from helpers.servers.gcs import GcsMissingError, running_gcs_server
 
 
 @pytest.fixture(scope="session")

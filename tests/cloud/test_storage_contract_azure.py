@@ -9,8 +9,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from azurite_server import ACCOUNT_KEY
-from session_model import (
+from helpers.servers.azurite import ACCOUNT_KEY
+from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,
@@ -18,7 +18,7 @@ from session_model import (
     group_document,
     stored_contents,
 )
-from storage_contract import StorageContract
+from helpers.storage.contract import StorageContract
 
 from icechunk_format.errors import AlreadyExistsError, ConflictError, NotFoundError, StorageError
 from icechunk_format.repository.repository import Repository

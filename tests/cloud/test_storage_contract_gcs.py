@@ -9,9 +9,9 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from gcs_server import TOKEN
-from session_model import Model, OurDriver, RandomChanges, stored_contents
-from storage_contract import StorageContract
+from helpers.servers.gcs import TOKEN
+from helpers.sessions.model import Model, OurDriver, RandomChanges, stored_contents
+from helpers.storage.contract import StorageContract
 
 from icechunk_format.errors import AlreadyExistsError, StorageError
 from icechunk_format.repository.repository import Repository

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
-from spark_session import environment_of_a_program
+from helpers.spark.session import environment_of_a_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,6 +160,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def weather(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from spark_repositories import build_weather
+    from helpers.spark.repositories import build_weather
 
     return build_weather(tmp_path_factory.mktemp("repositories") / "weather")

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 import pytest
-from spark_repositories import SHAPE, T2M
+from helpers.spark.repositories import SHAPE, T2M
 
 pytestmark = pytest.mark.needs_reference
 

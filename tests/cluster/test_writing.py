@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from written import messages, reference_dataset, reference_repository
+from helpers.spark.written import messages, reference_dataset, reference_repository
 
 pytestmark = pytest.mark.needs_reference
 
@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 import icechunk_spark
 from icechunk_spark import planned_write
 from icechunk_format.dataset import write_commit
-from icechunk_format.storage.local import LocalStorage
+from icechunk_format.storage.local.store import LocalStorage
 
 what, master, path, folder, first, count, mode = sys.argv[1:]
 planned_write._LEAST_ROWS_PER_UNIT = 100  # several tasks, though there are few rows
@@ -150,8 +150,8 @@ def path(tmp_path):
     """Return a repository with two hours, written without Spark."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.write_options import WriteOptions
-    from icechunk_format.dataset.write_table import write_table
+    from icechunk_format.dataset.writing.in_process import write_table
+    from icechunk_format.dataset.writing.options import WriteOptions
 
     place = tmp_path / "weather"
     ids = np.arange(EARLIER * LATITUDES * LONGITUDES)
@@ -223,7 +223,7 @@ def in_a_child_that_dies(work, requests):
     if pid:
         return os.waitpid(pid, 0)[1]
     try:
-        from icechunk_format.storage.local import LocalStorage
+        from icechunk_format.storage.local.store import LocalStorage
 
         left = [requests]
 
@@ -249,11 +249,11 @@ def test_a_driver_that_dies_before_any_request_of_its_commit(tmp_path, is_first)
     """The tasks are done; the commit dies before its first, second, ... change of the store."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.write_commit import finish_write
-    from icechunk_format.dataset.write_options import WriteOptions
-    from icechunk_format.dataset.write_plan import plan_write
-    from icechunk_format.dataset.write_prepare import prepare_write
-    from icechunk_format.dataset.write_table import write_part, write_table
+    from icechunk_format.dataset.writing.commit import finish_write
+    from icechunk_format.dataset.writing.in_process import write_part, write_table
+    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.dataset.writing.plan import plan_write
+    from icechunk_format.dataset.writing.prepare import prepare_write
 
     options = WriteOptions(mode="append", dims=("n",), message="more")
     earlier = pa.table({"n": pa.array([0, 1]), "v": [0.0, 1.0]})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from weather_repository import Weather, write_weather
+from helpers.grids.weather_repository import Weather, write_weather
 
 from icechunk_format.command_line.entry import run
 

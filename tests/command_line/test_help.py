@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from icechunk_format.command_line.app import COMMANDS, app, commands_markdown
-from icechunk_format.command_line.documents import DOCUMENTS
 from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
+from icechunk_format.command_line.views.documents import DOCUMENTS
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from inspected_repositories import GROUP, add_array, new_location
-from written_cells import new_place
+from helpers.grids.written_cells import new_place
+from helpers.spark.inspected_repositories import GROUP, add_array, new_location
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.ref_columns import inline_refs, native_refs, virtual_refs
+from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

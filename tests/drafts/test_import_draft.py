@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from draft_repositories import (
+from helpers.files.draft_repositories import (
     Array,
     History,
     Version,
@@ -10,7 +10,7 @@ from draft_repositories import (
     write_numbered,
     write_state_file,
 )
-from faulty_storage import Fault, FaultyStorage
+from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.drafts import import_draft, importing, open_draft
 from icechunk_format.errors import (
@@ -20,7 +20,7 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.repo_updates import UpdateKind
+from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.storage.location import Location, open_storage
 
 
@@ -90,7 +90,7 @@ def test_an_import_that_fails_anywhere_can_be_repeated(source, target, tmp_path)
             fault = (Fault.REFUSED, Fault.RESPONSE_LOST)[number % 2]
             faulty = FaultyStorage(storage, fault=fault, at=frozenset(range(number, 10**6)))
             patch.setattr(importing, "open_storage", lambda place, s=faulty: s)
-            patch.setattr("icechunk_format.repository.create._ATTEMPTS", 1)
+            patch.setattr("icechunk_format.repository.lifecycle.create._ATTEMPTS", 1)
             try:
                 import_draft(open_draft(source), target)
             except IcechunkError:

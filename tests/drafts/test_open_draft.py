@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from draft_repositories import (
+from helpers.files.draft_repositories import (
     MANIFEST,
     STRUCTURE,
     branch_file,
@@ -41,7 +41,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.location import Location, open_storage
 
 _numbers = itertools.count()

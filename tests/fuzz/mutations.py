@@ -9,7 +9,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
-from file_damage import mutate as damage_bytes
+from helpers.damage.files import mutate as damage_bytes
 
 from icechunk_format.spec.envelope import unwrap, wrap
 

@@ -17,15 +17,19 @@ from fuzz.mutations import damaged, damaged_file, damaged_json, damaged_tree
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.scan import run_task
-from icechunk_format.repository.objects import metadata_cache
+from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec import manifest, repo_info, snapshot, transaction_log, v1_refs
-from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_VIRTUAL
-from icechunk_format.spec.config import decode_flexbuffer_config, decode_yaml_config
+from icechunk_format.spec import transaction_log
+from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
 from icechunk_format.spec.envelope import FileType
-from icechunk_format.spec.ref_columns import virtual_refs
-from icechunk_format.spec.values import (
+from icechunk_format.spec.manifest import decode as manifest
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.values.msgpack import (
     decode_flexbuffer,
     decode_msgpack,
     encode_flexbuffer,

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from session_model import group_document
+from helpers.sessions.model import group_document
 
 from icechunk_format import Location, Repository
 from icechunk_format.drafts import open_draft

@@ -13,11 +13,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from session_model import group_document
+from helpers.sessions.model import group_document
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.scan import run_task
+from icechunk_format.dataset.reading.scan import run_task
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
@@ -26,7 +26,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.ref_columns import native_refs, virtual_refs
+from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
 
 GROUP = group_document()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from s3_server import running_s3_server
+from helpers.servers.s3 import running_s3_server
 
 
 @pytest.fixture(scope="session")

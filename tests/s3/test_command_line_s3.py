@@ -6,8 +6,8 @@ import json
 import uuid
 
 import pytest
-from s3_server import SECRET_KEY
-from weather_repository import write_weather
+from helpers.grids.weather_repository import write_weather
+from helpers.servers.s3 import SECRET_KEY
 
 from icechunk_format.command_line.entry import run
 from icechunk_format.storage.location import Location

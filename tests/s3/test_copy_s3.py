@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from session_model import Model, OurDriver, RandomChanges, stored_contents
+from helpers.sessions.model import Model, OurDriver, RandomChanges, stored_contents
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance import copy, rewrite_manifests

@@ -10,7 +10,7 @@ import traceback
 import uuid
 
 import pytest
-from s3_server import SECRET_KEY
+from helpers.servers.s3 import SECRET_KEY
 
 from icechunk_format.errors import IcechunkError, InvalidInputError, NotFoundError, StorageError
 from icechunk_format.storage.location import Location, open_storage

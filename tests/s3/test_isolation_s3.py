@@ -2,7 +2,7 @@
 
 import uuid
 
-from snapshot_watchers import check
+from helpers.sessions.snapshot_watchers import check
 
 from icechunk_format.storage.location import Location
 

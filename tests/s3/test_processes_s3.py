@@ -9,7 +9,7 @@ import traceback
 import uuid
 
 import pytest
-from storage_contract import increment
+from helpers.storage.contract import increment
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.location import Location, open_storage

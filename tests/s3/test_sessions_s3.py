@@ -4,7 +4,7 @@ import multiprocessing
 import uuid
 
 import pytest
-from session_model import (
+from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cell_grids import assert_cells, row_positions
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
-from s3_server import SECRET_KEY
-from spark_repositories import (
+from helpers.grids.cell_grids import assert_cells, row_positions
+from helpers.servers.s3 import SECRET_KEY
+from helpers.spark.repositories import (
     LATITUDES,
     LONGITUDES,
     T2M,
@@ -32,15 +30,17 @@ from spark_repositories import (
     commit,
     fill_weather,
 )
-from spark_session import by_source, environment_of_a_program
+from helpers.spark.session import by_source, environment_of_a_program
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 import icechunk_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from helpers.servers.s3 import S3Server
     from pyspark.sql import DataFrame
-    from s3_server import S3Server
 
 pytestmark = pytest.mark.needs_reference
 icechunk = pytest.importorskip("icechunk")

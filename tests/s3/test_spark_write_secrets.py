@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 import obstore
-from s3_server import ACCESS_KEY, SECRET_KEY
-from spark_session import environment_of_a_program
+from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
+from helpers.spark.session import environment_of_a_program
 
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location

@@ -4,10 +4,10 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from upkeep_repositories import FOREIGN, PartCollector, build_untidy, keys_of
+from helpers.files.upkeep_repositories import FOREIGN, PartCollector, build_untidy, keys_of
 
 from icechunk_format.maintenance import collect_garbage, expire_snapshots
-from icechunk_format.maintenance.collect import collect_from
+from icechunk_format.maintenance.collecting.collect import collect_from
 from icechunk_format.storage.location import Location
 
 

@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_session import by_source
+from helpers.spark.session import by_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from helpers.spark.repositories import Weather
     from pyspark.sql import DataFrame, SparkSession
-    from spark_repositories import Weather
 
 
 @pytest.fixture(scope="session")
 def weather(tmp_path_factory: pytest.TempPathFactory) -> Weather:
-    from spark_repositories import build_weather
+    from helpers.spark.repositories import build_weather
 
     return build_weather(tmp_path_factory.mktemp("repositories") / "weather")
 

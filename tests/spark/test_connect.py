@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from connect_client import answer_over_connect
-from spark_repositories import SHAPE, T2M
+from helpers.spark.connect_client import answer_over_connect
+from helpers.spark.repositories import SHAPE, T2M
 
 pytestmark = pytest.mark.needs_reference
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_session import environment_of_a_program
+from helpers.spark.session import environment_of_a_program
 
 pytestmark = pytest.mark.needs_reference
 

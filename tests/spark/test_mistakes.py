@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from helpers.spark.repositories import build_two_dimension_sets, build_two_groups, new_repository
+from helpers.spark.session import source_session
 from pyspark.errors import StreamingQueryException
-from spark_repositories import build_two_dimension_sets, build_two_groups, new_repository
-from spark_session import source_session
 
 pytestmark = pytest.mark.needs_reference
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from icechunk_format.dataset.table import Column
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.schema import (
     arrow_target,

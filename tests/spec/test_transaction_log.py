@@ -15,13 +15,13 @@ from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
-from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
-from icechunk_format.spec.vector_assembly import (
+from icechunk_format.spec.tables.bulk_writer import (
     Assembly,
     TableLayout,
     bytes_field,
     offset_field,
 )
+from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ import pytest
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import parse_url
-from icechunk_format.storage.fsspec_store import open_fsspec
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.storage.object_store import ObjectStoreStorage, open_obstore
-from icechunk_format.storage.obstore_clients import make_clients
 from icechunk_format.storage.options import KNOWN_OPTIONS, parse_options, relevant_options
 from icechunk_format.storage.protocol import CreateOnly
+from icechunk_format.storage.remote.fsspec_store import open_fsspec
+from icechunk_format.storage.remote.obstore.clients import make_clients
+from icechunk_format.storage.remote.obstore.store import ObjectStoreStorage, open_obstore
 
 CANARY = "canary-3f7e-secret"
 
@@ -215,7 +215,7 @@ def test_conditions_need_a_promise_where_nothing_enforces_them(tmp_path):
 @pytest.fixture
 def unchecked_endpoint(monkeypatch):
     monkeypatch.setattr(
-        "icechunk_format.storage.obstore_clients.check_reachable", lambda url, root_url: None
+        "icechunk_format.storage.remote.obstore.clients.check_reachable", lambda url, root_url: None
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from storage_contract import StorageContract
+from helpers.storage.contract import StorageContract
 
 from icechunk_format.storage.location import Location, open_storage
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from session_model import array_document, group_document, stored_contents
+from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.errors import (
     AlreadyExistsError,

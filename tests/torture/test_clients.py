@@ -11,11 +11,11 @@ import time
 from collections import Counter
 
 import pytest
-from http_server import misbehaving_server
-from session_model import array_document, group_document, stored_contents
+from helpers.servers.http import misbehaving_server
+from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.errors import CommitOutcomeUnknownError, ConflictError, StorageError
-from icechunk_format.repository.objects import metadata_cache
+from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 

@@ -27,17 +27,18 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
-from faulty_storage import UnreliableStorage
-from session_model import stored_contents
+from helpers.sessions.model import stored_contents
+from helpers.storage.faulty_storage import UnreliableStorage
 from torture.actors import Keeper, Notes, Reader, Writer, applied, first_contents, keys_of, make
 from torture.turns import Turns
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance import verify
-from icechunk_format.repository import commit as commit_module
-from icechunk_format.repository import objects, publish
-from icechunk_format.repository.objects import ObjectCache
+from icechunk_format.repository.commit import commit as commit_module
+from icechunk_format.repository.files import metadata_files as objects
+from icechunk_format.repository.files.metadata_files import ObjectCache
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state import publish
 from icechunk_format.storage import location as location_module
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemorySpace, MemoryStorage

@@ -11,15 +11,15 @@ import os
 import time
 
 import pytest
-from http_server import Fault, misbehaving_server
-from session_model import array_document, group_document, stored_contents
+from helpers.servers.http import Fault, misbehaving_server
+from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.scan import run_task
+from icechunk_format.dataset.reading.scan import run_task
 from icechunk_format.errors import InvalidInputError, StorageError
-from icechunk_format.repository.objects import metadata_cache
+from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage import local
+from icechunk_format.storage.local import store as local
 from icechunk_format.storage.location import Location
 
 PAYLOAD = bytes(range(256)) * 4
@@ -170,7 +170,7 @@ def test_clocks_of_hosts_that_differ(server, location, skew, refused):
 
 def test_a_parent_from_the_future_does_not_turn_history_around(server, location, monkeypatch):
     """A writer whose clock is behind dates its version just after its parent."""
-    from icechunk_format.repository import commit
+    from icechunk_format.repository.commit import commit
 
     repository = Repository.create(location)
     real = commit.now_in_microseconds

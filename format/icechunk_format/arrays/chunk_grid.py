@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_axes import Axis, RegularAxis, RunAxis
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
     is_integer,
@@ -28,6 +27,7 @@ from icechunk_format.arrays.named_configuration import (
     shortened,
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import Axis, RegularAxis, RunAxis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

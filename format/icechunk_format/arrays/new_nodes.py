@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
-from icechunk_format.arrays.codec_defaults import default_codecs, sharding_json
+from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
 from icechunk_format.arrays.named_configuration import named_configuration_json
 from icechunk_format.arrays.zarr_json import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
-from icechunk_format.arrays.codecs import ChunkCodecs
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value, fill_array
 from icechunk_format.arrays.named_configuration import (

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from icechunk_format.command_line import (
-    config_commands,
-    inspect_commands,
-    ref_commands,
-    rewrite_command,
-    transfer_commands,
-    upkeep_commands,
-    verify_command,
-)
-from icechunk_format.command_line.documents import keys_text
+from icechunk_format.command_line.commands import config as config_commands
+from icechunk_format.command_line.commands import inspect as inspect_commands
+from icechunk_format.command_line.commands import refs as ref_commands
+from icechunk_format.command_line.commands import rewrite as rewrite_command
+from icechunk_format.command_line.commands import transfer as transfer_commands
+from icechunk_format.command_line.commands import upkeep as upkeep_commands
+from icechunk_format.command_line.commands import verify as verify_command
 from icechunk_format.command_line.exit_codes import exit_codes_text
+from icechunk_format.command_line.views.documents import keys_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -257,7 +257,7 @@ def resolve_name(repository: Repository, name: str) -> SnapshotId:
     InvalidInputError
         A branch and a tag of that name differ.
     """
-    from icechunk_format.dataset.inspection import resolve_change
+    from icechunk_format.dataset.metadata_tables.read import resolve_change
 
     if name not in repository.branches() and name not in repository.tags():
         name = whole_id(repository, name)

@@ -11,23 +11,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset import predicates
-from icechunk_format.dataset.dimension_sets import (
+from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArrays
+from icechunk_format.dataset.reading.plan import PlanRequest, plan_tasks
+from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where import split as predicates
+from icechunk_format.dataset.table.builder import TableBuilder
+from icechunk_format.dataset.table.columns import ColumnFactory
+from icechunk_format.dataset.table.dimension_sets import (
     DimensionSet,
     data_variables,
     group_by_dimensions,
     named_variables,
 )
-from icechunk_format.dataset.group_choice import find_group
-from icechunk_format.dataset.label_order import described_order
-from icechunk_format.dataset.planning import PlanRequest, plan_tasks
-from icechunk_format.dataset.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
-from icechunk_format.dataset.scan_arrays import WHOLE_LABELS, ScanArrays
-from icechunk_format.dataset.selection import DimSelection
-from icechunk_format.dataset.table import Layout, Table
-from icechunk_format.dataset.table_builder import TableBuilder
-from icechunk_format.dataset.table_columns import ColumnFactory
-from icechunk_format.dataset.variable import Variable
+from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.dataset.table.label_order import described_order
+from icechunk_format.dataset.table.table import Layout, Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import IcechunkError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.arrow_values import TimestampType
-    from icechunk_format.dataset.table import Column
-    from icechunk_format.repository.chunks import ChunkSource
+    from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.table.table import Column
+    from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot import Snapshot
+    from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.storage.location import Location
 
 MissingChunks = Literal["fill", "skip"]

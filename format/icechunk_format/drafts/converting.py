@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.spec.chunk_refs import (
+from icechunk_format.spec.ids import ChunkId
+from icechunk_format.spec.manifest.chunk_refs import (
     CHUNK_ID_SIZE,
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
     ChunkRefs,
 )
-from icechunk_format.spec.ids import ChunkId
+from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.object_keys import chunk_key
-from icechunk_format.spec.ref_columns import inline_refs, native_refs, virtual_refs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,12 +32,10 @@ from icechunk_format.drafts.model import DraftRepository
 from icechunk_format.drafts.opening import open_draft
 from icechunk_format.drafts.versions import VersionWriter, draft_snapshot_id
 from icechunk_format.errors import AlreadyExistsError, NotFoundError, ReadOnlyError
-from icechunk_format.repository.create import create_object
-from icechunk_format.repository.discovery import has_repository
-from icechunk_format.repository.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.spec import repo_info
+from icechunk_format.repository.lifecycle.create import create_object
+from icechunk_format.repository.lifecycle.discovery import has_repository
+from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
-from icechunk_format.spec.metadata_items import MetadataItems
 from icechunk_format.spec.object_keys import (
     CHUNKS,
     MANIFESTS,
@@ -45,6 +43,8 @@ from icechunk_format.spec.object_keys import (
     snapshot_key,
     transaction_log_key,
 )
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.errors import FormatError, NotFoundError
-from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.spec.coordinate_order import sorting_rows
+from icechunk_format.grid.coordinates import sorting_rows
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.protocol import ReadRequest
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from icechunk_format.drafts.model import DraftChunks, DraftNode
 from icechunk_format.drafts.zarr_documents import array_document, group_document, json_float
 from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
-from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.node_path import parse_node_path
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from icechunk_format.drafts.numbered_refs import NumberedRepository, is_numbered
 from icechunk_format.drafts.state_file import STATE, StateFileRepository
 from icechunk_format.errors import NotFoundError
-from icechunk_format.repository.discovery import has_repository
+from icechunk_format.repository.lifecycle.discovery import has_repository
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from icechunk_format.drafts.model import DraftChunks, DraftNode
 from icechunk_format.drafts.records import MAX_RECORD_BYTES, Record
 from icechunk_format.drafts.zarr_documents import array_document, group_document
 from icechunk_format.errors import FormatError, IcechunkError, InvalidInputError, UnsupportedError
-from icechunk_format.spec.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.storage.protocol import check_key
 

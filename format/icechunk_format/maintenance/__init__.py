@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from icechunk_format.maintenance.collect import collect_garbage
-from icechunk_format.maintenance.collect_result import CollectResult
-from icechunk_format.maintenance.copy import CopyResult, copy
+from icechunk_format.maintenance.collecting.collect import collect_garbage
+from icechunk_format.maintenance.collecting.result import CollectResult
+from icechunk_format.maintenance.copying.copy import CopyResult, copy
 from icechunk_format.maintenance.expire import expire_snapshots
-from icechunk_format.maintenance.rewrite import rewrite_manifests
-from icechunk_format.maintenance.rewrite_commit import RewriteResult
-from icechunk_format.maintenance.verify_repository import verify
-from icechunk_format.repository.expire import ExpireResult
+from icechunk_format.maintenance.rewriting.commit import RewriteResult
+from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
+from icechunk_format.maintenance.verifying.verify import verify
+from icechunk_format.repository.lifecycle.expire import ExpireResult
 
 __all__ = [
     "CollectResult",

@@ -9,7 +9,7 @@ from icechunk_format.repository.repository import Repository
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from icechunk_format.repository.expire import ExpireResult
+    from icechunk_format.repository.lifecycle.expire import ExpireResult
     from icechunk_format.storage.location import Place
 
 

@@ -19,30 +19,30 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.chunks import ChunkSource
-from icechunk_format.repository.container_options import check_virtual_options
-from icechunk_format.repository.create import create_repository
-from icechunk_format.repository.diff import Changes, add_up
-from icechunk_format.repository.discovery import MAIN_REF, has_repository, no_repository
-from icechunk_format.repository.graph import GraphEntry, version_graph
-from icechunk_format.repository.history import (
+from icechunk_format.repository.chunks.container_options import check_virtual_options
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks.virtual import parse_authorized
+from icechunk_format.repository.files.metadata_files import (
+    load_manifest,
+    load_snapshot,
+    load_transaction_log,
+)
+from icechunk_format.repository.history.diff import Changes, add_up
+from icechunk_format.repository.history.graph import GraphEntry, version_graph
+from icechunk_format.repository.history.history import (
     History,
     RefFilesHistory,
     RepoInfoHistory,
     versions_after,
 )
-from icechunk_format.repository.objects import (
-    load_manifest,
-    load_snapshot,
-    load_transaction_log,
-)
-from icechunk_format.repository.operations import read_operations
-from icechunk_format.repository.repo_changes import check_status
-from icechunk_format.repository.repo_file import RepoFile, RepoState
+from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.repository.lifecycle.create import create_repository
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository, no_repository
 from icechunk_format.repository.repository_changes import RepositoryChanges, SessionStart
-from icechunk_format.repository.resolve import resolve
-from icechunk_format.repository.virtual import parse_authorized
-from icechunk_format.spec.config import (
+from icechunk_format.repository.state.operations import read_operations
+from icechunk_format.repository.state.repo_file import RepoFile, RepoState
+from icechunk_format.repository.state.transitions import check_status
+from icechunk_format.spec.config.config import (
     RepositoryConfig,
     decode_flexbuffer_config,
     decode_yaml_config,
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from icechunk_format.spec.ids import ManifestId, SnapshotId
-    from icechunk_format.spec.manifest import Manifest
-    from icechunk_format.spec.repo_info import SnapshotInfo
-    from icechunk_format.spec.repo_updates import RepoStatus, Update
-    from icechunk_format.spec.snapshot import Snapshot
+    from icechunk_format.spec.manifest.decode import Manifest
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import RepoStatus, Update
+    from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
 

@@ -14,32 +14,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import ReadOnlyError, UnsupportedError
-from icechunk_format.repository import refs_changes, repo_changes
-from icechunk_format.repository.branch_tip import RefBranchTip, RepoBranchTip
-from icechunk_format.repository.config_file import change_config
-from icechunk_format.repository.expire import expire_snapshots
-from icechunk_format.repository.expire_v1 import expire_snapshots_v1
-from icechunk_format.repository.objects import load_snapshot
-from icechunk_format.repository.publish import now_in_microseconds, update_repo
-from icechunk_format.repository.restore import RestorePlace, restore_snapshot
-from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.upgrade import upgrade_repository
-from icechunk_format.spec.config_changes import changes_in
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.lifecycle.expire import expire_snapshots
+from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
+from icechunk_format.repository.lifecycle.restore import RestorePlace, restore_snapshot
+from icechunk_format.repository.lifecycle.upgrade import upgrade_repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository.state import branches_and_tags as refs_changes
+from icechunk_format.repository.state import transitions as repo_changes
+from icechunk_format.repository.state.branch_tip import RefBranchTip, RepoBranchTip
+from icechunk_format.repository.state.config import change_config
+from icechunk_format.repository.state.publish import now_in_microseconds, update_repo
+from icechunk_format.spec.config.changes import changes_in
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from icechunk_format.repository.branch_tip import BranchTip
-    from icechunk_format.repository.commit import CommitResult
-    from icechunk_format.repository.expire import ExpireResult
-    from icechunk_format.repository.repo_changes import Transition
-    from icechunk_format.repository.upgrade import UpgradeReport
-    from icechunk_format.spec.config import RepositoryConfig
+    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.lifecycle.expire import ExpireResult
+    from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
+    from icechunk_format.repository.state.branch_tip import BranchTip
+    from icechunk_format.repository.state.transitions import Transition
+    from icechunk_format.spec.config.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info import RepoInfo
-    from icechunk_format.spec.repo_updates import Availability, RepoStatus
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.spec.repo_info.updates import Availability, RepoStatus
     from icechunk_format.storage.location import Location
     from icechunk_format.storage.protocol import Storage
 

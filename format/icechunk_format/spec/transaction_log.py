@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.coordinate_order import is_sorted, sorting_rows
+from icechunk_format.grid.coordinates import is_sorted, sorting_rows
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
     DEFAULT_MAX_SIZE,
@@ -37,14 +37,14 @@ from icechunk_format.spec.envelope import (
 )
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, component_order, stored_node_path
-from icechunk_format.spec.vector_assembly import (
+from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
+from icechunk_format.spec.tables.bulk_writer import (
     Assembly,
     TableLayout,
     bytes_field,
     number_field,
     offset_field,
 )
-from icechunk_format.spec.vectors import Tables, VectorReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

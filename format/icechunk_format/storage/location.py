@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
-from icechunk_format.storage.local import LocalStorage
+from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
 from icechunk_format.storage.per_process import PerProcessStorage
@@ -162,7 +162,7 @@ def _open_clients(location: Location) -> Storage:
     """
     address, options = location.address, location.checked_options
     if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):
-        from icechunk_format.storage.object_store import claim_runtime, open_obstore
+        from icechunk_format.storage.remote.obstore.store import claim_runtime, open_obstore
 
         if claim_runtime():
             return open_obstore(address, options)
@@ -173,9 +173,9 @@ def _open_clients(location: Location) -> Storage:
                 "storage.client=fsspec, or start processes with multiprocessing's 'spawn'"
             )
     if address.kind == "s3":
-        from icechunk_format.storage.s3fs_store import open_s3fs
+        from icechunk_format.storage.remote.s3_store import open_s3fs
 
         return open_s3fs(address, options)
-    from icechunk_format.storage.fsspec_store import open_fsspec
+    from icechunk_format.storage.remote.fsspec_store import open_fsspec
 
     return open_fsspec(address, options)

@@ -1,0 +1,299 @@
+"""The codecs of a chain that turn arrays into arrays: ``transpose``, ``scale_offset``, filters.
+
+Rules of this file
+------------------
+1. A codec is made for one data type and says what data type and fill value it leaves behind, so
+   that the codecs after it, an inner shard above all, know what they store.
+2. Arithmetic is that of the stored data type. A value that does not fit is an error, never
+   a wrapped or a rounded one.
+3. Elements are values in native byte order between the codecs of a chain. A byte order in a
+   parameter of a filter (``astype=">i4"``) changes nothing: the ``bytes`` codec stores the bytes.
+
+Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcodecs.*``.
+``cast_value`` has a file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.codecs.bytes import make_numcodec
+from icechunk_format.arrays.codecs.steps import Array, ArrayCodec, ConfigurationError, Shape
+from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
+from icechunk_format.arrays.fill_values import decode_fill_value
+from icechunk_format.arrays.named_configuration import is_integer, shortened
+from icechunk_format.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def make_array_codec(
+    name: str, configuration: dict[str, Any], data_type: DataType, ndim: int
+) -> ArrayCodec | None:
+    """Make the array-to-array codec of a name; ``None`` if the name is not one of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the parameters are not possible for the data type.
+    """
+    if name == "transpose":
+        return Transpose(configuration, data_type, ndim)
+    if name == "scale_offset":
+        return ScaleOffset(configuration, data_type)
+    if name == "numcodecs.packbits":
+        return PackBits(configuration, data_type)
+    filter_types = _FILTERS.get(name)
+    return None if filter_types is None else filter_types(name, configuration, data_type)
+
+
+class Transpose:
+    """Axes in another order."""
+
+    name = "transpose"
+    is_identity_on_shape = False
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType, ndim: int) -> None:
+        order = configuration.get("order")
+        if order in ("C", "F"):
+            # Drafts of the specification had these two words.
+            order = list(range(ndim)) if order == "C" else list(range(ndim))[::-1]
+        if (
+            not isinstance(order, list)
+            or not all(is_integer(axis) for axis in order)
+            or sorted(order) != list(range(ndim))
+        ):
+            raise ConfigurationError(
+                f"order must name each of the {ndim} axes once, found {shortened(order)}"
+            )
+        self.encoded = data_type
+        self._order = tuple(order)
+        self._inverse = tuple(int(axis) for axis in np.argsort(self._order))
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        return array.transpose(self._inverse)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        return array.transpose(self._order)
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return tuple(shape[axis] for axis in self._order)
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return fill_value
+
+
+class ScaleOffset:
+    """``(x - offset) * scale``, and back ``x / scale + offset``, in the type of the array.
+
+    For integers the result must be exact and in range. Both are decided from the extremes alone:
+    the formulas are monotonic, and where the extremes fit, wrapping arithmetic is exact.
+    """
+
+    name = "scale_offset"
+    is_identity_on_shape = True
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
+        if data_type.kind not in ("int", "uint", "float"):
+            raise ConfigurationError(f"elements of type {data_type.name} cannot be scaled")
+        self.encoded = data_type
+        self._dtype = data_type.numpy
+        self._offset = _scalar(configuration, "offset", 0, data_type)
+        self._scale = _scalar(configuration, "scale", 1, data_type)
+        if self._scale == 0:
+            raise ConfigurationError("scale must not be 0")
+        self._is_integer = data_type.kind != "float"
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        if not self._is_integer:
+            with np.errstate(all="ignore"):
+                result: Array = array / self._scale
+                result += self._offset
+            return result
+        if array.size == 0:
+            return array
+        scale, offset = int(self._scale), int(self._offset)
+        if scale not in (1, -1) and bool((array % self._scale).any()):
+            raise ValueError(f"an element is not a multiple of the scale {scale}")
+        self._check_range(int(array.min()) // scale + offset, int(array.max()) // scale + offset)
+        # Exact division truncates nothing; -1 is done by subtraction, which wraps where // fails.
+        if scale == -1:
+            quotient: Array = np.subtract(self._dtype.type(0), array)
+        else:
+            quotient = array // self._scale
+        quotient += self._offset
+        return quotient
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        if not self._is_integer:
+            with np.errstate(all="ignore"):
+                result: Array = array - self._offset
+                result *= self._scale
+            return result
+        if array.size == 0:
+            return array
+        scale, offset = int(self._scale), int(self._offset)
+        self._check_range((int(array.min()) - offset) * scale, (int(array.max()) - offset) * scale)
+        difference: Array = array - self._offset
+        difference *= self._scale
+        return difference
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return shape
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return self.encode(np.asarray(fill_value, dtype=self._dtype).reshape(1))[0]
+
+    def _check_range(self, a: int, b: int) -> None:
+        limits = np.iinfo(self._dtype)
+        lowest, highest = min(a, b), max(a, b)
+        if lowest < limits.min or highest > limits.max:
+            raise ValueError(
+                f"a result from {lowest} to {highest} does not fit type {self._dtype.name}"
+            )
+
+
+class PackBits:
+    """Eight booleans in a byte, behind a byte that says how many of the last are padding."""
+
+    name = "numcodecs.packbits"
+    is_identity_on_shape = False
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
+        if data_type.kind != "bool":
+            raise ConfigurationError(f"it packs bool, and the elements are {data_type.name}")
+        self.encoded = data_type_from_numpy(np.dtype(np.uint8))
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        size = math.prod(shape)
+        if int(array[0]) != -size % 8:
+            raise ValueError(f"{array[0]} bits are padding, expected {-size % 8}")
+        return np.unpackbits(array[1:], count=size).view(np.bool_).reshape(shape)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        padding = np.array([-array.size % 8], dtype=np.uint8)
+        return np.concatenate([padding, np.packbits(array.reshape(-1))])
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return (1 + -(-math.prod(shape) // 8),)
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        # As in zarr-python, which leaves the value alone: shards behind this filter have no use.
+        return np.uint8(bool(fill_value))
+
+
+class NumcodecsFilter:
+    """A numcodecs codec between arrays of one shape, perhaps of two types."""
+
+    is_identity_on_shape = True
+
+    def __init__(
+        self, name: str, codec: Any, data_type: DataType, encoded: DataType | None = None
+    ) -> None:
+        self.name = name
+        self.encoded = data_type if encoded is None else encoded
+        self._codec = codec
+        self._dtype = data_type.numpy
+
+    def decode(self, array: Array, shape: Shape) -> Array:
+        """See ``ArrayCodec``."""
+        with np.errstate(all="ignore"):
+            result = np.asarray(self._codec.decode(np.ascontiguousarray(array)))
+        _check_result(result, shape, self._dtype)
+        return result.astype(self._dtype, copy=False).reshape(shape)
+
+    def encode(self, array: Array) -> Array:
+        """See ``ArrayCodec``."""
+        with np.errstate(all="ignore"):
+            result = np.asarray(self._codec.encode(np.ascontiguousarray(array)))
+        wanted = self.encoded.numpy
+        _check_result(result, array.shape, wanted)
+        if result.dtype.newbyteorder("=") != wanted:
+            # bitround gives the bits of floats as integers; they are stored as they are.
+            if result.dtype.itemsize != wanted.itemsize:
+                raise ValueError(f"it gives elements of type {result.dtype}, expected {wanted}")
+            result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
+        return result.astype(wanted, copy=False).reshape(array.shape)
+
+    def encoded_shape(self, shape: Shape) -> Shape:
+        """See ``ArrayCodec``."""
+        return shape
+
+    def encoded_fill(self, fill_value: Any) -> Any:
+        """See ``ArrayCodec``."""
+        return np.asarray(fill_value).astype(self.encoded.numpy)[()]
+
+
+def _check_result(result: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
+    if result.dtype.hasobject or result.size != math.prod(shape):
+        raise ValueError(
+            f"it gives {result.size} elements of type {result.dtype}, expected {math.prod(shape)} "
+            f"of type {dtype}"
+        )
+
+
+def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: DataType) -> Any:
+    value = configuration.get(key, default)
+    try:
+        return decode_fill_value(value, data_type, field=key)
+    except FormatError as error:
+        raise ConfigurationError(f"{key} must be a {data_type.name}: {error.message}") from error
+
+
+def _bitround(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    return NumcodecsFilter(name, make_numcodec(name, configuration), data_type)
+
+
+def _typed_filter(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
+    decoded_key, encoded_key = _TYPE_PARAMETERS[name]
+    config = {key: value for key, value in configuration.items() if value is not None}
+    config.setdefault(decoded_key, data_type.numpy.str)
+    types = {key: _type_parameter(config, key) for key in (decoded_key, encoded_key)}
+    # Rule 3: numcodecs would reinterpret the native elements that it gets as swapped ones.
+    config |= {key: given.numpy.str for key, given in types.items() if given is not None}
+    # zarr-python stores what quantize gives in the array's own type.
+    encoded = None if name == "numcodecs.quantize" else types[encoded_key]
+    return NumcodecsFilter(name, make_numcodec(name, config), data_type, encoded)
+
+
+def _type_parameter(config: dict[str, Any], key: str) -> DataType | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    try:
+        given = data_type_from_numpy(np.dtype(value))
+    except (TypeError, ValueError, InvalidInputError) as error:
+        raise ConfigurationError(f"{key} {shortened(value)} is not a data type") from error
+    if given.is_variable_length:
+        raise ConfigurationError(f"{key} {shortened(value)} has no fixed size")
+    return given
+
+
+# The parameters that name the types of decoded and of encoded elements.
+_TYPE_PARAMETERS: Final = {
+    "numcodecs.delta": ("dtype", "astype"),
+    "numcodecs.fixedscaleoffset": ("dtype", "astype"),
+    "numcodecs.quantize": ("dtype", "astype"),
+    "numcodecs.astype": ("decode_dtype", "encode_dtype"),
+}
+
+_FILTERS: Final[dict[str, Callable[[str, dict[str, Any], DataType], ArrayCodec]]] = {
+    "numcodecs.bitround": _bitround,
+    **dict.fromkeys(_TYPE_PARAMETERS, _typed_filter),
+}

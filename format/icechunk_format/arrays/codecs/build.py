@@ -1,0 +1,192 @@
+"""Putting a chain of codecs together from its JSON: names, order, and what each step leaves behind.
+
+Which of the three parts of a chain a codec belongs to follows from its name. A name that is not
+known belongs where it stands: it may be a codec of another installed package.
+
+Spec: Zarr v3 core, "Codecs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from icechunk_format.arrays.codecs.array import NumcodecsFilter, make_array_codec
+from icechunk_format.arrays.codecs.bytes import BYTE_CODECS, Numcodec, make_byte_codec
+from icechunk_format.arrays.codecs.cast_value import CastValue
+from icechunk_format.arrays.codecs.elements import make_element_codec
+from icechunk_format.arrays.codecs.registered import find_registered_codec
+from icechunk_format.arrays.codecs.steps import (
+    ArrayCodec,
+    ByteCodec,
+    ConfigurationError,
+    ElementCodec,
+)
+from icechunk_format.arrays.named_configuration import (
+    metadata_error,
+    parse_named_configuration,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from icechunk_format.arrays.data_types import DataType
+
+_MAX_CODECS: Final = 64
+
+_ARRAY_CODECS: Final = frozenset(
+    {
+        "transpose",
+        "scale_offset",
+        "cast_value",
+        *(f"numcodecs.{n}" for n in ("packbits", "delta", "fixedscaleoffset")),
+        *(f"numcodecs.{n}" for n in ("quantize", "bitround", "astype")),
+    }
+)
+_ELEMENT_CODECS: Final = frozenset(
+    {
+        "bytes",
+        "endian",
+        "vlen-utf8",
+        "vlen-bytes",
+        "sharding_indexed",
+        "numcodecs.pcodec",
+        "numcodecs.zfpy",
+        "gribberish",
+    }
+)
+
+
+class CodecChain(NamedTuple):
+    """The three parts of a chain, in the order of encoding."""
+
+    array_codecs: list[ArrayCodec]
+    elements: ElementCodec
+    byte_codecs: list[ByteCodec]
+
+
+def build_chain(
+    codecs_json: Sequence[Any],
+    data_type: DataType,
+    fill_value: Any,
+    *,
+    ndim: int,
+    node_path: str,
+    field: str,
+    make_sharding: Callable[[dict[str, Any], DataType, Any, int, str], ElementCodec],
+) -> CodecChain:
+    """Make the codecs of a chain.
+
+    Parameters
+    ----------
+    codecs_json
+        The list from the document.
+    data_type, fill_value, ndim
+        Of the chunks that go in.
+    node_path, field
+        For messages.
+    make_sharding
+        Makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
+        dimensions that reach it, and its field. Shards hold chains, so they are made by the caller.
+
+    Raises
+    ------
+    FormatError
+        If the order or the parameters are impossible.
+    UnsupportedError
+        If a codec is not available.
+    """
+    if not 1 <= len(codecs_json) <= _MAX_CODECS:
+        raise metadata_error(
+            f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}",
+            node_path=node_path,
+            field=field,
+        )
+    named = [
+        parse_named_configuration(value, node_path=node_path, field=f"{field}[{i}]")
+        for i, value in enumerate(codecs_json)
+    ]
+    at_elements = _find_element_codec(
+        [codec.name for codec in named], node_path=node_path, field=field
+    )
+    array_codecs: list[ArrayCodec] = []
+    elements: list[ElementCodec] = []
+    byte_codecs: list[ByteCodec] = []
+    for i, (name, configuration) in enumerate((c.name, c.configuration) for c in named):
+        where = f"{field}[{i}]"
+        try:
+            if i < at_elements:
+                codec = _array_codec(name, configuration, data_type, ndim, node_path)
+                array_codecs.append(codec)
+                fill_value = _encoded_fill(codec, fill_value)
+                data_type = codec.encoded
+                ndim = len(codec.encoded_shape((1,) * ndim))
+            elif i > at_elements:
+                byte_codecs.append(_byte_codec(name, configuration, data_type.itemsize, node_path))
+            elif name == "sharding_indexed":
+                elements.append(make_sharding(configuration, data_type, fill_value, ndim, where))
+            else:
+                elements.append(
+                    make_element_codec(name, configuration, data_type, node_path=node_path)
+                )
+        except ConfigurationError as error:
+            raise metadata_error(
+                f"codec {shortened(name)}: {error}", node_path=node_path, field=where
+            ) from error
+    return CodecChain(array_codecs, elements[0], byte_codecs)
+
+
+def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
+    """Return the position of the codec that makes bytes, and check the order of the rest."""
+    positions = [i for i, name in enumerate(names) if name in _ELEMENT_CODECS]
+    if not positions:
+        # A codec of another package may be the one: the first that is none of the others.
+        positions = [
+            i
+            for i, name in enumerate(names)
+            if name not in _ARRAY_CODECS and name not in BYTE_CODECS
+        ][:1]
+    if len(positions) == 1:
+        at = positions[0]
+        is_ordered = not BYTE_CODECS.intersection(names[:at]) and not _ARRAY_CODECS.intersection(
+            names[at + 1 :]
+        )
+        if is_ordered:
+            return at
+    raise metadata_error(
+        "codecs must be array codecs, then exactly one that makes bytes of elements, then byte "
+        f"codecs; found {shortened(names)}",
+        node_path=node_path,
+        field=field,
+    )
+
+
+def _array_codec(
+    name: str, configuration: dict[str, Any], data_type: DataType, ndim: int, node_path: str
+) -> ArrayCodec:
+    if data_type.is_variable_length and name != "transpose":
+        raise ConfigurationError(f"elements of type {data_type.name} have no fixed size")
+    if name == "cast_value":
+        return CastValue(configuration, data_type, node_path)
+    made = make_array_codec(name, configuration, data_type, ndim)
+    if made is not None:
+        return made
+    codec = find_registered_codec(name, configuration, node_path=node_path)
+    return NumcodecsFilter(name, codec, data_type)
+
+
+def _byte_codec(
+    name: str, configuration: dict[str, Any], itemsize: int, node_path: str
+) -> ByteCodec:
+    made = make_byte_codec(name, configuration, itemsize)
+    if made is not None:
+        return made
+    codec = find_registered_codec(name, configuration, node_path=node_path)
+    return Numcodec(name, codec, extra=None)
+
+
+def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:
+    try:
+        return codec.encoded_fill(fill_value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ConfigurationError(f"it cannot store the fill value: {error}") from error

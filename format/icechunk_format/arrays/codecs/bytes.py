@@ -1,0 +1,237 @@
+"""The codecs of a chain that turn bytes into bytes, by name: compressors and checksums.
+
+Spec: Zarr v3 codecs ``gzip``, ``zstd``, ``blosc``, ``crc32c``; the registered ``numcodecs.*``.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+from typing import TYPE_CHECKING, Any, Final
+
+from numcodecs.registry import get_codec
+
+from icechunk_format.arrays.codecs.compressors import Blosc, Deflate, Lz4, Streamed, Zstd
+from icechunk_format.arrays.codecs.crc32c import crc32c
+from icechunk_format.arrays.codecs.steps import (
+    Buffer,
+    ByteCodec,
+    ConfigurationError,
+    as_buffer,
+    compressed_bound,
+    integer_parameter,
+)
+from icechunk_format.arrays.named_configuration import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def make_byte_codec(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec | None:
+    """Make the bytes-to-bytes codec of a name; ``None`` if the name is not one of them.
+
+    ``itemsize`` is the width of what comes before, for codecs that shuffle and were not told.
+
+    Raises
+    ------
+    ConfigurationError
+        If the parameters are not possible.
+    """
+    maker = _MAKERS.get(name)
+    return None if maker is None else maker(name, configuration, itemsize)
+
+
+class Crc32c:
+    """CRC-32C behind or in front of the bytes."""
+
+    is_fixed_size = True
+
+    def __init__(self, name: str, at_start: bool) -> None:
+        self.name = name
+        self._at_start = at_start
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        if len(data) < 4:
+            raise ValueError(f"the checksum takes 4 bytes, found {len(data)}")
+        view = memoryview(data)
+        body, stored = (view[4:], view[:4]) if self._at_start else (view[:-4], view[-4:])
+        computed = crc32c(body)
+        if computed != int.from_bytes(stored, "little"):
+            raise ValueError(
+                f"checksum {computed:#010x} of the bytes is not the stored "
+                f"{int.from_bytes(stored, 'little'):#010x}"
+            )
+        return body
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        checksum = crc32c(data).to_bytes(4, "little")
+        return checksum + bytes(data) if self._at_start else bytes(data) + checksum
+
+    def encoded_bound(self, nbytes: int) -> int:
+        """See ``ByteCodec``."""
+        return nbytes + 4
+
+
+class Numcodec:
+    """Any numcodecs codec that has no size of its own to lie about."""
+
+    def __init__(self, name: str, codec: Any, extra: int | None) -> None:
+        self.name = name
+        self.is_fixed_size = extra is not None
+        self._codec = codec
+        self._extra = extra
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        if self._extra and len(data) < self._extra:
+            raise ValueError(f"the checksum takes {self._extra} bytes, found {len(data)}")
+        return as_buffer(self._codec.decode(data))
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        return as_buffer(self._codec.encode(data))
+
+    def encoded_bound(self, nbytes: int) -> int:
+        """See ``ByteCodec``."""
+        return compressed_bound(nbytes) if self._extra is None else nbytes + self._extra
+
+
+def _make_zstd(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    level = integer_parameter(configuration, "level", 0, -(1 << 17), 22)
+    checksum = configuration.get("checksum", False)
+    if not isinstance(checksum, bool):
+        raise ConfigurationError(f"checksum must be true or false, found {shortened(checksum)}")
+    return Zstd(name, level, checksum)
+
+
+_BLOSC_CNAMES: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_BLOSC_SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+
+
+def _make_blosc(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    is_core = name == "blosc"
+    cname = configuration.get("cname", "zstd" if is_core else "lz4")
+    if cname not in _BLOSC_CNAMES:
+        raise ConfigurationError(
+            f"cname must be one of {', '.join(_BLOSC_CNAMES)}, found {shortened(cname)}"
+        )
+    shuffle = configuration.get("shuffle")
+    typesize = configuration.get("typesize")
+    if is_core:
+        if typesize is None:
+            typesize = max(1, itemsize)
+        if shuffle is None:
+            shuffle = "bitshuffle" if typesize == 1 else "shuffle"
+        if not isinstance(shuffle, str) or shuffle not in _BLOSC_SHUFFLES:
+            raise ConfigurationError(
+                f"shuffle must be one of {', '.join(_BLOSC_SHUFFLES)}, found {shortened(shuffle)}"
+            )
+        shuffle_code = _BLOSC_SHUFFLES[shuffle]
+    else:
+        shuffle_code = integer_parameter(configuration, "shuffle", 1, -1, 2)
+    if typesize is not None:
+        # The container keeps the width in one byte; wider elements are not shuffled.
+        typesize = integer_parameter({"typesize": typesize}, "typesize", 1, 1, 2**31 - 1)
+        typesize = typesize if typesize <= 255 else 1
+    clevel = integer_parameter(configuration, "clevel", 5, 0, 9)
+    blocksize = integer_parameter(configuration, "blocksize", 0, 0, 2**31 - 1)
+    return Blosc(name, cname, clevel, shuffle_code, blocksize, typesize)
+
+
+def _make_gzip(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    level = integer_parameter(configuration, "level", 5 if name == "gzip" else 1, -1, 9)
+    return Deflate(name, level, gzip=True)
+
+
+def _make_zlib(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    return Deflate(name, integer_parameter(configuration, "level", 1, -1, 9), gzip=False)
+
+
+def _make_bz2(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    level = integer_parameter(configuration, "level", 1, 1, 9)
+    return Streamed(name, bz2.BZ2Decompressor, lambda data: bz2.compress(data, level))
+
+
+def _make_lzma(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    container = integer_parameter(configuration, "format", lzma.FORMAT_XZ, 0, 3)
+    check = integer_parameter(configuration, "check", -1, -1, 15)
+    preset, filters = configuration.get("preset"), configuration.get("filters")
+    memory = None if container == lzma.FORMAT_RAW else 2**30
+
+    def make_decompressor() -> Any:
+        return lzma.LZMADecompressor(
+            format=container,
+            memlimit=memory,
+            filters=filters if container == lzma.FORMAT_RAW else None,
+        )
+
+    def compress(data: Buffer) -> bytes:
+        return lzma.compress(data, format=container, check=check, preset=preset, filters=filters)
+
+    return Streamed(name, make_decompressor, compress)
+
+
+def _make_lz4(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    return Lz4(name, make_numcodec(name, configuration))
+
+
+def _make_crc32c(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    location = configuration.get("location", "end")
+    if location not in ("start", "end"):
+        raise ConfigurationError(f"location must be 'start' or 'end', found {shortened(location)}")
+    return Crc32c(name, at_start=location == "start")
+
+
+def _make_checksum(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    return Numcodec(name, make_numcodec(name, configuration), extra=4)
+
+
+def _make_shuffle(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
+    width = configuration.get("elementsize")
+    width = (
+        max(1, itemsize)
+        if width is None
+        else integer_parameter({"elementsize": width}, "elementsize", 4, 1, 2**31 - 1)
+    )
+    return Numcodec(name, make_numcodec(name, {**configuration, "elementsize": width}), extra=0)
+
+
+def make_numcodec(name: str, configuration: dict[str, Any]) -> Any:
+    """Return the numcodecs object for a ``numcodecs.*`` name.
+
+    Raises
+    ------
+    ConfigurationError
+        If numcodecs does not take the parameters.
+    """
+    config = {**configuration, "id": name.removeprefix("numcodecs.")}
+    try:
+        return get_codec(config)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"numcodecs refuses its parameters: {error}") from error
+
+
+_MAKERS: Final[dict[str, Callable[[str, dict[str, Any], int], ByteCodec]]] = {
+    "zstd": _make_zstd,
+    "blosc": _make_blosc,
+    "gzip": _make_gzip,
+    "crc32c": _make_crc32c,
+    "numcodecs.zstd": _make_zstd,
+    "numcodecs.blosc": _make_blosc,
+    "numcodecs.gzip": _make_gzip,
+    "numcodecs.zlib": _make_zlib,
+    "numcodecs.bz2": _make_bz2,
+    "numcodecs.lzma": _make_lzma,
+    "numcodecs.lz4": _make_lz4,
+    "numcodecs.shuffle": _make_shuffle,
+    "numcodecs.crc32c": _make_crc32c,
+    "numcodecs.crc32": _make_checksum,
+    "numcodecs.adler32": _make_checksum,
+    "numcodecs.fletcher32": _make_checksum,
+    "numcodecs.jenkins_lookup3": _make_checksum,
+}
+
+BYTE_CODECS: Final = frozenset(_MAKERS)
+"""Names of the codecs that are made here."""

@@ -1,0 +1,403 @@
+"""The chain of codecs that turns a chunk into stored bytes, and back.
+
+Array codecs come first, then exactly one codec that makes bytes of elements, then byte codecs. The
+chain is checked and put together once; decoding a chunk then costs a few calls.
+
+Rules of this file
+------------------
+1. What ``decode`` gives is C-contiguous, in native byte order, of exactly the asked shape, and may
+   be read-only. Anything else is ``FormatError``: damaged bytes never become an array of another
+   size.
+2. Every step has a limit on what it may decode to, from the shape and the codecs before it. Only
+   elements of variable length have none; for them the limit is ``max_variable_nbytes``.
+3. A chain keeps no state between chunks that threads could disturb, and is pickled as its JSON.
+
+Spec: Zarr v3 core, "Codecs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.codecs.build import build_chain
+from icechunk_format.arrays.codecs.sharding import MISSING, Sharding
+from icechunk_format.arrays.codecs.steps import (
+    Array,
+    ArrayCodec,
+    Buffer,
+    ByteCodec,
+    ConfigurationError,
+    Shape,
+)
+from icechunk_format.arrays.data_types import DataType, parse_data_type
+from icechunk_format.arrays.default_codecs import LITTLE_ENDIAN
+from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
+from icechunk_format.arrays.named_configuration import INT64_MAX, shortened
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
+"""Most bytes that a chunk of elements of variable length may decompress to."""
+
+_MAX_SHARDING_DEPTH: Final = 4
+_MAX_PLANS: Final = 64
+
+
+class _Plan:
+    """What decoding a chunk of one shape does: the steps, with what each may give."""
+
+    __slots__ = ("array_steps", "byte_steps", "stored_shape")
+
+    def __init__(
+        self,
+        byte_steps: list[tuple[ByteCodec, int, bool]],
+        stored_shape: Shape,
+        array_steps: list[tuple[ArrayCodec, Shape]],
+    ) -> None:
+        self.byte_steps = byte_steps
+        self.stored_shape = stored_shape
+        self.array_steps = array_steps
+
+
+class ChunkCodecs:
+    """The codecs of an array's chunks, ready to use.
+
+    Parameters
+    ----------
+    codecs_json
+        The ``codecs`` member of a ``zarr.json``.
+    data_type, fill_value
+        Those of the array.
+    ndim
+        How many dimensions a chunk has.
+    node_path
+        For messages about the metadata.
+    max_variable_nbytes
+        Limit for chunks of variable-length elements.
+
+    Attributes
+    ----------
+    sharding
+        Set when the chain is nothing but ``sharding_indexed``, so that inner chunks can be fetched
+        as ranges.
+
+    Raises
+    ------
+    FormatError
+        If the codecs are in an impossible order or have impossible parameters.
+    UnsupportedError
+        If one of them is not available; the message names the package that would bring it.
+    """
+
+    def __init__(
+        self,
+        codecs_json: Sequence[Any],
+        data_type: DataType,
+        fill_value: Any,
+        *,
+        ndim: int,
+        node_path: str = "/",
+        max_variable_nbytes: int = DEFAULT_MAX_VARIABLE_NBYTES,
+        _depth: int = 0,
+        _field: str = "codecs",
+    ) -> None:
+        self.codecs_json = list(codecs_json)
+        self.data_type = data_type
+        self.fill_value = fill_value
+        self.ndim = ndim
+        self.node_path = node_path
+        self.max_variable_nbytes = max_variable_nbytes
+        self._plans: dict[Shape, _Plan] = {}
+        self._depth = _depth
+        chain = build_chain(
+            self.codecs_json,
+            data_type,
+            fill_value,
+            ndim=ndim,
+            node_path=node_path,
+            field=_field,
+            make_sharding=self._make_sharding,
+        )
+        self._array_codecs, self._elements, self._byte_codecs = chain
+        alone = not self._array_codecs and not self._byte_codecs
+        self.sharding: Sharding | None = (
+            self._elements if alone and isinstance(self._elements, Sharding) else None
+        )
+
+    @property
+    def is_fixed_size(self) -> bool:
+        """Whether the stored size follows from the shape alone: no compression anywhere."""
+        return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
+
+    @property
+    def can_encode(self) -> bool:
+        """Whether chunks can be written; some formats are only read, such as GRIB messages."""
+        inner = self._elements.inner if isinstance(self._elements, Sharding) else self._elements
+        return bool(getattr(inner, "can_encode", True))
+
+    def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
+        """Return the chunk as an array; C order, native byte order, perhaps read-only.
+
+        Parameters
+        ----------
+        data
+            The stored bytes of one chunk.
+        shape
+            The shape that the chunk is stored with (``ChunkGrid.full_chunk_shape``).
+        what
+            Key of the object, for messages.
+
+        Raises
+        ------
+        FormatError
+            If the bytes are not a chunk of this shape and type; ``file_type`` is ``"chunk"``.
+        UnsupportedError
+            If the shape is larger than what is handled at once.
+        """
+        key = shape if isinstance(shape, tuple) else tuple(shape)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(key)
+        step: Any = self._elements
+        try:
+            for step, limit, exact in plan.byte_steps:
+                data = step.decode(data, limit, exact)
+                if len(data) > limit or (exact and len(data) != limit):
+                    raise ValueError(
+                        f"it decodes to {len(data)} bytes, expected "
+                        f"{'' if exact else 'at most '}{limit}"
+                    )
+            step = self._elements
+            array: Array = step.decode(data, plan.stored_shape)
+            for step, decoded_shape in plan.array_steps:
+                array = step.decode(array, decoded_shape)
+        except (UnsupportedError, MemoryError):
+            raise
+        except Exception as error:
+            raise _chunk_error(error, step.name, what) from error
+        if not array.flags.c_contiguous:
+            array = array.copy(order="C")
+        return array
+
+    def encode(self, array: Array) -> bytes:
+        """Return the stored bytes of a whole chunk.
+
+        Inner chunks that hold nothing but the fill value are left out of shards. Whether a whole
+        chunk is stored at all is the caller's choice: see ``is_all_fill``.
+
+        Raises
+        ------
+        InvalidInputError
+            If the array has another type or another number of dimensions, or if a codec cannot
+            store its values.
+        """
+        current = self._checked_input(array)
+        step: Any = self._elements
+        try:
+            for step in self._array_codecs:
+                current = step.encode(current)
+            step = self._elements
+            if not current.flags.c_contiguous:
+                current = current.copy(order="C")
+            data: Buffer = step.encode(current)
+            for step in self._byte_codecs:
+                data = step.encode(data)
+        except (InvalidInputError, UnsupportedError, MemoryError):
+            raise
+        except Exception as error:
+            raise InvalidInputError(
+                f"codec {step.name!r} of array {self.node_path!r} cannot store the values: {error}",
+                node_path=self.node_path,
+                codec=step.name,
+            ) from error
+        return data if isinstance(data, bytes) else bytes(data)
+
+    def fill_array(self, shape: Sequence[int]) -> Array:
+        """Return a new, writable array of fill values: what a missing chunk holds."""
+        return fill_array(self.data_type, self.fill_value, shape)
+
+    def is_all_fill(self, array: Array) -> bool:
+        """Whether a chunk need not be stored, because every element has the fill value's bits."""
+        return is_all_fill(array, self.fill_value)
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """Return the most bytes that a chunk is stored in, exact where ``is_fixed_size``.
+
+        ``None`` where elements have no fixed size.
+        """
+        for array_codec in self._array_codecs:
+            shape = array_codec.encoded_shape(shape)
+        nbytes = self._elements.encoded_bound(shape)
+        for byte_codec in self._byte_codecs:
+            if nbytes is None:
+                return None
+            nbytes = byte_codec.encoded_bound(nbytes)
+        return nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            _restore,
+            (
+                self.codecs_json,
+                self.data_type,
+                self.fill_value,
+                self.ndim,
+                self.node_path,
+                self.max_variable_nbytes,
+            ),
+        )
+
+    def __repr__(self) -> str:
+        steps: list[Any] = [*self._array_codecs, self._elements, *self._byte_codecs]
+        return f"ChunkCodecs({' | '.join(step.name for step in steps)}: {self.data_type.name})"
+
+    def _make_plan(self, shape: Shape) -> _Plan:
+        if len(shape) != self.ndim or any(n < 0 for n in shape):
+            raise InvalidInputError(
+                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, and the shape "
+                f"asked for is {shortened(shape)}",
+                node_path=self.node_path,
+            )
+        check_array_size(self.data_type, shape)
+        array_steps: list[tuple[ArrayCodec, Shape]] = []
+        stored_shape = shape
+        for codec in self._array_codecs:
+            array_steps.append((codec, stored_shape))
+            stored_shape = codec.encoded_shape(stored_shape)
+        byte_steps: list[tuple[ByteCodec, int, bool]] = []
+        limit = self._elements.encoded_bound(stored_shape)
+        exact = self._elements.is_fixed_size and limit is not None
+        for byte_codec in self._byte_codecs:
+            byte_steps.append(
+                (byte_codec, self.max_variable_nbytes if limit is None else limit, exact)
+            )
+            limit = None if limit is None else byte_codec.encoded_bound(limit)
+            exact = exact and byte_codec.is_fixed_size
+        plan = _Plan(byte_steps[::-1], stored_shape, array_steps[::-1])
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        self._plans[shape] = plan
+        return plan
+
+    def _checked_input(self, array: Array) -> Array:
+        wanted = self.data_type.numpy
+        given = np.asarray(array)
+        if given.ndim != self.ndim:
+            raise InvalidInputError(
+                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, found "
+                f"{given.ndim}",
+                node_path=self.node_path,
+            )
+        if given.dtype == wanted:
+            return given
+        # NumPy's own string types, which are neither of the two that are stored.
+        kinds = {"string": "UT", "bytes": "S"}.get(self.data_type.kind, "")
+        if given.dtype.kind in kinds:
+            if given.dtype.kind == "T" or np.can_cast(given.dtype, wanted, "safe"):
+                return given.astype(wanted)
+        elif given.dtype.kind != "T" and given.dtype.newbyteorder("=") == wanted:
+            return given.astype(wanted)
+        raise InvalidInputError(
+            f"chunks of array {self.node_path!r} hold {wanted}, found {given.dtype}; cast the "
+            f"values first",
+            node_path=self.node_path,
+        )
+
+    def _make_sharding(
+        self,
+        configuration: dict[str, Any],
+        data_type: DataType,
+        fill_value: Any,
+        ndim: int,
+        field: str,
+    ) -> Sharding:
+        if self._depth >= _MAX_SHARDING_DEPTH:
+            raise ConfigurationError(f"shards are nested more than {_MAX_SHARDING_DEPTH} deep")
+        sizes = configuration.get("chunk_shape")
+        if not isinstance(sizes, list) or not all(
+            isinstance(n, int) and 1 <= n <= INT64_MAX for n in sizes
+        ):
+            raise ConfigurationError(
+                f"chunk_shape must be a list of positive integers, found {shortened(sizes)}"
+            )
+        if len(sizes) != ndim:
+            raise ConfigurationError(
+                f"chunk_shape has {len(sizes)} dimensions, and what it divides has {ndim}"
+            )
+        location = configuration.get("index_location", "end")
+        if location not in ("start", "end"):
+            raise ConfigurationError(
+                f"index_location must be 'start' or 'end', found {shortened(location)}"
+            )
+        chains: list[list[Any]] = []
+        for key, default in (
+            ("codecs", [LITTLE_ENDIAN]),
+            ("index_codecs", [LITTLE_ENDIAN, {"name": "crc32c"}]),
+        ):
+            chain = configuration.get(key, default)
+            if not isinstance(chain, list):
+                raise ConfigurationError(f"{key} must be a list, found {shortened(chain)}")
+            chains.append(chain)
+        inner = ChunkCodecs(
+            chains[0],
+            data_type,
+            fill_value,
+            ndim=ndim,
+            node_path=self.node_path,
+            max_variable_nbytes=self.max_variable_nbytes,
+            _depth=self._depth + 1,
+            _field=f"{field}.configuration.codecs",
+        )
+        index_codecs = ChunkCodecs(
+            chains[1],
+            parse_data_type("uint64"),
+            np.uint64(MISSING),
+            ndim=ndim + 1,
+            node_path=self.node_path,
+            _depth=_MAX_SHARDING_DEPTH,
+            _field=f"{field}.configuration.index_codecs",
+        )
+        if not index_codecs.is_fixed_size:
+            raise ConfigurationError(
+                "index_codecs must give a fixed size, so that the index can be found; compression "
+                "is not allowed there"
+            )
+        return Sharding(
+            inner_shape=tuple(int(n) for n in sizes),
+            inner=inner,
+            index_codecs=index_codecs,
+            index_location=location,
+        )
+
+
+def _restore(
+    codecs_json: list[Any],
+    data_type: DataType,
+    fill_value: Any,
+    ndim: int,
+    node_path: str,
+    max_variable_nbytes: int,
+) -> ChunkCodecs:
+    return ChunkCodecs(
+        codecs_json,
+        data_type,
+        fill_value,
+        ndim=ndim,
+        node_path=node_path,
+        max_variable_nbytes=max_variable_nbytes,
+    )
+
+
+def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
+    if isinstance(error, FormatError):
+        # From an inner chunk, which does not know the key of its shard.
+        problem, field = error.facts["problem"], error.facts["field"]
+        return FormatError(problem, object_key=what, file_type="chunk", field=field)
+    problem = str(error) or type(error).__name__
+    return FormatError(
+        f"codec {codec!r} cannot decode it: {problem}", object_key=what, file_type="chunk"
+    )

@@ -1,0 +1,263 @@
+"""Compressors, each with a limit on what it may decompress to.
+
+Rules of this file
+------------------
+1. ``decode(data, limit, exact)`` gives at most ``limit`` bytes, and exactly that many where
+   ``exact``. Sizes that a stream claims for itself are read and compared *before* memory is taken
+   for them, and streams that claim nothing are decoded up to the limit and no further.
+2. Objects keep their configuration only, so that threads may share them.
+
+Spec: RFC 8878 (Zstandard), RFC 1950 and 1952 (zlib, gzip), the headers of Blosc 1 and of numcodecs'
+LZ4.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numcodecs import blosc as numcodecs_blosc
+from numcodecs import zstd as numcodecs_zstd
+
+from icechunk_format.arrays.codecs.steps import Buffer, as_buffer, compressed_bound
+from icechunk_format.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# blosc's own thread pool is one per process and takes a lock; chunks are decoded in parallel by
+# the callers instead. zarr-python sets the same.
+numcodecs_blosc.use_threads = False
+
+# Of the third byte of a blosc header.
+_BLOSC_SNAPPY = 2
+_BLOSC_IS_COPY = 2
+
+
+class _Compressor:
+    is_fixed_size = False
+    name: str
+
+    def encoded_bound(self, nbytes: int) -> int:
+        """See ``ByteCodec``."""
+        return compressed_bound(nbytes)
+
+
+class Zstd(_Compressor):
+    """Zstandard frames."""
+
+    def __init__(self, name: str, level: int, checksum: bool) -> None:
+        self.name = name
+        self._level = level
+        self._checksum = checksum
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        size = _zstd_content_size(data)
+        if size is not None:
+            if size > limit or (exact and size != limit):
+                raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
+            if size == 0:
+                # numcodecs takes the result of an empty frame for a failure.
+                return b""
+            result: bytes = numcodecs_zstd.decompress(data)
+            return result
+        if exact:
+            out = np.empty(limit, dtype=np.uint8)
+            numcodecs_zstd.decompress(data, out)
+            return memoryview(out)
+        _check_zstd_blocks(data, limit)
+        result = numcodecs_zstd.decompress(data)
+        if len(result) > limit:
+            raise ValueError(f"it decodes to {len(result)} bytes, allowed are {limit}")
+        return result
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        result: bytes = numcodecs_zstd.compress(data, self._level, self._checksum)
+        return result
+
+
+class Blosc(_Compressor):
+    """Blosc 1 containers."""
+
+    def __init__(
+        self, name: str, cname: str, clevel: int, shuffle: int, blocksize: int, typesize: int | None
+    ) -> None:
+        self.name = name
+        self._arguments = (cname.encode("ascii"), clevel, shuffle, blocksize)
+        self._typesize = typesize
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        if len(data) < 16:
+            raise ValueError(f"a blosc header has 16 bytes, found {len(data)}")
+        size = int.from_bytes(data[4:8], "little")
+        # The library trusts this length, and would read beyond the end of shorter data.
+        stored = int.from_bytes(data[12:16], "little")
+        if stored != len(data):
+            raise ValueError(f"the header says {stored} stored bytes, found {len(data)}")
+        if size > limit or (exact and size != limit):
+            raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
+        if size == 0:
+            return b""
+        flags = data[2]
+        if flags >> 5 == _BLOSC_SNAPPY and not flags & _BLOSC_IS_COPY:
+            raise UnsupportedError(
+                "a chunk is compressed with snappy inside blosc, which numcodecs is built without; "
+                "store the array anew with another cname"
+            )
+        result: bytes = numcodecs_blosc.decompress(data)
+        return result
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        if self._typesize is None:
+            result: bytes = numcodecs_blosc.compress(data, *self._arguments)
+        else:
+            result = numcodecs_blosc.compress(data, *self._arguments, typesize=self._typesize)
+        return result
+
+
+class Deflate(_Compressor):
+    """DEFLATE streams: gzip members, or one zlib stream."""
+
+    def __init__(self, name: str, level: int, gzip: bool) -> None:
+        self.name = name
+        self._level = level
+        self._wbits = 31 if gzip else 15
+        self._has_members = gzip
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        parts: list[bytes] = []
+        left = limit
+        rest: Buffer = data
+        while True:
+            stream = zlib.decompressobj(self._wbits)
+            part = stream.decompress(rest, left + 1)
+            left -= len(part)
+            if left < 0:
+                raise ValueError(f"it decodes to more than {limit} bytes")
+            if not stream.eof:
+                raise ValueError("the stream ends early")
+            parts.append(part)
+            rest = stream.unused_data
+            if not self._has_members or not rest.strip(b"\0"):
+                break
+        if exact and left:
+            raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        stream = zlib.compressobj(self._level, zlib.DEFLATED, self._wbits)
+        return stream.compress(data) + stream.flush()
+
+
+class Streamed(_Compressor):
+    """bzip2 and LZMA: the standard library's decompressors, which stop at a limit."""
+
+    def __init__(
+        self, name: str, make_decompressor: Callable[[], Any], compress: Callable[[Buffer], bytes]
+    ) -> None:
+        self.name = name
+        self._make_decompressor = make_decompressor
+        self._compress = compress
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        parts: list[bytes] = []
+        left = limit
+        rest: Buffer = data
+        while rest:
+            stream = self._make_decompressor()
+            part = stream.decompress(rest, left + 1)
+            left -= len(part)
+            if left < 0:
+                raise ValueError(f"it decodes to more than {limit} bytes")
+            if not stream.eof:
+                raise ValueError("the stream ends early")
+            parts.append(part)
+            rest = stream.unused_data
+        if exact and left:
+            raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        return self._compress(data)
+
+
+class Lz4(_Compressor):
+    """LZ4 blocks behind a length of four bytes."""
+
+    def __init__(self, name: str, codec: Any) -> None:
+        self.name = name
+        self._codec = codec
+
+    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
+        """See ``ByteCodec``."""
+        if len(data) < 4:
+            raise ValueError(f"the length takes 4 bytes, found {len(data)}")
+        size = int.from_bytes(data[:4], "little")
+        if size > limit or (exact and size != limit):
+            raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
+        return b"" if size == 0 else as_buffer(self._codec.decode(data))
+
+    def encode(self, data: Buffer) -> Buffer:
+        """See ``ByteCodec``."""
+        return as_buffer(self._codec.encode(data))
+
+
+def _wanted(limit: int, exact: bool) -> str:
+    return f"{limit}" if exact else f"at most {limit}"
+
+
+def _zstd_content_size(data: Buffer) -> int | None:
+    """Return the size that a Zstandard frame announces, if it does (RFC 8878, 3.1.1.1)."""
+    if len(data) < 9 or data[:4] != b"\x28\xb5\x2f\xfd":
+        raise ValueError("it is not a Zstandard frame")
+    descriptor = data[4]
+    flag = descriptor >> 6
+    single_segment = descriptor & 0x20
+    if flag == 0 and not single_segment:
+        return None
+    at = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    nbytes = (1, 2, 4, 8)[flag]
+    if len(data) < at + nbytes:
+        raise ValueError("the Zstandard frame ends in its header")
+    size = int.from_bytes(data[at : at + nbytes], "little")
+    return size + 256 if nbytes == 2 else size
+
+
+def _check_zstd_blocks(data: Buffer, limit: int) -> None:
+    """Refuse frames of unknown size whose blocks could hold more than ``limit`` bytes.
+
+    Blocks say whether they are raw, one byte repeated, or compressed, and none holds more than
+    128 KiB (RFC 8878, 3.1.1.2), so their headers alone bound what comes out.
+    """
+    at = 0
+    total = 0
+    while at < len(data):
+        if data[at : at + 4] != b"\x28\xb5\x2f\xfd":
+            raise ValueError("there are bytes behind the Zstandard frame")
+        descriptor = data[at + 4] if at + 4 < len(data) else 0
+        single_segment = descriptor & 0x20
+        sizes = (1 if single_segment else 0, 2, 4, 8)
+        at += 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+        at += sizes[descriptor >> 6]
+        last = False
+        while not last:
+            header = data[at : at + 3]
+            if len(header) < 3:
+                raise ValueError("the Zstandard frame ends early")
+            bits = int.from_bytes(header, "little")
+            last, kind, size = bool(bits & 1), (bits >> 1) & 3, bits >> 3
+            at += 3 + (1 if kind == 1 else size)
+            total += 131072 if kind == 2 else size
+            # The last block alone may be partly filled, so allow for one.
+            if total > limit + 131072:
+                raise ValueError(f"the frame may hold more than {limit} bytes")
+        at += 4 if descriptor & 4 else 0

@@ -1,0 +1,258 @@
+"""The codecs of a chain that turn elements into bytes: ``bytes``, ``vlen-utf8``, numcodecs' two.
+
+Rules of this file
+------------------
+1. What ``decode`` gives has the asked shape, native byte order, C order and aligned memory. It may
+   be a read-only view of the input: nothing is copied that need not be.
+2. Elements that NumPy would accept from bytes but not survive (code points beyond Unicode, booleans
+   other than 0 and 1) never leave this file.
+
+Spec: Zarr v3 codec ``bytes``; the registered ``vlen-utf8``, ``vlen-bytes``, ``numcodecs.pcodec``,
+``numcodecs.zfpy``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numcodecs.vlen import VLenBytes, VLenUTF8
+
+from icechunk_format.arrays.codecs.bytes import make_numcodec
+from icechunk_format.arrays.codecs.grib import Grib
+from icechunk_format.arrays.codecs.registered import find_registered_codec, import_optional
+from icechunk_format.arrays.codecs.steps import (
+    Array,
+    Buffer,
+    ConfigurationError,
+    ElementCodec,
+    Shape,
+    as_buffer,
+    compressed_bound,
+)
+from icechunk_format.arrays.named_configuration import shortened
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.data_types import DataType
+
+_MAX_CODE_POINT: Final = 0x10FFFF
+
+
+def make_element_codec(
+    name: str, configuration: dict[str, Any], data_type: DataType, *, node_path: str
+) -> ElementCodec:
+    """Make the codec of a name that turns elements into bytes; ``sharding_indexed`` is not here.
+
+    Raises
+    ------
+    ConfigurationError
+        If the parameters are not possible for the data type.
+    UnsupportedError
+        If the codec needs a package that is not installed.
+    """
+    if name in ("bytes", "endian"):
+        return Bytes(data_type, configuration.get("endian"))
+    if name in ("vlen-utf8", "vlen-bytes"):
+        return VariableLength(name, data_type)
+    if name == "gribberish":
+        library = import_optional("gribberish", name, node_path=node_path)
+        return Grib(configuration, data_type, library)
+    if name == "numcodecs.pcodec":
+        library = import_optional("pcodec", name, node_path=node_path)
+        codec = make_numcodec(name, configuration)
+        return PCodec(name, codec, data_type, library.standalone)
+    if name == "numcodecs.zfpy":
+        import_optional("zfpy", name, node_path=node_path)
+        return NumcodecsElements(name, make_numcodec(name, configuration), data_type)
+    codec = find_registered_codec(name, configuration, node_path=node_path)
+    return NumcodecsElements(name, codec, data_type)
+
+
+class Bytes:
+    """Elements one after another."""
+
+    name = "bytes"
+    is_fixed_size = True
+
+    def __init__(self, data_type: DataType, endian: str | None) -> None:
+        if endian not in (None, "little", "big"):
+            raise ConfigurationError(f"endian must be 'little' or 'big', found {shortened(endian)}")
+        if data_type.is_variable_length:
+            raise ConfigurationError(
+                f"elements of type {data_type.name} have no fixed size; use vlen-utf8 or vlen-bytes"
+            )
+        if endian is None and data_type.has_byte_order and not data_type.fields:
+            raise ConfigurationError(
+                f"endian is required for {data_type.name}, whose elements have several bytes"
+            )
+        order = "little" if endian is None else endian
+        self._dtype = data_type.numpy
+        self._itemsize = data_type.numpy.itemsize
+        self._stored = data_type.numpy
+        if order != sys.byteorder and data_type.has_byte_order:
+            self._stored = data_type.numpy.newbyteorder("<" if order == "little" else ">")
+        self._is_swapped = self._stored != self._dtype
+        self._sanitize = _SANITIZERS.get(data_type.kind)
+        if data_type.fields and _holds_text_or_bool(data_type):
+            self._sanitize = _sanitize_struct
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """See ``ElementCodec``."""
+        expected = math.prod(shape) * self._itemsize
+        if len(data) != expected:
+            raise ValueError(f"the elements take {expected} bytes, found {len(data)}")
+        if not isinstance(data, bytes):
+            # A slice of a shard may start anywhere; consumers count on aligned elements.
+            array = np.frombuffer(data, dtype=self._stored)
+            if not array.flags.aligned:
+                array = array.copy()
+        else:
+            array = np.frombuffer(data, dtype=self._stored) if data else np.empty(0, self._stored)
+        array = array.reshape(shape)
+        if self._is_swapped:
+            array = array.astype(self._dtype)
+        if self._sanitize is not None:
+            array = self._sanitize(array)
+        return array
+
+    def encode(self, array: Array) -> Buffer:
+        """See ``ElementCodec``."""
+        stored = array.astype(self._stored) if self._is_swapped else array
+        return memoryview(stored.reshape(-1).view(np.uint8))
+
+    def encoded_bound(self, shape: Shape) -> int:
+        """See ``ElementCodec``."""
+        return math.prod(shape) * self._itemsize
+
+
+class VariableLength:
+    """Elements each behind its length: ``vlen-utf8`` and ``vlen-bytes``."""
+
+    is_fixed_size = False
+
+    def __init__(self, name: str, data_type: DataType) -> None:
+        self.name = name
+        self._is_text = name == "vlen-utf8"
+        if not data_type.is_variable_length or (data_type.kind == "string") != self._is_text:
+            wanted = "string" if self._is_text else "variable_length_bytes"
+            raise ConfigurationError(f"it stores {wanted}, and the elements are {data_type.name}")
+        self._codec = VLenUTF8() if self._is_text else VLenBytes()
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """See ``ElementCodec``."""
+        count = int.from_bytes(data[:4], "little") if len(data) >= 4 else -1
+        expected = math.prod(shape)
+        if count != expected or len(data) < 4 + 4 * count:
+            raise ValueError(
+                f"it holds {count} elements in {len(data)} bytes, expected {expected} elements of "
+                f"at least 4 bytes"
+            )
+        array: Array = self._codec.decode(data)
+        return array.reshape(shape)
+
+    def encode(self, array: Array) -> Buffer:
+        """See ``ElementCodec``."""
+        wanted = str if self._is_text else bytes
+        flat = array.reshape(-1)
+        if not all(isinstance(element, wanted) for element in flat):
+            raise TypeError(f"every element must be {wanted.__name__}")
+        return as_buffer(self._codec.encode(flat))
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """See ``ElementCodec``."""
+        return None
+
+
+class NumcodecsElements:
+    """numcodecs codecs that take an array and give bytes: ``zfpy``, and any that is registered."""
+
+    is_fixed_size = False
+
+    def __init__(self, name: str, codec: Any, data_type: DataType) -> None:
+        if data_type.is_variable_length:
+            raise ConfigurationError(f"it does not store elements of type {data_type.name}")
+        self.name = name
+        self._codec = codec
+        self._dtype = data_type.numpy
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """See ``ElementCodec``."""
+        result = np.asarray(self._codec.decode(bytes(data)))
+        if result.dtype.hasobject:
+            raise ValueError(f"it gives elements of type {result.dtype}")
+        if result.size != math.prod(shape):
+            raise ValueError(f"it decodes to {result.size} elements, expected {math.prod(shape)}")
+        if result.dtype != self._dtype:
+            result = result.astype(self._dtype)
+        return np.ascontiguousarray(result).reshape(shape)
+
+    def encode(self, array: Array) -> Buffer:
+        """See ``ElementCodec``."""
+        return as_buffer(self._codec.encode(array))
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """See ``ElementCodec``."""
+        return compressed_bound(math.prod(shape) * self._dtype.itemsize)
+
+
+class PCodec(NumcodecsElements):
+    """``numcodecs.pcodec``, decoded into memory of the expected size.
+
+    The stream says how many elements it has; the library would take memory for as many.
+    """
+
+    def __init__(self, name: str, codec: Any, data_type: DataType, standalone: Any) -> None:
+        super().__init__(name, codec, data_type)
+        self._standalone = standalone
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """See ``ElementCodec``."""
+        out = np.empty(math.prod(shape), dtype=self._dtype)
+        progress = self._standalone.simple_decompress_into(bytes(data), out)
+        if progress.n_processed != out.size or not progress.finished:
+            raise ValueError(f"it does not decode to {out.size} elements")
+        return out.reshape(shape)
+
+
+def _sanitize_bool(array: Array) -> Array:
+    as_bytes: Any = array.view(np.uint8)
+    if as_bytes.size and as_bytes.max() > 1:
+        # Any value but zero is true; NumPy computes wrong sums from other bytes than 0 and 1.
+        result: Array = as_bytes != 0
+        return result
+    return array
+
+
+def _sanitize_text(array: Array) -> Array:
+    if array.size:
+        points: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+        highest = points.max()
+        if highest >= 0xD800 and (
+            highest > _MAX_CODE_POINT or bool(((points >= 0xD800) & (points <= 0xDFFF)).any())
+        ):
+            raise ValueError("an element holds a number that is not a Unicode character")
+    return array
+
+
+def _sanitize_struct(array: Array) -> Array:
+    assert array.dtype.names is not None
+    for name in array.dtype.names:
+        field: Any = array[name]
+        if field.dtype.names is not None:
+            _sanitize_struct(field)
+        elif field.dtype.kind == "U":
+            _sanitize_text(field)
+        elif field.dtype.kind == "b" and field.size and field.view(np.uint8).max() > 1:
+            raise ValueError(f"field {name!r} holds a boolean that is neither 0 nor 1")
+    return array
+
+
+def _holds_text_or_bool(data_type: DataType) -> bool:
+    if data_type.fields:
+        return any(_holds_text_or_bool(field) for _, field in data_type.fields)
+    return data_type.kind in ("bool", "string")
+
+
+_SANITIZERS: Final = {"bool": _sanitize_bool, "string": _sanitize_text}

@@ -1,0 +1,105 @@
+"""The ``gribberish`` codec: GRIB2 messages as chunks, as virtual weather archives refer to them.
+
+The library behind it takes what a message says for granted, time and memory included, so how many
+points the message claims is read first and compared with the chunk.
+
+Format: WMO FM 92 GRIB edition 2, sections 0 and 3; the parameters are those of gribberish's own
+codec for zarr-python. Reading only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.codecs.steps import Array, Buffer, ConfigurationError, Shape
+from icechunk_format.arrays.named_configuration import shortened
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.data_types import DataType
+
+MAX_POINTS: Final = 2**28
+"""Messages with more points than this are refused; the largest global grids have some 2**25."""
+
+# Latitude/longitude, Mercator, polar stereographic, Lambert and Gaussian grids.
+_TEMPLATES_OF_ROWS: Final = frozenset({0, 1, 10, 20, 30, 40})
+
+
+class Grib:
+    """GRIB2 messages, as virtual weather archives refer to them; reading only."""
+
+    name = "gribberish"
+    is_fixed_size = False
+    can_encode = False
+
+    def __init__(self, configuration: dict[str, Any], data_type: DataType, gribberish: Any) -> None:
+        self._var = configuration.get("var")
+        if not isinstance(self._var, str | None):
+            raise ConfigurationError(f"var must be a name, found {shortened(self._var)}")
+        options = tuple(
+            bool(configuration.get(key, False)) for key in ("adjust_longitude_range", "north_up")
+        )
+        # Older versions of the library do not have the options.
+        self._options = options if any(options) else ()
+        self._dtype = data_type.numpy
+        self._library = gribberish
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """See ``ElementCodec``."""
+        message = bytes(data)
+        is_coordinate = self._var in ("latitude", "longitude")
+        points = _number_of_points(message)
+        if points > MAX_POINTS or (not is_coordinate and points != math.prod(shape)):
+            raise ValueError(f"the message has {points} points, expected {math.prod(shape)}")
+        try:
+            result = np.asarray(self._parse(message, is_coordinate))
+        except BaseException as error:
+            # A panic of the library is no ``Exception``, and damaged messages cause some.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"the library gave up: {error}") from error
+        if result.size != math.prod(shape):
+            raise ValueError(f"the message has {result.size} elements, expected {math.prod(shape)}")
+        return np.ascontiguousarray(result.astype(self._dtype, copy=False)).reshape(shape)
+
+    def _parse(self, message: bytes, is_coordinate: bool) -> Any:
+        if is_coordinate:
+            metadata = self._library.parse_grib_message_metadata(message, 0)
+            return metadata.latlng(*self._options)[0 if self._var == "latitude" else 1]
+        return self._library.parse_grib_array(message, 0, *self._options)
+
+    def encode(self, array: Array) -> Buffer:
+        """See ``ElementCodec``."""
+        raise TypeError("GRIB messages are read only; choose other codecs to write")
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """See ``ElementCodec``."""
+        return None
+
+
+def _number_of_points(message: bytes) -> int:
+    """Return how many points the grid of a message has, from its section 3."""
+    start = message.find(b"GRIB")
+    if start < 0 or len(message) < start + 16:
+        raise ValueError("it is not a GRIB message")
+    if message[start + 7] != 2:
+        raise ValueError(f"it is a GRIB message of edition {message[start + 7]}, expected 2")
+    at = start + 16
+    while at + 10 <= len(message):
+        length, section = int.from_bytes(message[at : at + 4], "big"), message[at + 4]
+        if length < 5 or at + length > len(message):
+            break
+        if section == 3:
+            points = int.from_bytes(message[at + 6 : at + 10], "big")
+            template = int.from_bytes(message[at + 12 : at + 14], "big")
+            columns = int.from_bytes(message[at + 30 : at + 34], "big")
+            rows = int.from_bytes(message[at + 34 : at + 38], "big")
+            if template in _TEMPLATES_OF_ROWS and columns * rows != points:
+                raise ValueError(
+                    f"the grid has {rows} rows of {columns} points, and {points} points in all"
+                )
+            return points
+        at += length
+    raise ValueError("the message has no grid definition, or its sections do not fit")

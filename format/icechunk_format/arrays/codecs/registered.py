@@ -1,0 +1,111 @@
+"""Codecs that come from other installed packages, and what to install where one is missing.
+
+Rules of this file
+------------------
+1. What an installed package registers is used only if it is a numcodecs codec: an object with
+   ``encode`` and ``decode`` on bytes or arrays.
+2. Metadata is untrusted, so the codecs of numcodecs that run what they decode (``pickle``) or that
+   no Zarr v3 array has are not reachable through a name in it.
+3. A codec that cannot be had is ``UnsupportedError``, with the array and the package to install.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from numcodecs import registry
+
+from icechunk_format.arrays.codecs.steps import ConfigurationError
+from icechunk_format.arrays.named_configuration import shortened
+from icechunk_format.errors import UnsupportedError
+
+_PACKAGES: Final = {
+    "gribberish": "gribberish",
+    "numcodecs.pcodec": "numcodecs[pcodec]",
+    "pcodec": "numcodecs[pcodec]",
+    "numcodecs.zfpy": "numcodecs[zfpy]",
+    "zfpy": "numcodecs[zfpy]",
+    "imagecodecs": "imagecodecs",
+    "jpegxl": "imagecodecs",
+}
+
+
+def find_registered_codec(name: str, configuration: dict[str, Any], *, node_path: str) -> Any:
+    """Return the numcodecs-style codec that an installed package registers under a name.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is none.
+    ConfigurationError
+        If it refuses its parameters.
+    """
+    codec_class = _find_class(name)
+    if codec_class is None:
+        raise unsupported_codec(name, node_path=node_path)
+    try:
+        return codec_class.from_config(dict(configuration))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"its package refuses its parameters: {error}") from error
+
+
+def import_optional(module: str, name: str, *, node_path: str) -> Any:
+    """Import the library behind a codec.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is not installed, or does not load.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise unsupported_codec(name, node_path=node_path) from error
+
+
+def unsupported_codec(name: str, *, node_path: str) -> UnsupportedError:
+    """Return the error for a codec that is not installed, naming the package that brings it."""
+    package = _PACKAGES.get(name)
+    if package is None and name.startswith("imagecodecs_"):
+        package = "imagecodecs"
+    if package is not None:
+        advice = f"install it where the data is read and written: pip install '{package}'"
+    else:
+        advice = (
+            "install the Python package that registers a numcodecs codec of that name, or select "
+            "other arrays"
+        )
+    return UnsupportedError(
+        f"array {node_path!r} is stored with codec {shortened(name)}, which is not available; "
+        f"{advice}",
+        node_path=node_path,
+        codec=name[:200],
+        package=package,
+    )
+
+
+def _find_class(name: str) -> Any:
+    codec_id = name.removeprefix("numcodecs.")
+    found = registry.codec_registry.get(codec_id)
+    if found is None and codec_id in registry.entries:
+        found = _load(registry.entries[codec_id])
+    if found is None:
+        for entry in entry_points(group="zarr.codecs", name=name):
+            found = _load(entry)
+    if found is None or str(getattr(found, "__module__", "")).startswith("numcodecs."):
+        return None
+    is_numcodecs_style = all(
+        callable(getattr(found, attribute, None))
+        for attribute in ("from_config", "encode", "decode")
+    )
+    return found if is_numcodecs_style else None
+
+
+def _load(entry: Any) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError):
+        # A package that is half installed is a package that does not bring the codec.
+        return None

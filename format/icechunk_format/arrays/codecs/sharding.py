@@ -1,0 +1,262 @@
+"""Shards: many inner chunks in one stored chunk, with an index that says where each is.
+
+Rules of this file
+------------------
+1. An inner chunk is missing exactly when its offset and its length are both 2**64 - 1.
+2. No offset or length is used before it was compared with the size of the shard.
+3. A reader that wants few inner chunks fetches the index, then the ranges: nothing here needs the
+   whole shard.
+
+Spec: Zarr v3 codec ``sharding_indexed``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import numpy as np
+
+from icechunk_format.arrays.codecs.steps import Array, Buffer, Shape, compressed_bound
+from icechunk_format.arrays.fill_values import fill_array, is_all_fill
+from icechunk_format.arrays.named_configuration import shortened
+from icechunk_format.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.data_types import DataType
+
+MISSING: Final = 2**64 - 1
+"""Offset and length of an inner chunk that the shard does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRange:
+    """Which bytes of a shard hold its index: from start to end, or the last ``suffix``."""
+
+    start: int | None = None
+    end: int | None = None
+    suffix: int | None = None
+
+
+class Chain(Protocol):
+    """What a shard needs from the codecs of its inner chunks and of its index."""
+
+    data_type: DataType
+    fill_value: Any
+
+    def decode(self, data: Buffer, shape: Shape, *, what: str = ...) -> Array:
+        """Return the array."""
+        ...
+
+    def encode(self, array: Array) -> bytes:
+        """Return the bytes."""
+        ...
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """Return the most bytes that the shape is encoded to."""
+        ...
+
+
+class Sharding:
+    """The ``sharding_indexed`` codec of an array.
+
+    Attributes
+    ----------
+    inner_shape
+        Shape of every inner chunk.
+    index_location
+        ``"start"`` or ``"end"`` of the shard.
+    inner
+        The codecs of the inner chunks: ``inner.decode(data, inner_shape)``.
+    """
+
+    name = "sharding_indexed"
+    is_fixed_size = False
+
+    def __init__(
+        self,
+        *,
+        inner_shape: Shape,
+        inner: Any,
+        index_codecs: Chain,
+        index_location: Literal["start", "end"],
+    ) -> None:
+        self.inner_shape = inner_shape
+        self.inner = inner
+        self.index_location = index_location
+        self._index_codecs = index_codecs
+
+    def inner_grid(self, shard_shape: Shape) -> Shape:
+        """Return how many inner chunks a shard has along each axis.
+
+        Raises
+        ------
+        FormatError
+            If the inner chunks do not divide the shard.
+        """
+        if len(shard_shape) != len(self.inner_shape) or any(
+            n % c for n, c in zip(shard_shape, self.inner_shape, strict=True)
+        ):
+            raise FormatError(
+                f"shards of shape {shortened(shard_shape)} are not made of whole inner chunks of "
+                f"shape {shortened(self.inner_shape)}",
+                object_key="<metadata>",
+                file_type="zarr.json",
+                field="codecs.sharding_indexed.chunk_shape",
+            )
+        return tuple(n // c for n, c in zip(shard_shape, self.inner_shape, strict=True))
+
+    def index_nbytes(self, shard_shape: Shape) -> int:
+        """Return how many bytes the index of a shard takes."""
+        nbytes = self._index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
+        assert nbytes is not None
+        return nbytes
+
+    def index_byte_range(self, shard_shape: Shape, shard_nbytes: int | None = None) -> IndexRange:
+        """Return where the index is: start and end, or a suffix where the size is not known.
+
+        Raises
+        ------
+        FormatError
+            If the shard is smaller than its index.
+        """
+        nbytes = self.index_nbytes(shard_shape)
+        if shard_nbytes is not None and shard_nbytes < nbytes:
+            raise FormatError(
+                f"the shard has {shard_nbytes} bytes, and its index alone takes {nbytes}",
+                file_type="chunk",
+            )
+        if self.index_location == "start":
+            return IndexRange(start=0, end=nbytes)
+        if shard_nbytes is None:
+            return IndexRange(suffix=nbytes)
+        return IndexRange(start=shard_nbytes - nbytes, end=shard_nbytes)
+
+    def decode_index(
+        self,
+        data: Buffer,
+        shard_shape: Shape,
+        *,
+        shard_nbytes: int | None = None,
+        what: str = "<bytes>",
+    ) -> NDArray[np.uint64]:
+        """Return offsets and lengths, uint64 ``(*inner_grid, 2)``; ``MISSING`` twice if absent.
+
+        Parameters
+        ----------
+        data
+            The bytes of the index.
+        shard_shape
+            Elements per axis of the shard.
+        shard_nbytes
+            Size of the shard, if known: no range may leave it.
+        what
+            Key of the object, for messages.
+
+        Raises
+        ------
+        FormatError
+            If the bytes are not an index, its checksum is wrong, or a range leaves the shard.
+        """
+        grid = self.inner_grid(shard_shape)
+        index: NDArray[np.uint64] = self._index_codecs.decode(data, (*grid, 2), what=what)
+        offsets, lengths = index[..., 0], index[..., 1]
+        missing = np.uint64(MISSING)
+        present = (offsets != missing) | (lengths != missing)
+        # A chunk that is there has a length below 2**63, so the sum cannot wrap unnoticed.
+        end = np.uint64(2**63 if shard_nbytes is None else shard_nbytes)
+        bad = present & (
+            (offsets > end) | (lengths > end) | (lengths > end - np.minimum(offsets, end))
+        )
+        if bad.any():
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            size = "" if shard_nbytes is None else f" of {shard_nbytes} bytes"
+            raise FormatError(
+                f"inner chunk {at} is at offset {int(offsets[at])} with {int(lengths[at])} bytes, "
+                f"outside of the shard{size}",
+                object_key=what,
+                file_type="chunk",
+                field="shard index",
+            )
+        return index
+
+    def decode_inner(self, data: Buffer, *, what: str = "<bytes>") -> Array:
+        """Return one inner chunk from its own bytes.
+
+        Raises
+        ------
+        FormatError
+            If the bytes cannot be decoded.
+        """
+        decoded: Array = self.inner.decode(data, self.inner_shape, what=what)
+        return decoded
+
+    def decode(self, data: Buffer, shape: Shape) -> Array:
+        """Return a whole shard from all its bytes; missing inner chunks are fill values."""
+        index_range = self.index_byte_range(shape, len(data))
+        view = memoryview(data)
+        index = self.decode_index(
+            view[index_range.start : index_range.end], shape, shard_nbytes=len(data)
+        )
+        grid = index.shape[:-1]
+        flat = index.reshape(-1, 2)
+        present = np.flatnonzero(flat[:, 0] != np.uint64(MISSING))
+        inner = self.inner
+        if present.size == flat.shape[0]:
+            out = np.empty(shape, dtype=inner.data_type.numpy)
+        else:
+            out = fill_array(inner.data_type, inner.fill_value, shape)
+        inner_shape = self.inner_shape
+        starts = (
+            np.stack(np.unravel_index(present, grid), axis=-1) if grid else present[:, None][:, :0]
+        )
+        ranges = flat[present].tolist()
+        for coords, (offset, length) in zip(starts.tolist(), ranges, strict=True):
+            decoded = inner.decode(view[offset : offset + length], inner_shape)
+            box = tuple(slice(i * n, i * n + n) for i, n in zip(coords, inner_shape, strict=True))
+            out[box] = decoded
+        return out
+
+    def encode(self, array: Array) -> Buffer:
+        """Return a whole shard; inner chunks of fill values alone are left out.
+
+        Raises
+        ------
+        InvalidInputError
+            If the array is not made of whole inner chunks.
+        """
+        shape = array.shape
+        try:
+            grid = self.inner_grid(shape)
+        except FormatError as error:
+            raise InvalidInputError(error.facts["problem"]) from error
+        inner = self.inner
+        index = np.full((*grid, 2), MISSING, dtype=np.uint64)
+        at = self.index_nbytes(shape) if self.index_location == "start" else 0
+        parts: list[bytes] = []
+        for coords in np.ndindex(*grid):
+            box = tuple(
+                slice(i * n, i * n + n) for i, n in zip(coords, self.inner_shape, strict=True)
+            )
+            chunk = np.asarray(array[box])
+            if is_all_fill(chunk, inner.fill_value):
+                continue
+            encoded = inner.encode(chunk)
+            index[coords] = (at, len(encoded))
+            at += len(encoded)
+            parts.append(encoded)
+        encoded_index = self._index_codecs.encode(index)
+        parts.insert(0 if self.index_location == "start" else len(parts), encoded_index)
+        return b"".join(parts)
+
+    def encoded_bound(self, shape: Shape) -> int | None:
+        """Return the most bytes that a shard of a shape takes."""
+        inner = self.inner.encoded_bound(self.inner_shape)
+        if inner is None:
+            return None
+        return compressed_bound(
+            math.prod(self.inner_grid(shape)) * inner + self.index_nbytes(shape)
+        )

@@ -1,0 +1,1 @@
+"""Commands: their arguments, and which functions of the library answer them."""

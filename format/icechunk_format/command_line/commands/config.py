@@ -1,0 +1,127 @@
+"""Commands about the configuration that a repository stores: ``config show``, ``config set``."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from icechunk_format.command_line.arguments import (
+    JsonOption,
+    OptionOption,
+    RepositoryArgument,
+    open_repository,
+)
+from icechunk_format.command_line.views.plain_text import safe, shown_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icechunk_format.repository.repository import Repository
+
+# Keys of this setting are URLs, in which a dot separates nothing.
+_CONTAINERS: Final = "virtual_chunk_containers"
+# The format stores no credentials here; whoever did all the same will not see them on a screen.
+_SECRET: Final = re.compile("secret|password|token|access_key|account_key", re.IGNORECASE)
+
+
+def show_config(
+    repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
+) -> None:
+    """Show the stored settings and the defaults."""
+    _report(open_repository(repository, option), as_json=as_json, only=None)
+
+
+def set_config(
+    repository: RepositoryArgument,
+    setting: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETTING",
+            help="Name, with dots between parts: compression.level.",
+            show_default=False,
+        ),
+    ],
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="VALUE",
+            help="A JSON value or a word; null returns to the default.",
+            show_default=False,
+        ),
+    ],
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change one setting and keep all others."""
+    opened = open_repository(repository, option)
+    tree: Any = _parsed(value)
+    for part in reversed(_parts(setting)):
+        tree = {part: tree}
+    opened.update_config(tree)
+    _report(opened, as_json=as_json, only=setting)
+
+
+def _parts(setting: str) -> list[str]:
+    if setting.startswith(f"{_CONTAINERS}."):
+        return [_CONTAINERS, setting.removeprefix(f"{_CONTAINERS}.")]
+    return setting.split(".")
+
+
+def _parsed(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        # A word needs no quotes.
+        return value
+
+
+def _report(opened: Repository, *, as_json: bool, only: str | None) -> None:
+    from icechunk_format.command_line.views.screen import Screen, columns_of, styled
+
+    screen = Screen(as_json=as_json)
+    config = opened.config
+    stored, effective = _masked(dict(config.raw)), _masked(config.effective())
+    screen.document({"repository": str(opened.location), "stored": stored, "effective": effective})
+    if as_json:
+        return
+    known = dict(_flat(stored))
+    rows = []
+    for name, value in _flat(effective):
+        if only is not None and not (name == only or name.startswith(f"{only}.")):
+            continue
+        is_stored = name in known
+        rows.append(
+            [
+                styled((safe(name), "bold" if is_stored else "")),
+                styled(shown_value(value)),
+                styled(("" if is_stored else "default", "dim")),
+            ]
+        )
+    lines = columns_of(rows)
+    fits = screen.width is None or max((line.cell_len for line in lines), default=0) <= screen.width
+    for (label, shown, origin), line in zip(rows, lines, strict=True):
+        if fits:
+            screen.line(line)
+            continue
+        screen.line(label)
+        text = shown.plain if not origin.plain else f"{shown.plain} ({origin.plain})"
+        screen.wrapped(text, indent="    ")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _masked(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, key) for item in value]
+    return "***" if isinstance(value, str) and _SECRET.search(key) else value

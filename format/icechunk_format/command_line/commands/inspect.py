@@ -1,0 +1,240 @@
+"""Commands that only look: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icechunk_format.command_line.arguments import (
+    AsOfOption,
+    BranchOption,
+    JsonOption,
+    OptionOption,
+    RepositoryArgument,
+    SnapshotOption,
+    TagOption,
+    open_repository,
+    resolve_name,
+    resolve_version,
+)
+from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.errors import InvalidInputError
+
+_NumberOption = Annotated[
+    int, typer.Option("--number", "-n", min=0, metavar="N", help="The most entries; 0 is all.")
+]
+_SizesOption = Annotated[
+    bool,
+    typer.Option(
+        "--sizes/--no-sizes", help="Count chunks and bytes, for which manifests are read."
+    ),
+]
+
+
+def log(
+    repository: RepositoryArgument,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--branch", "-b", metavar="NAME", help="Only the history of this branch; repeatable."
+        ),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag", "-t", metavar="NAME", help="Only the history of this tag; repeatable."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also snapshots that no branch or tag reaches.")
+    ] = False,
+    number: _NumberOption = 20,
+    changes: Annotated[
+        bool, typer.Option("--changes/--no-changes", help="Say how much each snapshot changed.")
+    ] = True,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the history of branches and tags as a graph."""
+    from icechunk_format.command_line.views.history import reading as history_reading
+    from icechunk_format.command_line.views.history import view as history_view
+    from icechunk_format.command_line.views.screen import Screen, styled
+
+    if everything and (branch or tag):
+        raise InvalidInputError("--all shows every snapshot; leave --branch and --tag out")
+    screen = Screen(as_json=as_json)
+    opened = open_repository(repository, option)
+    tips = None
+    if branch or tag:
+        chosen = [opened.resolve(branch=name) for name in branch or ()]
+        chosen += [opened.resolve(tag=name) for name in tag or ()]
+        tips = list(dict.fromkeys(chosen))
+    elif not everything:
+        tips = list(dict.fromkeys([*opened.branches().values(), *opened.tags().values()]))
+    limit = number or None
+    with screen.working("Reading history"):
+        infos, cut = history_reading.find_history(opened, tips, limit=limit)
+    counts: list[dict[str, int] | None] = [None] * len(infos)
+    if changes:
+        with screen.working("Reading changes", len(infos)) as done:
+            counts = history_reading.count_changes(opened, infos, done)
+    entries = history_reading.describe_snapshots(opened, infos, counts)
+    screen.document({"repository": str(opened.location), "snapshots": entries, "truncated": cut})
+    if not as_json:
+        history_view.show_log(screen, infos, entries, with_changes=changes)
+        if cut:
+            text = f"{screen.glyphs.more} older snapshots are not shown; -n 0 shows all"
+            screen.line(styled((text, "dim")))
+
+
+def show(
+    repository: RepositoryArgument,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="[VERSION]", help="Branch, tag or snapshot id.", show_default=False),
+    ] = None,
+    branch: BranchOption = None,
+    tag: TagOption = None,
+    snapshot: SnapshotOption = None,
+    as_of: AsOfOption = None,
+    sizes: _SizesOption = True,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one snapshot: what it is, holds and changed."""
+    from icechunk_format.command_line.views import tree_view
+    from icechunk_format.command_line.views.history import reading as history_reading
+    from icechunk_format.command_line.views.history import view as history_view
+    from icechunk_format.command_line.views.screen import Screen
+
+    if version is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
+        raise InvalidInputError(
+            "give VERSION, or --branch, --tag, --snapshot and --as-of, but not both"
+        )
+    screen = Screen(as_json=as_json)
+    opened = open_repository(repository, option)
+    if version is None:
+        chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+    else:
+        chosen = resolve_name(opened, version)
+    with screen.working("Reading changes"):
+        found = history_reading.read_snapshot(opened, chosen)
+    if sizes:
+        nodes = tree_view.read_nodes(screen, opened, chosen, group=None, with_sizes=True)
+        found.update(tree_view.add_up(nodes))
+    screen.document({"repository": str(opened.location), **found})
+    if not as_json:
+        history_view.show_snapshot(screen, found)
+
+
+def tree(
+    repository: RepositoryArgument,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="PATH", help="Only this group.")
+    ] = None,
+    branch: BranchOption = None,
+    tag: TagOption = None,
+    snapshot: SnapshotOption = None,
+    as_of: AsOfOption = None,
+    sizes: _SizesOption = True,
+    attributes: Annotated[bool, typer.Option("--attributes", help="Show user attributes.")] = False,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show groups and arrays with chunks, codecs and sizes."""
+    from icechunk_format.command_line.views import tree_view
+    from icechunk_format.command_line.views.screen import Screen
+
+    screen = Screen(as_json=as_json)
+    opened = open_repository(repository, option)
+    chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+    nodes = tree_view.read_nodes(screen, opened, chosen, group=group, with_sizes=sizes)
+    top = nodes[0]["path"] if group is not None and nodes else "/"
+    screen.document(
+        {
+            "repository": str(opened.location),
+            "snapshot_id": str(chosen),
+            "group": top,
+            "nodes": nodes,
+        }
+    )
+    if not as_json:
+        tree_view.show_tree(screen, nodes, top=top, with_attributes=attributes)
+
+
+def diff(
+    repository: RepositoryArgument,
+    older: Annotated[
+        str, typer.Argument(metavar="OLDER", help="Branch, tag or snapshot id.", show_default=False)
+    ],
+    newer: Annotated[
+        str, typer.Argument(metavar="[NEWER]", help="Branch, tag or snapshot id.")
+    ] = "main",
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what changed from one version to a later one."""
+    from icechunk_format.command_line.views.history import reading as history_reading
+    from icechunk_format.command_line.views.history import view as history_view
+    from icechunk_format.command_line.views.screen import Screen, styled
+
+    screen = Screen(as_json=as_json)
+    opened = open_repository(repository, option)
+    first, last = resolve_name(opened, older), resolve_name(opened, newer)
+    with screen.working("Reading changes"):
+        changes = history_reading.read_changes(opened, first, last)
+    screen.document(
+        {
+            "repository": str(opened.location),
+            "from_snapshot_id": str(first),
+            "to_snapshot_id": str(last),
+            "changes": changes,
+        }
+    )
+    if as_json:
+        return
+    screen.line(
+        styled(
+            (_version(older, str(first)), "yellow"),
+            f" {screen.glyphs.arrow} ",
+            (_version(newer, str(last)), "yellow"),
+        )
+    )
+    history_view.show_changes(screen, changes)
+    if changes:
+        nodes = len({change["path"] for change in changes if change["path"] is not None})
+        chunks = sum(change["chunk_count"] or 0 for change in changes)
+        text = f"{counted(nodes, 'node')} changed, {counted(chunks, 'chunk')} written or deleted"
+        screen.line(styled((text, "bold")))
+
+
+def _version(name: str, snapshot_id: str) -> str:
+    return snapshot_id if name == snapshot_id else f"{safe(name)} ({snapshot_id})"
+
+
+def operations(
+    repository: RepositoryArgument,
+    number: _NumberOption = 50,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what was done to the repository, newest first."""
+    from icechunk_format.command_line.views.history import reading as history_reading
+    from icechunk_format.command_line.views.history import view as history_view
+    from icechunk_format.command_line.views.screen import Screen, styled
+
+    screen = Screen(as_json=as_json)
+    opened = open_repository(repository, option)
+    with screen.working("Reading the operations log"):
+        found, cut = history_reading.read_operations(opened, number or None)
+    screen.document({"repository": str(opened.location), "operations": found, "truncated": cut})
+    if as_json:
+        return
+    if not history_reading.has_operations(opened):
+        screen.aside("repositories of spec version 1 keep no log of operations")
+    history_view.show_operations(screen, found)
+    if cut:
+        screen.line(
+            styled((f"{screen.glyphs.more} older ones are not shown; -n 0 shows all", "dim"))
+        )

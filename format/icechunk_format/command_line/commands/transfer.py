@@ -1,0 +1,143 @@
+"""Commands that fill a repository from another one: ``copy``, ``import-draft``.
+
+Neither deletes anything, so neither asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from icechunk_format.command_line.arguments import (
+    DryRunOption,
+    JsonOption,
+    OptionOption,
+    TagOption,
+    location_at,
+)
+from icechunk_format.command_line.views.plain_text import counted, safe, size
+
+_TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="Path or URL to write to, in another store or not.",
+        show_default=False,
+    ),
+]
+_TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target-option",
+        metavar="NAME=VALUE",
+        help="Option of the store of TARGET, like --option for the other one; none of those are"
+        " used for it.",
+        show_default=False,
+    ),
+]
+
+
+def copy(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)
+    ],
+    target: _TargetArgument,
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", "-b", metavar="NAME", help="Branch to copy; main is the default."),
+    ] = None,
+    tag: TagOption = None,
+    target_branch: Annotated[
+        str | None,
+        typer.Option(
+            "--target-branch",
+            metavar="NAME",
+            help="Branch to create or to move forward there; default: that of --branch, or main.",
+        ),
+    ] = None,
+    history: Annotated[
+        bool, typer.Option("--history/--no-history", help="Copy all versions, or only the newest.")
+    ] = True,
+    option: OptionOption = None,
+    target_option: _TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a branch or a tag into another repository.
+
+    Run it again after an interruption: what is there already is not copied twice.
+    """
+    from icechunk_format import maintenance
+    from icechunk_format.command_line.views.screen import Screen
+
+    screen = Screen(as_json=as_json)
+    place, goal = location_at(source, option), location_at(target, target_option)
+    moved = target_branch or branch or "main"
+    with screen.working("Copying"):
+        result = maintenance.copy(
+            place, goal, branch=branch, tag=tag, target_branch=moved, history=history
+        )
+    screen.document(
+        {
+            "repository": str(place),
+            "target": str(goal),
+            "branch": moved,
+            **asdict(result),
+            "snapshot_id": str(result.snapshot_id),
+        }
+    )
+    words = ", ".join(
+        (
+            counted(result.snapshots, "snapshot"),
+            counted(result.manifests, "manifest"),
+            counted(result.chunks, "chunk"),
+        )
+    )
+    screen.line(f"copied {words}, {size(result.bytes)}")
+    if result.skipped_chunks:
+        screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
+    screen.line(f"branch {safe(moved)} of {safe(goal)} is now at {result.snapshot_id}")
+
+
+def import_draft(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="Repository of a format before 1.0.", show_default=False
+        ),
+    ],
+    target: _TargetArgument,
+    dry_run: DryRunOption = False,
+    option: OptionOption = None,
+    target_option: _TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import a repository of a draft of the format.
+
+    The drafts are those from before Icechunk 1.0. TARGET becomes a new repository with the history
+    of all branches and tags; SOURCE is only read.
+    """
+    from icechunk_format import drafts
+    from icechunk_format.command_line.views.screen import Screen
+
+    screen = Screen(as_json=as_json)
+    place, goal = location_at(source, option), location_at(target, target_option)
+    with screen.working("Reading the draft" if dry_run else "Importing"):
+        report = drafts.import_draft(place, goal, dry_run=dry_run)
+    screen.document({"repository": str(place), "target": str(goal), **asdict(report)})
+    verb = "would import" if report.dry_run else "imported"
+    screen.line(
+        f"{verb} {counted(report.snapshots, 'snapshot')},"
+        f" {counted(len(report.branches), 'branch', 'branches')},"
+        f" {counted(len(report.tags), 'tag')} of a draft of the kind '{safe(report.kind)}'"
+    )
+    screen.line(
+        f"{counted(report.native_chunks, 'chunk')} of {size(report.bytes_copied)},"
+        f" {report.inline_chunks:,} inline and {report.virtual_chunks:,} virtual ones"
+    )
+    if report.chosen_main is not None:
+        screen.line(f"the draft has no branch main; main is at its version {report.chosen_main}")
+    if report.virtual_prefixes:
+        prefixes = ", ".join(safe(prefix) for prefix in report.virtual_prefixes)
+        screen.line(f"virtual chunks, which readers have to authorise, lie at {prefixes}")

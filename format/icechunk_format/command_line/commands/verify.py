@@ -1,0 +1,120 @@
+"""The command ``verify``: findings for people, one below the other, worst first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from icechunk_format.command_line.arguments import (
+    AsOfOption,
+    BranchOption,
+    JsonOption,
+    OptionOption,
+    RepositoryArgument,
+    SnapshotOption,
+    TagOption,
+    location_at,
+    open_repository,
+    parse_options,
+    resolve_version,
+)
+from icechunk_format.command_line.exit_codes import ExitCode
+from icechunk_format.command_line.views.plain_text import counted, safe
+
+if TYPE_CHECKING:
+    from icechunk_format.command_line.views.screen import Screen
+
+_INDENT: Final = " " * 8
+_STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "dim"}
+_PLURALS: Final = {"error": "errors", "warning": "warnings", "info": "infos"}
+
+
+def verify(
+    repository: RepositoryArgument,
+    branch: BranchOption = None,
+    tag: TagOption = None,
+    snapshot: SnapshotOption = None,
+    as_of: AsOfOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also fetch and decode every chunk.")
+    ] = False,
+    max_findings: Annotated[
+        int, typer.Option("--max-findings", min=1, metavar="N", help="The most findings.")
+    ] = 10_000,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every file, reference and chunk object.
+
+    Checks all versions that the repository retains, or only the one that is asked for. Files of
+    virtual chunks are looked at below the prefixes of --option virtual.authorize=URL. The exit
+    code is 3 where there is an error among the findings.
+    """
+    from icechunk_format import maintenance
+    from icechunk_format.command_line.views.screen import Screen
+
+    screen = Screen(as_json=as_json)
+    given = parse_options(option)
+    location = location_at(repository, option)
+    if as_of is not None:
+        opened = open_repository(repository, option)
+        found = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+        branch, tag, snapshot = None, None, str(found)
+    with screen.working("Verifying, with every chunk" if deep else "Verifying"):
+        table = maintenance.verify(
+            location,
+            branch=branch,
+            tag=tag,
+            snapshot=snapshot,
+            deep=deep,
+            max_findings=max_findings,
+            authorized=given.authorize,
+            virtual_options=given.virtual,
+        )
+    findings: list[dict[str, Any]] = table.to_pylist()
+    counts = {name: sum(row["severity"] == name for row in findings) for name in _STYLES}
+    screen.document(
+        {
+            "repository": str(location),
+            "errors": counts["error"],
+            "warnings": counts["warning"],
+            "infos": counts["info"],
+            "findings": findings,
+        }
+    )
+    if not as_json:
+        _show(screen, findings, counts)
+    if counts["error"]:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]) -> None:
+    from icechunk_format.command_line.views.screen import styled
+
+    dot = f" {screen.glyphs.dot} "
+    for row in findings:
+        place = [row["node_path"]] if row["node_path"] else []
+        if row["chunk"] is not None:
+            place.append(f"chunk {tuple(row['chunk'])}" if row["chunk"] else "chunk ()")
+        if row["object_key"]:
+            place.append(row["object_key"])
+        if row["snapshot_id"]:
+            place.append(f"snapshot {row['snapshot_id']}")
+        severity = row["severity"]
+        head = styled((f"{severity:<8}", _STYLES[severity]), (row["kind"], "bold"))
+        where = dot.join(safe(part) for part in place)
+        fits = screen.width is None or head.cell_len + 2 + len(where) <= screen.width
+        if place and fits:
+            head.append(f"  {where}")
+        screen.line(head)
+        if place and not fits:
+            screen.wrapped(where, indent=_INDENT)
+        screen.wrapped(safe(row["problem"]), indent=_INDENT)
+        if row["advice"] and row["advice"] != "nothing":
+            arrow = f"{screen.glyphs.arrow} "
+            screen.wrapped(arrow + safe(row["advice"]), indent=_INDENT, style="dim")
+    if findings:
+        screen.line()
+    words = [counted(counts[name], name, _PLURALS[name]) for name in ("error", "warning")]
+    screen.line(styled((", ".join(words), "bold red" if counts["error"] else "bold")))

@@ -1,0 +1,1 @@
+"""How history looks: what is read of it, its graph, and its lines."""

@@ -1,0 +1,223 @@
+"""What is read about versions, in the form in which ``--json`` prints it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.command_line.views.plain_text import iso_time, to_instant
+from icechunk_format.dataset.metadata_tables.versions import change_rows, operation_rows
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.spec.envelope import SPEC_V1
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+
+Document = dict[str, Any]
+
+COUNTED: Final = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_groups",
+    "updated_arrays",
+    "moved_nodes",
+)
+"""Lists of a transaction log of which the log shows the lengths."""
+
+# Logs are small files, but a commit of millions of chunks has a large one: few at a time.
+_LOGS_AT_ONCE: Final = 4
+
+
+def find_history(
+    repository: Repository, tips: Sequence[SnapshotId] | None, *, limit: int | None
+) -> tuple[list[SnapshotInfo], bool]:
+    """Return snapshots for the log, newest first, and whether there are more than ``limit``.
+
+    Parameters
+    ----------
+    repository
+        The repository.
+    tips
+        Where histories begin; None is every snapshot that there is.
+    limit
+        The most snapshots; None is all.
+    """
+    if tips is not None and len(tips) == 1:
+        # One line needs no graph, and in spec version 1 each snapshot costs a request.
+        line = repository.ancestry(snapshot=tips[0])
+        infos = list(line if limit is None else islice(line, limit + 1))
+    else:
+        known = {info.id: info for info in repository.snapshots()}
+        infos = newest_first(known, known if tips is None else tips)
+    cut = limit is not None and len(infos) > limit
+    return (infos[:limit] if cut else infos), cut
+
+
+def count_changes(
+    repository: Repository, infos: Sequence[SnapshotInfo], done: Callable[[int], None]
+) -> list[dict[str, int] | None]:
+    """Return how much each snapshot changed; None where it has no record of it."""
+
+    def count(info: SnapshotInfo) -> dict[str, int] | None:
+        try:
+            log = repository.transaction_log(info.id)
+        except NotFoundError:
+            return None
+        finally:
+            done(1)
+        counts = {name: len(getattr(log, name)) for name in COUNTED}
+        counts["chunks"] = sum(len(coords) for coords in log.updated_chunks.values())
+        counts["arrays_with_chunks"] = len(log.updated_chunks)
+        return counts
+
+    with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
+        return list(pool.map(count, infos))
+
+
+def describe_snapshots(
+    repository: Repository,
+    infos: Sequence[SnapshotInfo],
+    changes: Sequence[dict[str, int] | None],
+) -> list[Document]:
+    """Return the entries of the log."""
+    branches, tags = _names(repository.branches()), _names(repository.tags())
+    return [
+        {
+            **_described(info),
+            "branches": branches.get(info.id, []),
+            "tags": tags.get(info.id, []),
+            "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
+            "changes": counts,
+        }
+        for info, counts in zip(infos, changes, strict=True)
+    ]
+
+
+def _names(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
+    names: dict[SnapshotId, list[str]] = {}
+    for name, snapshot_id in refs.items():
+        names.setdefault(snapshot_id, []).append(name)
+    return names
+
+
+def _described(info: SnapshotInfo) -> Document:
+    return {
+        "snapshot_id": str(info.id),
+        "parent_id": None if info.parent_id is None else str(info.parent_id),
+        "committed_at": iso_time(to_instant(info.flushed_at)),
+        "message": info.message,
+        "metadata": info.metadata,
+    }
+
+
+def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
+    """Return everything about one snapshot that needs no manifest."""
+    info = repository.snapshot_info(snapshot_id)
+    snapshot = repository.snapshot(snapshot_id)
+    branches, tags = _names(repository.branches()), _names(repository.tags())
+    arrays = sum(node.array is not None for node in snapshot.nodes)
+    files = snapshot.manifest_files
+    has_parent = info.parent_id is not None
+    return {
+        **_described(info),
+        "branches": branches.get(info.id, []),
+        "tags": tags.get(info.id, []),
+        "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
+        "group_count": len(snapshot.nodes) - arrays,
+        "array_count": arrays,
+        "manifest_count": len(files.ids),
+        "manifest_bytes": int(files.size_bytes.sum()),
+        "chunk_references": int(files.num_chunk_refs.sum()),
+        "changes": _changed(repository, info.parent_id, info.id) if has_parent else [],
+    }
+
+
+def _changed(
+    repository: Repository, older: SnapshotId | None, newer: SnapshotId
+) -> list[Document] | None:
+    """Return what changed since the parent; None where that is gone."""
+    if older is None:
+        return []
+    try:
+        return read_changes(repository, older, newer)
+    except NotFoundError:
+        return None
+
+
+def read_changes(repository: Repository, older: SnapshotId, newer: SnapshotId) -> list[Document]:
+    """Return the changes between two snapshots, by path."""
+    keys = ("path", "node_type", "change", "moved_from", "chunk_count", "snapshot_id")
+    changes: list[dict[str, Any]] = [
+        {key: _plain(row.get(key)) for key in keys} for row in change_rows(repository, older, newer)
+    ]
+    for change in changes:
+        change |= {"resized": None, "only_resized": False}
+        if change["change"] == "updated" and change["node_type"] == "array":
+            change |= _resizing(repository.snapshot(older), repository.snapshot(newer), change)
+    return changes
+
+
+def _resizing(older: Snapshot, newer: Snapshot, change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which dimensions of an array have another length now."""
+    now = newer.node(change["path"])
+    before = None if now is None else next((n for n in older.nodes if n.id == now.id), None)
+    if now is None or before is None or now.array is None or before.array is None:
+        return {}
+    if len(now.array.shape) != len(before.array.shape):
+        return {}
+    names = now.array.dimension_names or (None,) * len(now.array.shape)
+    resized = [
+        {"dimension": name or f"dim_{axis}", "from": old, "to": new}
+        for axis, (name, old, new) in enumerate(
+            zip(names, before.array.shape, now.array.shape, strict=True)
+        )
+        if old != new
+    ]
+    return {
+        "resized": resized or None,
+        "only_resized": bool(resized) and _is_same_but_shape(before, now),
+    }
+
+
+def _is_same_but_shape(before: NodeSnapshot, now: NodeSnapshot) -> bool:
+    documents = []
+    for node in (before, now):
+        try:
+            document = json.loads(node.user_data)
+        except ValueError:
+            return False
+        documents.append({**document, "shape": None} if isinstance(document, dict) else document)
+    return bool(documents[0] == documents[1])
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+def read_operations(repository: Repository, limit: int | None) -> tuple[list[Document], bool]:
+    """Return entries of the operations log, newest first, and whether there are more."""
+    rows = operation_rows(repository.operations())
+    chosen = list(rows if limit is None else islice(rows, limit + 1))
+    cut = limit is not None and len(chosen) > limit
+    found = []
+    for row in chosen[:limit]:
+        at = row.pop("at")
+        details = json.loads(row.pop("details"))
+        instant = None if at is None else to_instant(at)
+        found.append({"at": iso_time(instant), **row, "details": details})
+    return found, cut
+
+
+def has_operations(repository: Repository) -> bool:
+    """Tell whether the repository keeps a log of operations."""
+    return repository.spec_version != SPEC_V1

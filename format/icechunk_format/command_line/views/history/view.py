@@ -1,0 +1,250 @@
+"""Versions on the screen: the log with its graph, one snapshot, changes, operations.
+
+Each function makes lines of what ``history_reading`` has read.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.command_line.views.history.graph import graph_rows
+from icechunk_format.command_line.views.plain_text import (
+    age,
+    counted,
+    safe,
+    safe_lines,
+    shown_time,
+    shown_value,
+    size,
+    to_instant,
+)
+from icechunk_format.command_line.views.screen import columns_of, styled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.text import Text
+
+    from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+
+Document = dict[str, Any]
+
+_MOST_LINES: Final = 40
+_NOUNS: Final = {
+    "new_groups": "new group",
+    "new_arrays": "new array",
+    "deleted_groups": "deleted group",
+    "deleted_arrays": "deleted array",
+    "updated_groups": "changed group",
+    "updated_arrays": "changed array",
+    "moved_nodes": "moved node",
+}
+_MARKS: Final = {
+    "added": ("+", "green"),
+    "removed": ("-", "red"),
+    "updated": ("~", "yellow"),
+    "chunks": ("~", "yellow"),
+    "moved": (">", "cyan"),
+    "unknown": ("?", "red"),
+}
+
+
+def show_log(
+    screen: Screen,
+    infos: Sequence[SnapshotInfo],
+    entries: Sequence[Document],
+    *,
+    with_changes: bool,
+) -> None:
+    """Print the log with its graph."""
+    now = datetime.now(UTC)
+    rows = graph_rows(infos, screen.glyphs)
+    room = max((len(row.node) for row in rows), default=0) + 2
+    for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
+        if row.above is not None:
+            screen.line(styled((row.above, "dim")))
+        elif number > 0:
+            screen.line(styled((rows[number - 1].below, "dim")))
+        screen.line(
+            styled((row.node.ljust(room), "dim"), (entry["snapshot_id"], "yellow"), *_labels(entry))
+        )
+        instant = to_instant(info.flushed_at)
+        when = f"{shown_time(instant)} ({age(instant, now)})"
+        dot = f" {screen.glyphs.dot} "
+        facts = [when]
+        if with_changes:
+            facts.append(changes_text(entry["changes"]))
+        if entry["pruned_ancestors"]:
+            facts.append(f"after {counted(entry['pruned_ancestors'], 'expired snapshot')}")
+        lines = [styled(line) for line in safe_lines(info.message)]
+        lines.append(styled((dot.join(facts), "dim")))
+        lines += [
+            styled((f"{safe(key)}: {shown_value(value)}", "dim"))
+            for key, value in entry["metadata"].items()
+        ]
+        for line in lines:
+            whole = styled((row.below.ljust(room), "dim")).append_text(line)
+            whole.rstrip()
+            screen.line(whole)
+
+
+def _labels(entry: Document) -> list[tuple[str, str]]:
+    labels = [(safe(name), "bold green") for name in entry["branches"]]
+    labels += [(f"tag {safe(name)}", "bold cyan") for name in entry["tags"]]
+    parts: list[tuple[str, str]] = []
+    for label in labels:
+        parts += [(", " if parts else "  ", ""), label]
+    return parts
+
+
+def changes_text(counts: dict[str, int] | None) -> str:
+    """Return how much a snapshot changed, in words."""
+    if counts is None:
+        return "no record of its changes"
+    words = [counted(counts[name], noun) for name, noun in _NOUNS.items() if counts[name]]
+    if counts["chunks"]:
+        arrays = counted(counts["arrays_with_chunks"], "array")
+        words.append(f"{counted(counts['chunks'], 'chunk')} in {arrays}")
+    return ", ".join(words) if words else "nothing changed"
+
+
+def show_snapshot(screen: Screen, found: Document) -> None:
+    """Print one snapshot."""
+    committed = datetime.fromisoformat(found["committed_at"])
+    screen.line(styled("snapshot  ", (found["snapshot_id"], "yellow"), *_labels(found)))
+    facts = [
+        ("parent", found["parent_id"] or "none: the first of its history"),
+        ("committed", f"{shown_time(committed)} ({age(committed, datetime.now(UTC))})"),
+        (
+            "nodes",
+            f"{counted(found['group_count'], 'group')}, {counted(found['array_count'], 'array')}",
+        ),
+        (
+            "manifests",
+            f"{counted(found['manifest_count'], 'file')}, {size(found['manifest_bytes'])},"
+            f" {counted(found['chunk_references'], 'chunk reference')}",
+        ),
+    ]
+    if "stored_bytes" in found:
+        text = f"{counted(found['stored_chunks'], 'chunk')}, {size(found['stored_bytes'])}"
+        if found["virtual_chunks"]:
+            text += (
+                f"; {found['virtual_chunks']:,} of them virtual,"
+                f" {size(found['virtual_bytes'])} elsewhere"
+            )
+        facts.append(("stored", text))
+    if found["pruned_ancestors"]:
+        facts.append(("expired", counted(found["pruned_ancestors"], "ancestor")))
+    for name, text in facts:
+        screen.line(f"{name:<10}{text}")
+    for line in ("", *(f"    {line}" for line in safe_lines(found["message"]))):
+        screen.line(line)
+    if found["metadata"]:
+        screen.line("\nmetadata")
+        for key, value in found["metadata"].items():
+            screen.line(f"    {safe(key)}: {shown_value(value)}")
+    if found["parent_id"] is not None:
+        screen.line("\nchanges")
+        show_changes(screen, found["changes"])
+
+
+def show_changes(screen: Screen, changes: Sequence[Document] | None) -> None:
+    """Print what changed, a node a line."""
+    if changes is None:
+        screen.line("    not known: the snapshot before it, or a record in between, is gone")
+        return
+    if not changes:
+        screen.line("    nothing")
+        return
+    by_path: dict[Any, list[Document]] = {}
+    for change in changes:
+        by_path.setdefault((change["path"], change["snapshot_id"]), []).append(change)
+    rows = [_changed_node(screen, some) for some in by_path.values()]
+    for line in columns_of(rows):
+        screen.line(styled("    ").append_text(line))
+
+
+def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
+    kinds = [change["change"] for change in some]
+    mark, style = _MARKS[next((k for k in ("added", "removed", "moved") if k in kinds), kinds[0])]
+    words = []
+    for change in some:
+        kind, node_type = change["change"], change["node_type"] or "node"
+        words.append(
+            {
+                "added": f"new {node_type}",
+                "removed": f"{node_type} removed",
+                "updated": _updated(screen, change),
+                "moved": f"moved from {safe(change['moved_from'])}",
+                "chunks": f"{counted(change['chunk_count'] or 0, 'chunk')}",
+                "unknown": f"snapshot {change['snapshot_id']} has no record of its changes",
+            }[kind]
+        )
+    order = sorted(range(len(some)), key=lambda number: kinds[number] == "chunks")
+    text = ", ".join(words[number] for number in order)
+    path = some[0]["path"]
+    return [styled((mark, style), " ", "" if path is None else safe(path)), styled((text, "dim"))]
+
+
+def _updated(screen: Screen, change: Document) -> str:
+    resized = change.get("resized") or ()
+    words = [
+        f"{safe(one['dimension'])} {one['from']:,} {screen.glyphs.arrow} {one['to']:,}"
+        for one in resized
+    ]
+    if not words or not change.get("only_resized"):
+        words.append("metadata changed")
+    return ", ".join(words)
+
+
+def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
+    """Print the operations log, an entry a line."""
+    rows = []
+    for entry in operations:
+        at = entry["at"]
+        instant = None if at is None else datetime.fromisoformat(at)
+        subject = entry["branch"] or entry["tag"]
+        words = [] if subject is None else [safe(subject)]
+        if entry["snapshot_id"]:
+            words.append(entry["snapshot_id"])
+        if entry["previous_snapshot_id"]:
+            words.append(f"was {entry['previous_snapshot_id']}")
+        known = {"branch", "name", "new_snap_id", "previous_snap_id"}
+        words += [
+            f"{safe(key)}={shown_value(value)}"
+            for key, value in entry["details"].items()
+            if key not in known and value is not None
+        ]
+        rows.append(
+            [
+                styled((shown_time(instant), "dim")),
+                styled((safe(entry["kind"]).replace("_", " "), "yellow")),
+                styled(" ".join(words)),
+            ]
+        )
+    for line in columns_of(rows):
+        screen.line(line)
+
+
+def first_line(message: str) -> str:
+    """Return the first line of a message, safe to show."""
+    lines = safe_lines(message)
+    return lines[0] if lines else ""
+
+
+def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]:
+    """Return a line for each of some snapshots, the first ones of very many."""
+    rows = [
+        [
+            styled((str(info.id), "yellow")),
+            styled((shown_time(to_instant(info.flushed_at)), "dim")),
+            styled(first_line(info.message)),
+        ]
+        for info in infos[:_MOST_LINES]
+    ]
+    lines = [styled("    ").append_text(line) for line in columns_of(rows)]
+    if len(infos) > _MOST_LINES:
+        lines.append(styled(f"    {screen.glyphs.more} and {len(infos) - _MOST_LINES:,} more"))
+    return lines

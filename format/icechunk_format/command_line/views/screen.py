@@ -1,0 +1,243 @@
+"""Where output goes: answers to stdout, everything else to stderr.
+
+Rules of this file
+------------------
+1. Text is ``rich.text.Text`` or plain; markup, emoji codes and highlighting are off, so a message
+   that says ``[red]`` shows as it is.
+2. Lines are never wrapped or cut: a terminal wraps them by itself, and a pipe gets whole ids.
+3. Colour and progress are for terminals. ``NO_COLOR`` is respected, by rich.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from icechunk_format.command_line.exit_codes import ExitCode
+from icechunk_format.command_line.views.plain_text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glyphs:
+    """The characters of graphs and trees; there are two sets, since some terminals have few.
+
+    Each lane of a graph is two characters wide.
+    """
+
+    node: str
+    lane: str
+    fork: str
+    across: str
+    crossing: str
+    corner: str
+    join: str
+    branch: str
+    last: str
+    below: str
+    times: str
+    dot: str
+    arrow: str
+    more: str
+
+
+UNICODE: Final = Glyphs(
+    node="●",
+    lane="│",
+    fork="├",
+    across="─",
+    crossing="┼",
+    corner="┘",
+    join="┴",
+    branch="├── ",
+    last="└── ",
+    below="│   ",
+    times="×",
+    dot="·",
+    arrow="→",
+    more="…",
+)
+ASCII: Final = Glyphs(
+    node="*",
+    lane="|",
+    fork="|",
+    across="-",
+    crossing="+",
+    corner="'",
+    join="'",
+    branch="|-- ",
+    last="`-- ",
+    below="|   ",
+    times="x",
+    dot="-",
+    arrow="->",
+    more="...",
+)
+
+
+class Screen:
+    """The output of one command.
+
+    Parameters
+    ----------
+    as_json
+        Whether stdout gets one JSON document and nothing else.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._out = _console(sys.stdout)
+        self._err = _console(sys.stderr)
+        encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
+        self.glyphs = UNICODE if encoding.startswith(("utf", "cp65001")) else ASCII
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where output goes elsewhere and lines have no limit."""
+        return self._out.width if self._out.is_terminal else None
+
+    def line(self, text: Text | str = "") -> None:
+        """Print a line of the answer, unless scripts read it. Texts must be safe already."""
+        if not self.as_json:
+            self._out.print(text, soft_wrap=True)
+
+    def wrapped(self, text: str, *, indent: str, style: str = "", first: str = "") -> None:
+        """Print a text within the columns of the terminal, and as one line elsewhere.
+
+        Parameters
+        ----------
+        text
+            Safe already.
+        indent
+            What stands before each line.
+        style
+            Of the text.
+        first
+            What stands before the first line instead of the end of ``indent``.
+        """
+        start = indent[: len(indent) - len(first)] + first
+        room = None if self.width is None else max(20, self.width)
+        lines = [start + text]
+        if room is not None and len(lines[0]) > room:
+            lines = textwrap.wrap(text, room, initial_indent=start, subsequent_indent=indent)
+        for line in lines:
+            self.line(Text(line, style=style))
+
+    def aside(self, text: Text | str = "") -> None:
+        """Print a line on stderr: what is not the answer. Texts must be safe already."""
+        self._err.print(text, soft_wrap=True)
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print the JSON document, where one was asked for.
+
+        Everything beyond ASCII is escaped, so no text of a repository acts on a terminal.
+        """
+        if self.as_json:
+            text = json.dumps(_finite(document), indent=2, ensure_ascii=True, allow_nan=False)
+            sys.stdout.write(text + "\n")
+
+    @contextmanager
+    def working(self, doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show on stderr that something takes its time, while it does; on terminals only.
+
+        Yields a function that takes how many of ``total`` were done since it was called last.
+        """
+        if not self._err.is_terminal:
+            yield lambda _: None
+            return
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+        if total is not None:
+            columns += [BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")]
+        columns.append(TimeElapsedColumn())
+        with Progress(*columns, console=self._err, transient=True) as progress:
+            task = progress.add_task(safe(doing), total=total)
+            yield lambda done: progress.update(task, advance=done)
+
+    def require_confirmation(self, yes: bool) -> None:
+        """End the command where nobody can be asked and ``--yes`` was not given."""
+        if yes or (sys.stdin.isatty() and sys.stderr.isatty()):
+            return
+        self.aside(
+            "error: this needs a confirmation, and there is no terminal to ask at; nothing was"
+            " changed. Give --yes to go ahead, or --dry-run, where there is one, to see what would"
+            " happen"
+        )
+        raise typer.Exit(ExitCode.NOT_CONFIRMED)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask on stderr, and end the command unless the answer is yes. The text must be safe."""
+        self.require_confirmation(yes)
+        if yes:
+            return
+        if not typer.confirm(question, default=False, err=True):
+            self.aside("not confirmed; nothing was changed")
+            raise typer.Exit(ExitCode.NOT_CONFIRMED)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with words for the numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+class _Console(Console):
+    """A console that lets a closed pipe end the command with its own exit code."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich would swallow."""
+        raise BrokenPipeError
+
+
+def _console(stream: Any) -> Console:
+    return _Console(
+        file=stream,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=True,
+        legacy_windows=False,
+    )
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Return a text from pieces, each plain or with a style."""
+    return Text.assemble(*parts)
+
+
+def columns_of(rows: list[list[Text]], *, gap: int = 2) -> list[Text]:
+    """Return rows as lines with aligned columns; rows may end early."""
+    widths: list[int] = []
+    for row in rows:
+        for number, cell in enumerate(row):
+            if number == len(widths):
+                widths.append(0)
+            # The last cell of a row may be as long as it likes.
+            if number < len(row) - 1:
+                widths[number] = max(widths[number], cell.cell_len)
+    lines = []
+    for row in rows:
+        line = Text()
+        for number, cell in enumerate(row):
+            line.append_text(cell)
+            if number < len(row) - 1:
+                line.append(" " * (widths[number] - cell.cell_len + gap))
+        line.rstrip()
+        lines.append(line)
+    return lines

@@ -1,0 +1,302 @@
+"""Groups and arrays of a version on the screen, with their grids, codecs and sizes.
+
+Where lines are wide enough an array is one line with aligned columns; on a narrower terminal it is
+a few. In a pipe it is always one line.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.command_line.views.plain_text import counted, safe, shown_value, size
+from icechunk_format.command_line.views.screen import columns_of, styled
+from icechunk_format.dataset.metadata_tables.declared import GROUPS, STORED_COLUMNS, VARIABLES
+from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.errors import IcechunkError
+from icechunk_format.spec import node_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.text import Text
+
+    from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+
+Document = dict[str, Any]
+
+# Small enough that progress moves, large enough that a task is worth its start.
+_REFS_PER_TASK: Final = 200_000
+_JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
+_HEADER: Final = ("", "type", "shape", "chunks", "shards", "codecs", "stored", "size")
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+def read_nodes(
+    screen: Screen,
+    repository: Repository,
+    snapshot_id: SnapshotId,
+    *,
+    group: str | None,
+    with_sizes: bool,
+) -> list[Document]:
+    """Return the groups and arrays at or below a group, sorted by path.
+
+    Keys are the columns of the metadata tables ``groups`` and ``variables``. Without sizes no
+    manifest is opened, and the keys about what is stored are left out.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such group.
+    FormatError, StorageError
+        The version cannot be read.
+    """
+    nodes: list[Document] = []
+    for table in (GROUPS, VARIABLES):
+        columns = [name for name in table.names if with_sizes or name not in STORED_COLUMNS]
+        plan = plan_inspection(
+            repository,
+            table,
+            columns=columns,
+            snapshot_id=snapshot_id,
+            group=group,
+            refs_per_task=_REFS_PER_TASK,
+        )
+        kind = "group" if table is GROUPS else "array"
+        counts = kind == "array" and with_sizes
+        total = len(plan.tasks) if counts else None
+        with screen.working("Counting chunks" if counts else "Reading", total) as done:
+            for task in plan.tasks:
+                for batch in run_inspection(plan.context, task):
+                    nodes += [{"type": kind, **_from_json(row)} for row in batch.to_pylist()]
+                done(1)
+    return sorted(nodes, key=lambda node: node_parts(node["path"]))
+
+
+def _from_json(row: Document) -> Document:
+    for name in _JSON_COLUMNS:
+        if row.get(name) is not None:
+            row[name] = json.loads(row[name])
+    return row
+
+
+def node_parts(path: str) -> list[str]:
+    """Return the names along a path; none for the root."""
+    return [part for part in path.split("/") if part]
+
+
+def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return totals of what is stored over arrays."""
+    names = ("total_chunks", *sorted(STORED_COLUMNS))
+    totals = dict.fromkeys(names, 0)
+    for node in nodes:
+        for name in names:
+            totals[name] += node.get(name) or 0
+    return totals
+
+
+# -- showing --------------------------------------------------------------------------------
+
+
+def show_tree(
+    screen: Screen, nodes: Sequence[Document], *, top: str, with_attributes: bool
+) -> None:
+    """Print the tree below a group, and the totals."""
+    if not nodes:
+        screen.line("no groups and no arrays yet")
+        return
+    by_path = {node["path"]: node for node in nodes}
+    children = _children(by_path, top)
+    shows_shards = any(node.get("shards") for node in nodes)
+    shows_sizes = any("stored_bytes" in node for node in nodes if node["type"] == "array")
+    hidden = set() if shows_shards else {"shards"}
+    hidden |= set() if shows_sizes else {"stored", "size"}
+    walked = list(_walk(screen, by_path, children, top))
+    table = [[styled((name, "dim")) for name in _HEADER if name not in hidden]]
+    for path, guide, _ in walked:
+        node = by_path.get(path)
+        cells = [styled((guide, "dim"), _name(path, top, node))]
+        if node is not None and node["type"] == "array":
+            shown = _cells(screen, node)
+            cells += [shown[name] for name in _HEADER[1:] if name not in hidden]
+        table.append(cells)
+    lines = columns_of(table)
+    fits = screen.width is None or max(line.cell_len for line in lines) <= screen.width
+    if fits and any(len(cells) > 1 for cells in table[1:]):
+        screen.line(lines[0])
+    for (path, _, below), cells, line in zip(walked, table[1:], lines[1:], strict=True):
+        node = by_path.get(path)
+        screen.line(line if fits else _head(cells, node))
+        if node is None:
+            continue
+        prefix = styled((below, "dim"))
+        details = [] if fits or node["type"] == "group" else _stacked(screen, node)
+        if node.get("problem"):
+            details.append(styled((f"! {safe(node['problem'])}", "red")))
+        if with_attributes:
+            details += [
+                styled((f"{safe(key)}: {shown_value(value)}", "dim"))
+                for key, value in (node.get("attributes") or {}).items()
+            ]
+        for detail in details:
+            screen.line(prefix.copy().append_text(detail))
+    screen.line()
+    screen.line(styled((_totals(screen, nodes), "bold")))
+
+
+def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]:
+    """Return the paths inside each path, with those of groups that damage has taken away."""
+    children: dict[str, list[str]] = {top: []}
+    for path in by_path:
+        while path != top:
+            parent = str(node_path.parent(node_path.NodePath(path)) or node_path.ROOT)
+            siblings = children.setdefault(parent, [])
+            if path in siblings[-1:]:
+                break
+            siblings.append(path)
+            if parent in by_path:
+                break
+            path = parent
+    return children
+
+
+def _walk(
+    screen: Screen, by_path: Mapping[str, Document], children: Mapping[str, list[str]], top: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each path with what is drawn before its name, and before lines below it."""
+    glyphs = screen.glyphs
+    waiting = [(top, "", "")]
+    while waiting:
+        path, guide, prefix = waiting.pop()
+        inside = children.get(path, [])
+        yield path, guide, prefix + (glyphs.below if inside else "    ")
+        for child in reversed(inside):
+            is_last = child == inside[-1]
+            waiting.append(
+                (
+                    child,
+                    prefix + (glyphs.last if is_last else glyphs.branch),
+                    prefix + ("    " if is_last else glyphs.below),
+                )
+            )
+
+
+def _name(path: str, top: str, node: Document | None) -> tuple[str, str]:
+    text = safe(path if path == top else node_parts(path)[-1])
+    if node is None:
+        return f"{text} (no such group)", "red"
+    return (text, "bold") if node["type"] == "array" else (text, "bold blue")
+
+
+def _cells(screen: Screen, node: Document) -> dict[str, Text]:
+    times = f" {screen.glyphs.times} "
+    shape = times.join(
+        f"{safe(name)} {length:,}" if length is not None else f"{safe(name)} ?"
+        for name, length in zip(node["dims"], node["shape"], strict=True)
+    )
+    chunks = node.get("chunks")
+    sizes = "" if not node["shape"] else "unequal" if chunks is None else _product(times, chunks)
+    if node.get("problem") and chunks is None:
+        sizes = "?"
+    return {
+        "type": styled((safe(type_text(node.get("dtype"))), "magenta")),
+        "shape": styled(shape or "scalar"),
+        "chunks": styled(sizes),
+        "shards": styled(_product(times, node.get("shards") or [])),
+        "codecs": styled((codecs_text(node.get("codecs")), "dim")),
+        "stored": _stored(node),
+        "size": styled((_bytes(node), "green")),
+    }
+
+
+def type_text(dtype: str | None) -> str:
+    """Return the name of a data type as people write it; types with parameters are JSON."""
+    if dtype is None or not dtype.startswith("{"):
+        return dtype or "?"
+    try:
+        found = parse_data_type(json.loads(dtype))
+    except (ValueError, IcechunkError):
+        return dtype
+    if found.fields:
+        return f"struct({', '.join(name for name, _ in found.fields)})"
+    kind = found.numpy.kind
+    return found.numpy.str.lstrip("<>|=") if kind in "USV" else str(found.numpy)
+
+
+def _product(times: str, lengths: Iterable[int | None]) -> str:
+    return times.join("?" if length is None else f"{length:,}" for length in lengths)
+
+
+def _stored(node: Document) -> Text:
+    if "stored_chunks" not in node:
+        return styled("")
+    total, missing = node["total_chunks"], node["missing_chunks"]
+    if total is None or missing is None:
+        return styled(f"{node['stored_chunks']:,}")
+    text = f"{node['stored_chunks']:,} of {total:,}"
+    if node["virtual_chunks"]:
+        text += f", {node['virtual_chunks']:,} virtual"
+    return styled((text, "yellow" if missing else ""))
+
+
+def _bytes(node: Mapping[str, Any]) -> str:
+    if "stored_bytes" not in node:
+        return ""
+    own, virtual = node["stored_bytes"], node["virtual_bytes"]
+    if not virtual:
+        return size(own)
+    return f"{size(virtual)} elsewhere" if not own else f"{size(own)} + {size(virtual)} elsewhere"
+
+
+def codecs_text(codecs: Any) -> str:
+    """Return the names of codecs, those inside of sharding in parentheses; safe to show."""
+    if not isinstance(codecs, list):
+        return "?"
+    names = []
+    for codec in codecs:
+        name = codec.get("name") if isinstance(codec, dict) else codec
+        configuration = codec.get("configuration") if isinstance(codec, dict) else None
+        inner = configuration.get("codecs") if isinstance(configuration, dict) else None
+        if name == "sharding_indexed" and isinstance(inner, list):
+            # One level: what is inside of that is for --json.
+            inner_names = [c.get("name") if isinstance(c, dict) else c for c in inner]
+            names.append(f"sharding({', '.join(safe(item) for item in inner_names)})")
+        else:
+            names.append(safe(name))
+    return ", ".join(names)
+
+
+def _head(cells: Sequence[Text], node: Document | None) -> Text:
+    line = cells[0].copy()
+    if node is not None and node["type"] == "array":
+        line.append("  ").append_text(cells[1])
+    return line
+
+
+def _stacked(screen: Screen, node: Document) -> list[Text]:
+    cells = _cells(screen, node)
+    dot = f" {screen.glyphs.dot} "
+    grid = [f"{name} {cells[name].plain}" for name in ("chunks", "shards") if cells[name].plain]
+    grid.append(cells["codecs"].plain)
+    lines = [styled(cells["shape"].plain), styled((dot.join(grid), "dim"))]
+    if "stored_chunks" in node:
+        line = cells["stored"].copy()
+        line.append(" chunks stored" + dot)
+        lines.append(line.append_text(cells["size"]))
+    return lines
+
+
+def _totals(screen: Screen, nodes: Sequence[Document]) -> str:
+    arrays = [node for node in nodes if node["type"] == "array"]
+    words = [counted(len(nodes) - len(arrays), "group"), counted(len(arrays), "array")]
+    if any("stored_bytes" in node for node in arrays):
+        totals = add_up(arrays)
+        words.append(f"{totals['stored_chunks']:,} of {counted(totals['total_chunks'], 'chunk')}")
+        words.append(_bytes(totals))
+    return f" {screen.glyphs.dot} ".join(words)

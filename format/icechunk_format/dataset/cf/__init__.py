@@ -1,0 +1,1 @@
+"""CF conventions: stored values to decoded values and Arrow columns, and back."""

@@ -1,0 +1,213 @@
+"""Which column types fit which arrays, and which array a column gets where there is none.
+
+Rules of this file
+------------------
+1. A column fits an array if its type can hold nothing that the array would change: narrower
+   integers, narrower floats, dates for times. Two exceptions are wanted: ``double`` columns for
+   ``float32`` arrays, since SQL computes in doubles, and any number for packed arrays.
+2. The types of new arrays are those that the reader turns back into the type of the column.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.arrays.data_types import data_type_from_numpy
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.data_types import DataType
+    from icechunk_format.dataset.cf.decode import VariableDecoder
+
+_EPOCH: Final = "1970-01-01"
+BOOLEAN_FLAGS: Final[dict[str, Any]] = {"flag_values": [0, 1], "flag_meanings": "false true"}
+"""CF attributes of integers that were booleans: xarray takes ``dtype=bool`` for all or nothing, so
+that missing values become true."""
+
+_NUMBERS: Final = {
+    pa.bool_(): "bool",
+    pa.int8(): "int8",
+    pa.int16(): "int16",
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.uint8(): "uint8",
+    pa.uint16(): "uint16",
+    pa.uint32(): "uint32",
+    pa.uint64(): "uint64",
+    pa.float16(): "float16",
+    pa.float32(): "float32",
+    pa.float64(): "float64",
+}
+
+
+def check_column_type(
+    found: pa.DataType, decoder: VariableDecoder, data_type: DataType, *, name: str
+) -> None:
+    """Refuse a column whose values an array could not hold.
+
+    Raises
+    ------
+    InvalidInputError
+        The type does not fit; the message says which would.
+    """
+    wanted = decoder.arrow_type
+    if decoder._scaled is not None and decoder._time is None and _is_number(found):
+        return
+    # Booleans with a missing value are stored as the numbers 0 and 1, with these flags.
+    flags = decoder.attributes.get("flag_meanings") == BOOLEAN_FLAGS["flag_meanings"]
+    if pa.types.is_boolean(found) and pa.types.is_integer(wanted) and flags:
+        return
+    if not _fits(found, wanted):
+        consumed = decoder.encoding.keys() - {"dtype", "_FillValue", "missing_value"}
+        packed = f" with {', '.join(sorted(consumed))}" if consumed else ""
+        raise InvalidInputError(
+            f"column {name!r} is {sql_name(found)}, and array {name!r} of {data_type.name}{packed} "
+            f"takes {sql_name(wanted)}; cast the column: CAST({name} AS {sql_name(wanted)})",
+            variable=name,
+            found=str(found),
+            wanted=str(wanted),
+        )
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    types = pa.types
+    if found == wanted:
+        return True
+    if types.is_integer(wanted):
+        if types.is_unsigned_integer(found):
+            return bool(found.bit_width < wanted.bit_width)
+        return types.is_integer(found) and bool(found.bit_width <= wanted.bit_width)
+    if types.is_decimal(wanted):
+        whole = types.is_decimal(found) and found.scale == 0 and found.precision <= 20
+        return bool(types.is_integer(found) or whole)
+    if types.is_floating(wanted):
+        exact = wanted.bit_width // 2
+        small = types.is_integer(found) and found.bit_width <= exact
+        return bool(types.is_floating(found) or small)
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(found) or types.is_date(found))
+    if types.is_duration(wanted):
+        return bool(types.is_duration(found))
+    if types.is_string(wanted):
+        return bool(types.is_large_string(found))
+    if types.is_binary(wanted):
+        return bool(types.is_large_binary(found) or types.is_fixed_size_binary(found))
+    if types.is_struct(wanted) and types.is_struct(found):
+        names = [field.name for field in wanted]
+        return [field.name for field in found] == names and all(
+            _fits(mine.type, theirs.type) for mine, theirs in zip(found, wanted, strict=True)
+        )
+    return False
+
+
+def _is_number(found: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(found) or pa.types.is_floating(found))
+
+
+def sql_name(found: pa.DataType) -> str:
+    """Return the name that SQL has for an Arrow type."""
+    types = pa.types
+    for test, name in (
+        (types.is_boolean, "BOOLEAN"),
+        (types.is_int8, "TINYINT"),
+        (types.is_int16, "SMALLINT"),
+        (types.is_int32, "INT"),
+        (types.is_int64, "BIGINT"),
+        (types.is_float32, "FLOAT"),
+        (types.is_float64, "DOUBLE"),
+        (types.is_string, "STRING"),
+        (types.is_large_string, "STRING"),
+        (types.is_binary, "BINARY"),
+        (types.is_large_binary, "BINARY"),
+        (types.is_date, "DATE"),
+        (types.is_duration, "INTERVAL DAY TO SECOND"),
+    ):
+        if test(found):
+            return name
+    if types.is_timestamp(found):
+        return "TIMESTAMP_NTZ" if found.tz is None else "TIMESTAMP"
+    if types.is_decimal(found):
+        return f"DECIMAL({found.precision},{found.scale})"
+    return str(found).upper()
+
+
+def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:
+    """Return how a variable that has none gets a missing value, in words of the options."""
+    if pa.types.is_boolean(column_type):
+        return (
+            f'encoding={{"{name}": {{"dtype": "int8", "_FillValue": -1}}}}, which stores 0, 1 and '
+            "-1, since a boolean has no third value"
+        )
+    key, what = "_FillValue", "value"
+    if data_type.kind in ("string", "bytes"):
+        # Of texts, xarray opens only those whose missing value has this name.
+        key, what = "missing_value", "text" if data_type.kind == "string" else "value in base64"
+    return f'encoding={{"{name}": {{"{key}": ...}}}}, with a {what} that does not occur in it'
+
+
+def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict[str, Any]]:
+    """Return the data type and the CF attributes of a new array for a column.
+
+    Raises
+    ------
+    InvalidInputError
+        No array holds such values; the message says which types can be written.
+    """
+    types = pa.types
+    number = _NUMBERS.get(found)
+    if number is not None:
+        return data_type_from_numpy(number), {}
+    if types.is_timestamp(found):
+        return data_type_from_numpy("int64"), {
+            "units": f"microseconds since {_EPOCH}",
+            "calendar": "proleptic_gregorian",
+        }
+    if types.is_date(found):
+        return data_type_from_numpy("int64"), {
+            "units": f"days since {_EPOCH}",
+            "calendar": "proleptic_gregorian",
+        }
+    if types.is_duration(found):
+        return data_type_from_numpy("int64"), {
+            "dtype": "timedelta64[us]",
+            "units": "microseconds",
+        }
+    if types.is_string(found) or types.is_large_string(found):
+        return data_type_from_numpy("string"), {}
+    if types.is_binary(found) or types.is_large_binary(found):
+        return data_type_from_numpy("bytes"), {}
+    if types.is_decimal(found) and found.scale == 0 and found.precision == 20:
+        return data_type_from_numpy("uint64"), {}
+    if types.is_struct(found):
+        dtype = _struct_dtype(found)
+        if dtype is not None:
+            return data_type_from_numpy(dtype), {}
+    hint = "cast it to DOUBLE or BIGINT" if types.is_decimal(found) else "cast it, or leave it out"
+    raise InvalidInputError(
+        f"column {name!r} is {sql_name(found)}, which no array holds; {hint}. Arrays hold BOOLEAN, "
+        "integers, DECIMAL(20,0), FLOAT, DOUBLE, TIMESTAMP, TIMESTAMP_NTZ, DATE, INTERVAL DAY TO "
+        "SECOND, STRING, BINARY and structs of numbers",
+        variable=name,
+        found=str(found),
+    )
+
+
+def _struct_dtype(found: pa.DataType) -> np.dtype[Any] | None:
+    fields = list(found)
+    kinds = {field.type for field in fields}
+    if [field.name for field in fields] == ["re", "im"] and len(kinds) == 1:
+        if kinds == {pa.float32()}:
+            return np.dtype(np.complex64)
+        if kinds == {pa.float64()}:
+            return np.dtype(np.complex128)
+    members: list[tuple[str, Any]] = []
+    for field in fields:
+        nested = _struct_dtype(field.type) if pa.types.is_struct(field.type) else None
+        number = _NUMBERS.get(field.type)
+        if nested is None and number is None:
+            return None
+        members.append((field.name, nested if nested is not None else np.dtype(number)))
+    return np.dtype(members)

@@ -1,0 +1,1 @@
+"""Metadata tables: snapshots, refs, groups, variables, manifests, chunks and others."""

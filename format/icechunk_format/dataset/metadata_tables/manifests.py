@@ -1,0 +1,243 @@
+"""Rows of the metadata tables about manifests and chunks, and how the work on them is cut.
+
+A version may have a hundred thousand manifests with a billion references. The driver sees the
+list of manifests in the snapshot, which says how many references each holds, and cuts it; only
+tasks open manifests.
+
+Rules of this file
+------------------
+1. A part is ``(node, start, stop)``: the number of an array among the nodes of the snapshot, and
+   places in its list of manifests. Parts are all that a task carries.
+2. A manifest that several arrays share is counted once, spread over them.
+3. References stay columns from the manifest to the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.metadata_tables.declared import CHUNKS, EXTENT, MANIFESTS
+from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS
+from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup
+from icechunk_format.spec.ids import ManifestId, encode_many
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot, Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+Part = tuple[int, int, int]
+
+# References that a task opens at a time: about 30 MB.
+_REFS_AT_ONCE: Final = 500_000
+# What opening a manifest costs, in references that could be read in that time.
+_MANIFEST_COST: Final = 500
+# Taken for a manifest that the snapshot does not list.
+_UNKNOWN_REFS: Final = 100_000
+_ID: Final = ManifestId.SIZE
+_LARGEST: Final = 2**63 - 1
+
+
+def array_of(node: NodeSnapshot) -> ArrayNode:
+    """Return the array's side of a node.
+
+    Raises
+    ------
+    InvalidInputError
+        The node is a group: the part belongs to another snapshot.
+    """
+    if node.array is None:
+        raise InvalidInputError(
+            f"{node.path} is a group, but its manifests are asked for; plan the read anew",
+            node_path=node.path,
+        )
+    return node.array
+
+
+def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np.float64]]:
+    """Return what opening each manifest of some arrays costs, in references.
+
+    Parameters
+    ----------
+    snapshot
+        The version.
+    arrays
+        Numbers of arrays among its nodes.
+    """
+    lists = [array_of(snapshot.nodes[number]).manifests.ids for number in arrays]
+    counts = [len(ids) for ids in lists]
+    if not sum(counts):
+        return [np.zeros(0) for _ in counts]
+    keys = _keys(np.concatenate(lists))
+    files = snapshot.manifest_files
+    places, is_listed = _places(_keys(files.ids), keys)
+    refs = np.full(len(keys), _UNKNOWN_REFS, dtype=np.float64)
+    refs[is_listed] = files.num_chunk_refs[places[is_listed]]
+    _, which, uses = np.unique(keys, return_inverse=True, return_counts=True)
+    costs = (refs + _MANIFEST_COST) / uses[which.reshape(-1)]
+    return np.split(costs, np.cumsum(counts)[:-1])
+
+
+def cut_manifests(
+    arrays: Sequence[int], costs: Sequence[NDArray[np.float64]], target: int
+) -> list[tuple[Part, ...]]:
+    """Cut the manifests of arrays into tasks of less than ``target`` plus one manifest.
+
+    Parameters
+    ----------
+    arrays, costs
+        As in ``manifest_costs``.
+    target
+        References that a task should read.
+    """
+    each = np.concatenate([np.zeros(0), *costs])
+    if not len(each):
+        return []
+    owner = np.repeat(np.arange(len(arrays)), [len(c) for c in costs])
+    task = ((np.cumsum(each) - each) // target).astype(np.int64)
+    is_first = np.ones(len(each), dtype=bool)
+    is_first[1:] = (owner[1:] != owner[:-1]) | (task[1:] != task[:-1])
+    starts = np.flatnonzero(is_first)
+    stops = np.append(starts[1:], len(each))
+    before = np.concatenate([[0], np.cumsum([len(c) for c in costs])])[owner[starts]]
+    tasks: dict[int, list[Part]] = {}
+    for number, array, start, stop in zip(
+        task[starts].tolist(),
+        owner[starts].tolist(),
+        (starts - before).tolist(),
+        (stops - before).tolist(),
+        strict=True,
+    ):
+        tasks.setdefault(number, []).append((arrays[array], start, stop))
+    return [tuple(parts) for parts in tasks.values()]
+
+
+def found_refs(
+    storage: Storage, snapshot: Snapshot, part: Part
+) -> Iterator[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
+    """Yield the references of a part, manifest by manifest, opening few manifests at a time."""
+    number, start, stop = part
+    node = snapshot.nodes[number]
+    lookup = ChunkLookup(storage, node, array_of(node), snapshot.manifest_files)
+    [costs] = manifest_costs(snapshot, [number])
+    for [(_, first, last)] in cut_manifests([0], [costs[start:stop]], _REFS_AT_ONCE):
+        yield from lookup.of_manifests(start + first, start + last)
+
+
+def chunk_batches(
+    storage: Storage, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``chunks`` for the parts of a task, with the named columns."""
+    types = {column.name: column.arrow_type for column in CHUNKS.columns}
+    schema = pa.schema([pa.field(name, types[name]) for name in columns])
+    for part in parts:
+        path = str(snapshot.nodes[part[0]].path)
+        for manifest_id, refs, rows in found_refs(storage, snapshot, part):
+            for first in range(0, len(rows), BATCH_ROWS):
+                shown = rows[first : first + BATCH_ROWS]
+                made = RefColumns(path, refs, shown)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.repeat(pa.scalar(str(manifest_id), pa.string()), len(shown))
+                        if name == "manifest_id"
+                        else made.column("array" if name == "path" else name)
+                        for name in columns
+                    ],
+                    schema=schema,
+                )
+
+
+def manifest_batches(
+    snapshot: Snapshot, arrays: Sequence[int], *, unused: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``manifests``, by id.
+
+    Parameters
+    ----------
+    snapshot
+        The version.
+    arrays
+        Numbers of the arrays whose uses count.
+    unused
+        Whether listed manifests that none of these arrays uses are shown.
+    """
+    nodes = [snapshot.nodes[number] for number in arrays]
+    lists = [array_of(node).manifests for node in nodes]
+    files = snapshot.manifest_files
+    used = _keys(np.concatenate([np.zeros((0, _ID), np.uint8), *(refs.ids for refs in lists)]))
+    listed = _keys(files.ids)
+    shown = np.unique(np.concatenate([used, listed])) if unused else np.unique(used)
+    if not len(shown):
+        return
+    order = np.argsort(used, kind="stable")
+    owner = np.repeat(np.arange(len(nodes)), [len(refs) for refs in lists])[order]
+    use_of = np.searchsorted(shown, used[order])
+    paths = pa.array([str(node.path) for node in nodes], type=pa.string())
+    extents = pa.StructArray.from_arrays(
+        [paths.take(pa.array(owner)), *(_bounds(lists, side).take(order) for side in (0, 1))],
+        fields=list(EXTENT),
+    )
+    is_new = np.ones(len(owner), dtype=bool)
+    is_new[1:] = (owner[1:] != owner[:-1]) | (use_of[1:] != use_of[:-1])
+    ids = encode_many(shown.view(np.uint8).reshape(-1, _ID))
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, type=pa.string()),
+            _recorded(files, files.size_bytes, shown, zero_is_unknown=True),
+            _recorded(files, files.num_chunk_refs, shown, zero_is_unknown=False),
+            _lists(paths.take(pa.array(owner[is_new])), use_of[is_new], len(shown)),
+            _lists(extents, use_of, len(shown)),
+        ],
+        schema=MANIFESTS.arrow_schema,
+    )
+    for first in range(0, len(shown), BATCH_ROWS):
+        yield batch.slice(first, BATCH_ROWS)
+
+
+def _bounds(lists: Sequence[Any], side: int) -> pa.Array:
+    """Return the lower or upper bounds of all extents as a column of lists."""
+    columns = [coordinate_lists(refs.extents[:, :, side]) for refs in lists]
+    return pa.chunked_array(columns, type=pa.list_(pa.int64())).combine_chunks()
+
+
+def _lists(values: pa.Array, row_of: NDArray[np.int64], rows: int) -> pa.Array:
+    """Return values, in the order of their rows, as one list for each row."""
+    offsets = np.searchsorted(row_of, np.arange(rows + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _recorded(
+    files: ManifestFiles, column: NDArray[Any], wanted: NDArray[Any], *, zero_is_unknown: bool
+) -> pa.Array:
+    """Return what the snapshot records of manifests; NULL where it records nothing."""
+    places, is_listed = _places(_keys(files.ids), wanted)
+    values = np.zeros(len(wanted), dtype=np.uint64)
+    values[is_listed] = column[places[is_listed]]
+    is_known = is_listed & (values <= _LARGEST)
+    if zero_is_unknown:
+        is_known &= values > 0
+    return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
+
+
+def _keys(ids: NDArray[np.uint8]) -> NDArray[Any]:
+    """View ids as byte strings. All have one length, so trailing zeros do no harm."""
+    return np.ascontiguousarray(ids).view(f"S{_ID}").reshape(-1)
+
+
+def _places(
+    known: NDArray[Any], wanted: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return where each wanted key is among the known ones, which are sorted, and if it is."""
+    if not len(known):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return places.astype(np.int64), np.asarray(known[places] == wanted)

@@ -1,0 +1,258 @@
+"""Rows of the metadata tables about nodes: groups and variables.
+
+Rules of this file
+------------------
+1. A node that cannot be read is a row like any other and says what is wrong: tables like these
+   are where people look when something cannot be read.
+2. What is stored is counted where manifests can be opened, in the task that shows the array, and
+   only when one of those columns is wanted.
+3. Chunks are counted as readers find them: those that an array's extents do not reach are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS
+from icechunk_format.dataset.metadata_tables.manifests import array_of, found_refs
+from icechunk_format.dataset.metadata_tables.versions import json_text, valid_text
+from icechunk_format.dataset.table.dimension_sets import default_columns
+from icechunk_format.dataset.table.variable import Variable, coordinate_names
+from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.spec import node_path
+from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.metadata_tables.manifests import Part
+    from icechunk_format.dataset.metadata_tables.versions import Row
+    from icechunk_format.errors import IcechunkError
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+_LARGEST: Final = 2**63 - 1
+# Why a node's document may not be readable here; anything else is our own failure.
+_UNREADABLE: Final = (FormatError, UnsupportedError)
+
+
+def group_rows(snapshot: Snapshot, numbers: Sequence[int]) -> Iterator[Row]:
+    """Yield the rows of ``groups`` for the groups among some nodes."""
+    arrays = Counter(node_path.parent(n.path) for n in snapshot.nodes if n.array is not None)
+    groups = Counter(node_path.parent(n.path) for n in snapshot.nodes if n.array is None)
+    for number in numbers:
+        node = snapshot.nodes[number]
+        if node.array is not None:
+            continue
+        row = {
+            "path": str(node.path),
+            "name": _name(node),
+            "array_count": arrays[node.path],
+            "group_count": groups[node.path],
+        }
+        try:
+            metadata = parse_group_metadata(node.user_data, node_path=node.path)
+        except _UNREADABLE as error:
+            yield {**row, "problem": _one_line(error)}
+        else:
+            yield {**row, "attributes": json_text(dict(metadata.attributes))}
+
+
+def variable_rows(
+    storage: Storage, snapshot: Snapshot, parts: Sequence[Part], wanted: Collection[str]
+) -> Iterator[Row]:
+    """Yield the rows of ``variables`` for the arrays of a task.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    snapshot
+        The version.
+    parts
+        Whole arrays.
+    wanted
+        The columns that are shown; manifests are opened only for those that need them.
+    """
+    roles: dict[str, _Roles] = {}
+    for part in parts:
+        variable = Variable(snapshot.nodes[part[0]])
+        group = str(node_path.parent(variable.node.path) or node_path.ROOT)
+        row = _described(variable)
+        row["group"] = group
+        if not _ROLES.isdisjoint(wanted):
+            if group not in roles:
+                roles[group] = _roles(snapshot, group)
+            found = roles[group]
+            row["is_coordinate"] = variable.is_dimension_coordinate or (
+                variable.name in found.coordinates
+            )
+            row["is_column"] = None if found.columns is None else variable.name in found.columns
+        if not STORED_COLUMNS.isdisjoint(wanted):
+            row.update(_stored(storage, snapshot, part))
+        yield row
+
+
+def _described(variable: Variable) -> Row:
+    array = variable.array
+    row: Row = {
+        "path": variable.path,
+        "name": variable.name,
+        "dims": list(variable.dims),
+        "shape": [_fitting(size) for size in variable.shape],
+        "total_chunks": _fitting(math.prod(array.num_chunks)),
+        "manifest_count": len(np.unique(array.manifests.ids, axis=0)),
+    }
+    try:
+        metadata = variable.metadata
+    except _UNREADABLE as error:
+        return {**row, "problem": _one_line(error)}
+    raw = metadata.raw
+    dtype = raw.get("data_type")
+    return {
+        **row,
+        **_grid(variable),
+        "dtype": valid_text(dtype) if isinstance(dtype, str) else json_text(dtype),
+        "codecs": json_text(raw.get("codecs")),
+        "fill_value": json_text(raw.get("fill_value")),
+        **{name: _text(metadata.attributes, name) for name in _NAMED_ATTRIBUTES},
+        "attributes": json_text(dict(metadata.attributes)),
+        "problem": _problem(variable),
+    }
+
+
+_NAMED_ATTRIBUTES: Final = ("units", "standard_name", "long_name")
+
+
+def _text(attributes: Any, name: str) -> str | None:
+    value = attributes.get(name)
+    if value is None:
+        return None
+    return valid_text(value) if isinstance(value, str) else json_text(value)
+
+
+def _problem(variable: Variable) -> str | None:
+    """Return why an array cannot be read here, or None."""
+    try:
+        _ = variable.metadata.grid, variable.codecs
+    except _UNREADABLE as error:
+        return _one_line(error)
+    return None
+
+
+def _grid(variable: Variable) -> Row:
+    """Return the columns ``chunks`` and ``shards``; NULL for a grid that is not known here."""
+    metadata = variable.metadata
+    try:
+        outer = metadata.grid.chunk_shape
+    except _UNREADABLE:
+        return {}
+    try:
+        sharding = variable.codecs.sharding
+        inner = None if sharding is None else list(sharding.inner_shape)
+    except _UNREADABLE:
+        inner = _inner_chunks(metadata.codecs_json[0])
+    chunks = None if outer is None else list(outer)
+    return {"chunks": chunks} if inner is None else {"chunks": inner, "shards": chunks}
+
+
+def _inner_chunks(codec: Any) -> list[int] | None:
+    """Return the inner chunk shape of a sharding codec that cannot be used here."""
+    if not isinstance(codec, dict) or codec.get("name") != "sharding_indexed":
+        return None
+    configuration = codec.get("configuration")
+    shape = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
+    if isinstance(shape, list) and all(type(n) is int and 0 < n <= _LARGEST for n in shape):
+        return shape
+    return None
+
+
+_ROLES: Final = frozenset({"is_coordinate", "is_column"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """The arrays of a group that others name as their coordinates, and its default columns."""
+
+    coordinates: frozenset[str]
+    columns: frozenset[str] | None
+
+
+def _roles(snapshot: Snapshot, group: str) -> _Roles:
+    readable = []
+    for node in snapshot.children(group):
+        if node.array is None:
+            continue
+        variable = Variable(node)
+        try:
+            _ = variable.metadata
+        except _UNREADABLE:
+            continue
+        readable.append(variable)
+    holder = snapshot.node(group)
+    attributes: dict[str, Any] = {}
+    if holder is not None:
+        try:
+            parsed = parse_group_metadata(holder.user_data, node_path=group)
+            attributes = dict(parsed.attributes)
+        except _UNREADABLE:
+            attributes = {}
+    return _Roles(coordinate_names(readable, attributes), default_columns(readable, attributes))
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What the references of one array add up to."""
+
+    chunks: int = 0
+    in_grid: int = 0
+    virtual: int = 0
+    own_bytes: int = 0
+    virtual_bytes: int = 0
+
+
+def _stored(storage: Storage, snapshot: Snapshot, part: Part) -> Row:
+    grid = np.array(array_of(snapshot.nodes[part[0]]).num_chunks, dtype=np.int64)
+    total = _Stored()
+    for _, refs, rows in found_refs(storage, snapshot, part):
+        is_virtual = refs.kind[rows] == KIND_VIRTUAL
+        lengths = refs.length[rows]
+        total.chunks += len(rows)
+        total.in_grid += int((refs.coords[rows] < grid).all(axis=1).sum())
+        total.virtual += int(is_virtual.sum())
+        total.own_bytes += _sum(lengths[~is_virtual])
+        total.virtual_bytes += _sum(lengths[is_virtual])
+    return {
+        "stored_chunks": total.chunks,
+        "virtual_chunks": total.virtual,
+        "missing_chunks": _fitting(math.prod(grid.tolist()) - total.in_grid),
+        "stored_bytes": _fitting(total.own_bytes),
+        "virtual_bytes": _fitting(total.virtual_bytes),
+    }
+
+
+def _sum(values: NDArray[np.uint64]) -> int:
+    """Add up without overflow, whatever lengths a damaged manifest states."""
+    high, low = values >> np.uint64(32), values & np.uint64(2**32 - 1)
+    return (int(high.sum()) << 32) + int(low.sum())
+
+
+def _fitting(number: int) -> int | None:
+    return number if number <= _LARGEST else None
+
+
+def _name(node: NodeSnapshot) -> str:
+    return node_path.name(node.path)
+
+
+def _one_line(error: IcechunkError) -> str:
+    lines = (line.strip() for line in valid_text(error.message).splitlines())
+    return "; ".join(line for line in lines if line)

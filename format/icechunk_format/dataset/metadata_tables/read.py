@@ -1,0 +1,353 @@
+"""Reading the metadata tables: planned on the driver, run by tasks that read for themselves.
+
+===============================  =========================  =====================================
+table                            tasks                      what a task reads
+===============================  =========================  =====================================
+snapshots refs operations        one                        the repository's own lists
+history changes                  one                        the same; transaction logs
+groups manifests                 one                        the snapshot
+variables                        arrays, by references      the snapshot and their manifests
+chunks                           manifests, by references   the snapshot and those manifests
+===============================  =========================  =====================================
+
+Rules of this file
+------------------
+1. The context and a task are names and numbers. No list of the repository travels in them, since
+   Spark ships a copy of the context with every task.
+2. Versions are resolved when the table is planned. What is about the whole repository shows it as
+   it is when the task runs.
+3. Of the columns, only those that are asked for are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, STORED_COLUMNS
+from icechunk_format.dataset.metadata_tables.manifests import (
+    chunk_batches,
+    cut_manifests,
+    manifest_batches,
+    manifest_costs,
+)
+from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
+from icechunk_format.dataset.metadata_tables.versions import (
+    change_rows,
+    history_rows,
+    operation_rows,
+    ref_rows,
+    snapshot_rows,
+)
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.reading.layouts.batches import join_thin
+from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icechunk_format.dataset.metadata_tables.declared import MetadataTable
+    from icechunk_format.dataset.metadata_tables.manifests import Part
+    from icechunk_format.dataset.metadata_tables.versions import Row
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.location import Location
+
+DEFAULT_REFS_PER_TASK: Final = 1_000_000
+_ROWS_AT_ONCE: Final = 8_192
+# What describing an array costs, in references that could be counted in that time.
+_ARRAY_COST: Final = 2_000
+_MOST_TASKS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionContext:
+    """What all tasks of one read share; small and picklable.
+
+    Parameters
+    ----------
+    location
+        The repository.
+    table
+        Name of the metadata table.
+    columns
+        The columns to produce, in order.
+    snapshot_id
+        The version; the newer one of ``changes``. None for a table about the repository.
+    older_id
+        The older version of ``changes``.
+    group
+        Path of the group at or below which nodes are shown; None shows all.
+    """
+
+    location: Location
+    table: str
+    columns: tuple[str, ...]
+    snapshot_id: SnapshotId | None = None
+    older_id: SnapshotId | None = None
+    group: str | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        whole = METADATA_TABLES[self.table].arrow_schema
+        return pa.schema([whole.field(name) for name in self.columns])
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionTask:
+    """A part of a read: arrays with their manifests, or nothing where one task reads all."""
+
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionPlan:
+    """The tasks of a read, and what they share."""
+
+    context: InspectionContext
+    tasks: list[InspectionTask]
+
+
+def resolve_change(
+    repository: Repository, *, older: str | None = None, newer: str | None = None
+) -> tuple[SnapshotId, SnapshotId]:
+    """Return the two versions of ``changes``.
+
+    Parameters
+    ----------
+    repository
+        The repository.
+    older
+        Branch, tag or snapshot id. None is the parent of ``newer``.
+    newer
+        Branch, tag or snapshot id. None is branch ``main``.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such branch, tag or snapshot.
+    InvalidInputError
+        A name means a branch and a tag that differ, or ``newer`` has no parent.
+    """
+    last = _named(repository, DEFAULT_BRANCH if newer is None else newer)
+    if older is not None:
+        return _named(repository, older), last
+    parent = repository.snapshot_info(last).parent_id
+    if parent is None:
+        raise InvalidInputError(
+            f"snapshot {last} of {repository.location} is the first of its history, so nothing"
+            " changed before it; choose a later version with the option 'to'",
+            snapshot=str(last),
+        )
+    return parent, last
+
+
+def _named(repository: Repository, name: str) -> SnapshotId:
+    branches, tags = repository.branches(), repository.tags()
+    branch, tag = branches.get(name), tags.get(name)
+    if branch is not None and tag is not None and branch != tag:
+        raise InvalidInputError(
+            f"{name!r} is a branch and a tag of {repository.location}: branch {branch}, tag"
+            f" {tag}; give the snapshot id of the one that you mean",
+            name=name,
+        )
+    found = branch or tag
+    if found is not None:
+        return found
+    try:
+        snapshot_id = SnapshotId.parse(name)
+    except InvalidInputError:
+        names = nearest_names(name, [*branches, *tags])
+        raise NotFoundError(
+            f"there is no branch or tag {name!r} in {repository.location}, and it is no snapshot"
+            f" id; there are {', '.join(names)}",
+            kind="version",
+            name=name,
+            existing=tuple(names),
+        ) from None
+    return repository.resolve(snapshot=snapshot_id)
+
+
+def plan_inspection(
+    repository: Repository,
+    table: MetadataTable,
+    *,
+    columns: Sequence[str] | None = None,
+    snapshot_id: SnapshotId | None = None,
+    older_id: SnapshotId | None = None,
+    group: str | None = None,
+    refs_per_task: int | None = None,
+) -> InspectionPlan:
+    """Plan the read of a metadata table. Opens no manifest.
+
+    Parameters
+    ----------
+    repository
+        The repository.
+    table
+        The table.
+    columns
+        Names of the columns to produce, in order. None is all.
+    snapshot_id
+        The version, for all but the tables about the repository.
+    older_id
+        The older version, for ``changes``.
+    group
+        Shows only nodes at or below this group, in tables about nodes.
+    refs_per_task
+        Chunk references that a task should read, about. None is 1,000,000.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument is missing or cannot be used with this table.
+    NotFoundError
+        There is no such group.
+    """
+    needed = {"snapshot_id": snapshot_id, "older_id": older_id}
+    if table.scope == "repository":
+        needed = {}
+    elif table.scope != "changes":
+        needed.pop("older_id")
+    missing = [name for name, value in needed.items() if value is None]
+    if missing or (group is not None and table.scope != "group"):
+        raise InvalidInputError(
+            f"the metadata table {table.name!r} "
+            + (f"needs {' and '.join(missing)}" if missing else "takes no group"),
+            table=table.name,
+        )
+    context = InspectionContext(
+        location=repository.location,
+        table=table.name,
+        columns=tuple(table.names if columns is None else columns),
+        snapshot_id=snapshot_id,
+        older_id=older_id,
+        group=group,
+    )
+    if table.scope != "group" or snapshot_id is None:
+        return InspectionPlan(context=context, tasks=[InspectionTask()])
+    snapshot = repository.snapshot(snapshot_id)
+    if group is not None:
+        # Fails here, on the driver, for a group that does not exist.
+        path = find_group(snapshot, group, place=str(repository.location))
+        context = InspectionContext(
+            location=repository.location,
+            table=table.name,
+            columns=context.columns,
+            snapshot_id=snapshot_id,
+            group=str(path),
+        )
+    if table.name not in ("variables", "chunks"):
+        return InspectionPlan(context=context, tasks=[InspectionTask()])
+    arrays = _arrays(snapshot, context.group)
+    target = DEFAULT_REFS_PER_TASK if refs_per_task is None else refs_per_task
+    costs = manifest_costs(snapshot, arrays)
+    if table.name == "variables":
+        opens = not STORED_COLUMNS.isdisjoint(context.columns)
+        tasks = _whole_arrays(snapshot, arrays, costs if opens else None, target)
+    else:
+        target = max(target, int(sum(float(c.sum()) for c in costs) // _MOST_TASKS))
+        tasks = [InspectionTask(parts) for parts in cut_manifests(arrays, costs, target)]
+    return InspectionPlan(context=context, tasks=tasks)
+
+
+def _whole_arrays(
+    snapshot: Snapshot,
+    arrays: Sequence[int],
+    costs: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]] | None,
+    target: int,
+) -> list[InspectionTask]:
+    """Group arrays into tasks: the row of an array is made by one task."""
+    each = np.full(len(arrays), float(_ARRAY_COST))
+    if costs is not None:
+        each += [float(c.sum()) for c in costs]
+    tasks: dict[int, list[Part]] = {}
+    for array, task in zip(arrays, ((np.cumsum(each) - each) // target).tolist(), strict=True):
+        manifests = snapshot.nodes[array].array
+        count = 0 if manifests is None else len(manifests.manifests)
+        tasks.setdefault(int(task), []).append((array, 0, count))
+    return [InspectionTask(tuple(parts)) for parts in tasks.values()]
+
+
+def run_inspection(
+    context: InspectionContext, task: InspectionTask | None
+) -> Iterator[pa.RecordBatch]:
+    """Produce the rows of a task.
+
+    Parameters
+    ----------
+    context
+        What the plan says about all tasks.
+    task
+        The task. None produces nothing: Spark puts one such task where a plan has none.
+
+    Raises
+    ------
+    IcechunkError
+        Reading failed; the subclass says what a caller would do about it.
+    """
+    if task is None:
+        return
+    if context.snapshot_id is None or context.table in ("history", "changes"):
+        yield from _batches(context, _version_rows(context))
+        return
+    storage = open_storage(context.location)
+    snapshot = pinned_snapshot(storage, context.snapshot_id)
+    if context.table == "chunks":
+        made = chunk_batches(storage, snapshot, task.parts, context.columns)
+        yield from join_thin(made, context.arrow_schema)
+    elif context.table == "manifests":
+        arrays = _arrays(snapshot, context.group)
+        for batch in manifest_batches(snapshot, arrays, unused=context.group is None):
+            yield batch.select(list(context.columns))
+    elif context.table == "variables":
+        wanted = frozenset(context.columns)
+        yield from _batches(context, variable_rows(storage, snapshot, task.parts, wanted))
+    else:
+        yield from _batches(context, group_rows(snapshot, _numbers(snapshot, context.group)))
+
+
+def _version_rows(context: InspectionContext) -> Iterator[Row]:
+    repository = Repository.open(context.location)
+    if context.table == "snapshots":
+        return snapshot_rows(repository)
+    if context.table == "refs":
+        return ref_rows(repository)
+    if context.table == "operations":
+        return operation_rows(repository.operations())
+    if context.snapshot_id is None:
+        raise InvalidInputError(f"the metadata table {context.table!r} needs a version")
+    if context.older_id is None:
+        return history_rows(repository, context.snapshot_id)
+    return change_rows(repository, context.older_id, context.snapshot_id)
+
+
+def _batches(context: InspectionContext, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    schema = context.arrow_schema
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
+
+
+def _numbers(snapshot: Snapshot, group: str | None) -> list[int]:
+    """Return the numbers of the nodes at or below a group."""
+    if group is None or group == "/":
+        return list(range(len(snapshot.nodes)))
+    below = f"{group}/"
+    return [
+        number
+        for number, node in enumerate(snapshot.nodes)
+        if node.path == group or node.path.startswith(below)
+    ]
+
+
+def _arrays(snapshot: Snapshot, group: str | None) -> list[int]:
+    return [n for n in _numbers(snapshot, group) if snapshot.nodes[n].array is not None]

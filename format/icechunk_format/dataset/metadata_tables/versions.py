@@ -1,0 +1,191 @@
+"""Rows of the metadata tables about versions: snapshots, history, refs, operations, changes.
+
+Rows come one by one from the repository's own lists, and none of them needs a manifest. Each
+function is called where the rows are wanted, so that a hundred thousand snapshots travel to Spark
+once, as rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.ids import ObjectId
+from icechunk_format.spec.repo_info.updates import (
+    BranchCreatedUpdate,
+    BranchDeletedUpdate,
+    BranchResetUpdate,
+    TagCreatedUpdate,
+    TagDeletedUpdate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import Update
+    from icechunk_format.spec.snapshot.file import Snapshot
+
+Row = dict[str, Any]
+
+# The last microsecond that a BIGINT and a TIMESTAMP of Spark can hold.
+_LAST_INSTANT: Final = 2**63 - 1
+
+
+def json_text(value: Any) -> str:
+    """Return JSON as text, in the order in which it was stored."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text == valid_text(text) else json.dumps(value)
+
+
+def valid_text(text: str) -> str:
+    """Return a text that UTF-8 can hold: half a surrogate pair, which JSON allows, is a ``?``."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def instant(microseconds: int) -> int | None:
+    """Return an instant as Arrow takes it; None for one that no timestamp can hold."""
+    return microseconds if microseconds <= _LAST_INSTANT else None
+
+
+def _version(info: SnapshotInfo) -> Row:
+    return {
+        "snapshot_id": str(info.id),
+        "parent_id": None if info.parent_id is None else str(info.parent_id),
+        "committed_at": instant(info.flushed_at),
+        "message": info.message,
+        "metadata": json_text(info.metadata),
+    }
+
+
+def snapshot_rows(repository: Repository) -> Iterator[Row]:
+    """Yield the rows of ``snapshots``.
+
+    Spec version 2 lists its snapshots; in version 1 they are those that a branch or tag reaches,
+    and each costs a request.
+    """
+    branches: dict[SnapshotId, list[str]] = {}
+    tags: dict[SnapshotId, list[str]] = {}
+    for names, refs in ((branches, repository.branches()), (tags, repository.tags())):
+        for name, snapshot_id in refs.items():
+            names.setdefault(snapshot_id, []).append(name)
+    infos = sorted(repository.snapshots(), key=lambda info: (-info.flushed_at, info.id.raw))
+    for info in infos:
+        yield {
+            **_version(info),
+            "branches": branches.get(info.id, []),
+            "tags": tags.get(info.id, []),
+            "pruned_logs": len(info.pruned_ancestor_tx_logs),
+        }
+
+
+def history_rows(repository: Repository, snapshot_id: SnapshotId) -> Iterator[Row]:
+    """Yield the rows of ``history`` for one version."""
+    for position, info in enumerate(repository.ancestry(snapshot=snapshot_id)):
+        yield {"position": position, **_version(info)}
+
+
+def ref_rows(repository: Repository) -> Iterator[Row]:
+    """Yield the rows of ``refs``: branches, tags, deleted tags, each by name."""
+    refs = [("branch", *ref) for ref in repository.branches().items()]
+    refs += [("tag", *ref) for ref in repository.tags().items()]
+    deleted = repository.deleted_tags()
+    times = _commit_times(repository, {snapshot_id for _, _, snapshot_id in refs})
+    for kind, name, snapshot_id in refs:
+        yield {
+            "name": name,
+            "type": kind,
+            "snapshot_id": str(snapshot_id),
+            "committed_at": times.get(snapshot_id),
+        }
+    for name in deleted:
+        yield {"name": name, "type": "deleted tag"}
+
+
+def _commit_times(repository: Repository, wanted: set[SnapshotId]) -> dict[SnapshotId, int | None]:
+    """Return when snapshots were committed, in one question where the repository has a list."""
+    infos = (
+        [repository.snapshot_info(snapshot_id) for snapshot_id in wanted]
+        if repository.spec_version == SPEC_V1
+        else repository.snapshots()
+    )
+    return {info.id: instant(info.flushed_at) for info in infos}
+
+
+_TAG_UPDATES: Final = (TagCreatedUpdate, TagDeletedUpdate)
+_BRANCH_UPDATES: Final = (BranchCreatedUpdate, BranchDeletedUpdate, BranchResetUpdate)
+
+
+def operation_rows(updates: Iterable[Update]) -> Iterator[Row]:
+    """Yield the rows of ``operations`` from the entries of the log."""
+    for update in updates:
+        details = update.details
+        stored = _plain(details)
+        name = stored.get("name")
+        yield {
+            "kind": update.kind.name.lower(),
+            "at": instant(update.updated_at),
+            "branch": name if isinstance(details, _BRANCH_UPDATES) else stored.get("branch"),
+            "tag": name if isinstance(details, _TAG_UPDATES) else None,
+            "snapshot_id": stored.get("new_snap_id"),
+            "previous_snapshot_id": stored.get("previous_snap_id"),
+            "backup_path": update.backup_path,
+            "details": json_text(stored),
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the log as JSON."""
+    if isinstance(value, ObjectId):
+        return str(value)
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Enum):
+        return value.name.lower()
+    return value
+
+
+def change_rows(
+    repository: Repository, older_id: SnapshotId, newer_id: SnapshotId
+) -> Iterator[Row]:
+    """Yield the rows of ``changes``, by path; see ``Repository.diff`` for what it raises."""
+    changes = repository.diff(older_id, newer_id)
+    older, newer = repository.snapshot(older_id), repository.snapshot(newer_id)
+    found: list[Row] = []
+    for change, node_type, paths in (
+        ("added", "group", changes.new_groups),
+        ("added", "array", changes.new_arrays),
+        ("removed", "group", changes.deleted_groups),
+        ("removed", "array", changes.deleted_arrays),
+        ("updated", "group", changes.updated_groups),
+        ("updated", "array", changes.updated_arrays),
+    ):
+        found += [{"path": p, "node_type": node_type, "change": change} for p in paths]
+    for path, coords in changes.updated_chunks.items():
+        row = {"path": path, "node_type": "array", "change": "chunks", "chunk_count": len(coords)}
+        found.append(row)
+    for move in changes.moved_nodes:
+        found.append(
+            {
+                "path": move.to_path,
+                "node_type": _node_type(move.to_path, move.from_path, newer, older),
+                "change": "moved",
+                "moved_from": move.from_path,
+            }
+        )
+    yield from sorted(found, key=lambda row: (row["path"], row["change"]))
+    for snapshot_id in changes.missing_logs:
+        yield {"change": "unknown", "snapshot_id": snapshot_id}
+
+
+def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
+    """Return what a moved node is; None for one that was in neither version under these names."""
+    node = newer.node(to_path) or older.node(from_path)
+    if node is None:
+        return None
+    return "group" if node.array is None else "array"

@@ -1,0 +1,1 @@
+"""Boxes of arrays, fetched and decoded ahead of their reader."""

@@ -1,0 +1,372 @@
+"""Reads blocks of one array: finds the chunks, fetches them in batches, decodes and assembles.
+
+Fetching and decoding are two calls, because a scan runs the first ahead of the second:
+``fetch`` waits for the network and ``decode`` for the processor.
+
+Rules of this file
+------------------
+1. A block is a product of selections, one for each axis. Only chunks that hold a selected
+   element are fetched; under sharding, only such inner chunks, unless a shard is needed for the
+   most part, in which case one request for all of it is cheaper than many.
+2. A missing chunk, or an inner chunk that its shard leaves out, holds the fill value.
+3. A chunk that a block uses in part is kept for the next block (``decoded_chunks``).
+4. Indexes of shards live in the per-process cache of metadata, under the identity of the stored
+   chunk, which never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, pick, product_coords
+from icechunk_format.dataset.reading.arrays.shards import ShardReads
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.errors import FormatError
+from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes, inner_axes
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.codecs.chain import ChunkCodecs
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+    from icechunk_format.dataset.table.variable import Variable
+    from icechunk_format.repository.chunks.source import ChunkSource
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockQuestion:
+    """Which chunks a block needs.
+
+    Parameters
+    ----------
+    picks
+        The picked elements of each axis.
+    coords
+        ``int64 (m, ndim)``: all chunks of the block, in C order.
+    partial
+        ``bool (m,)``: chunks of which the block uses only a part.
+    wanted
+        Positions in ``coords`` of the chunks to fetch.
+    awaited
+        Positions of those that an earlier block fetches: they are taken from the decoded chunks.
+    """
+
+    picks: list[AxisPick]
+    coords: NDArray[np.int64]
+    partial: NDArray[np.bool_]
+    wanted: NDArray[np.int64]
+    awaited: NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FetchedBlock:
+    """The stored bytes of a block.
+
+    Parameters
+    ----------
+    question
+        What was asked.
+    positions
+        Which chunks of it came with bytes.
+    payloads
+        Those bytes, one item for each of ``positions``.
+    """
+
+    question: BlockQuestion
+    positions: NDArray[np.int64]
+    payloads: list[bytes]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DecodedBlock:
+    """A block of values.
+
+    Parameters
+    ----------
+    values
+        The array of the block, C-contiguous, of the array's own dtype.
+    picks
+        The picked elements of each axis.
+    present
+        ``bool (m,)``: which chunks of the block exist, in C order.
+    """
+
+    values: NDArray[Any]
+    picks: list[AxisPick]
+    present: NDArray[np.bool_]
+
+
+class ArrayReader:
+    """Reads one array of one snapshot.
+
+    Parameters
+    ----------
+    storage
+        The repository's objects.
+    snapshot
+        The snapshot that lists the array.
+    variable
+        The array.
+    chunk_source
+        Fetches the bytes of chunks.
+    kept
+        Decoded chunks to share between neighbouring blocks, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        snapshot: Snapshot,
+        variable: Variable,
+        chunk_source: ChunkSource,
+        kept: DecodedChunks | None = None,
+    ) -> None:
+        self.path = variable.path
+        self.metadata: ArrayMetadata = variable.metadata
+        self.shape = self.metadata.shape
+        self.lookup = ChunkLookup(storage, variable.node, variable.array, snapshot.manifest_files)
+        self.chunk_source = chunk_source
+        self._kept = kept
+        grid = self.metadata.grid
+        self._grid = grid
+        # None where chunks differ; tiny chunks come in tens of thousands, so this is not asked
+        # of the grid for each.
+        self._chunk_shape = grid.chunk_shape
+        self.codecs: ChunkCodecs = variable.codecs
+        self.outer_axes = grid_axes(grid)
+        self.shards: ShardReads | None = None
+        if self.codecs.sharding is not None:
+            self.shards = ShardReads(
+                sharding=self.codecs.sharding,
+                grid=grid,
+                axes=self.outer_axes,
+                lookup=self.lookup,
+                chunk_source=chunk_source,
+                path=self.path,
+                cache_scope=storage.root_url,
+            )
+            self.axes: tuple[ChunkAxis, ...] = inner_axes(
+                self.codecs.sharding.inner_shape, self.shape
+            )
+        else:
+            self.axes = self.outer_axes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one decoded element; a guess for strings."""
+        dtype = self.metadata.data_type.numpy
+        return 64 if dtype.hasobject else max(1, dtype.itemsize)
+
+    def read(self, selections: Sequence[DimSelection]) -> NDArray[Any]:
+        """Read the product of one selection for each axis.
+
+        Raises
+        ------
+        FormatError
+            Stored bytes are damaged; it names the chunk.
+        UnsupportedError
+            A codec, data type or grid of the array is not known here.
+        """
+        return self.decode(self.fetch(self.ask(selections))).values
+
+    def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
+        """Read the elements ``[lower, upper)``; the errors are those of ``read``."""
+        return self.read(
+            [
+                DimSelection.span(size, low, high)
+                for size, low, high in zip(self.shape, lower, upper, strict=True)
+            ]
+        )
+
+    def ask(self, selections: Sequence[DimSelection]) -> BlockQuestion:
+        """Return which chunks hold the product of one selection for each axis.
+
+        Blocks are asked for in the order in which they will be decoded: each one leaves the chunks
+        that it shares with an earlier one to that one.
+        """
+        picks = [
+            pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
+        ]
+        coords = product_coords(picks)
+        partial = any_partial(picks)
+        awaited = np.empty(0, dtype=np.int64)
+        wanted = np.arange(len(coords), dtype=np.int64)
+        if self._kept is not None and partial.any():
+            is_awaited = np.zeros(len(coords), dtype=bool)
+            for position in np.flatnonzero(partial).tolist():
+                is_awaited[position] = not self._kept.announce(self._key(coords[position]))
+            awaited, wanted = np.flatnonzero(is_awaited), np.flatnonzero(~is_awaited)
+        return BlockQuestion(
+            picks=picks, coords=coords, partial=partial, wanted=wanted, awaited=awaited
+        )
+
+    def fetch(self, question: BlockQuestion) -> FetchedBlock:
+        """Fetch the stored bytes of the chunks of a block."""
+        positions, payloads = self.payloads(question.coords[question.wanted])
+        return FetchedBlock(
+            question=question, positions=question.wanted[positions], payloads=payloads
+        )
+
+    def present(
+        self, selections: Sequence[DimSelection]
+    ) -> tuple[list[AxisPick], NDArray[np.bool_]]:
+        """Return which chunks of a block exist, without fetching them.
+
+        Returns
+        -------
+        tuple
+            The picks of each axis, and ``bool (m,)`` in C order of the chunks.
+        """
+        picks = [
+            pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
+        ]
+        coords = product_coords(picks)
+        present = np.zeros(len(coords), dtype=bool)
+        present[self.stored(coords)] = True
+        return picks, present
+
+    def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of the (inner) chunks that exist; no data are fetched."""
+        if self.shards is not None:
+            return self.shards.stored(coords)
+        return self.lookup.find(coords.astype(np.uint32)).positions
+
+    def decode(self, block: FetchedBlock) -> DecodedBlock:
+        """Decode the chunks of a block and put them in their places."""
+        asked = block.question
+        shape = tuple(p.length for p in asked.picks)
+        counts = [len(p.chunks) for p in asked.picks]
+        present = np.zeros(len(asked.coords), dtype=bool)
+        present[block.positions] = True
+        dtype = self.metadata.data_type.numpy
+        if len(asked.coords) == 1 and len(block.positions) == 1 and not asked.partial[0]:
+            # The common case of big chunks: the block is one whole chunk.
+            whole = self.decode_chunk(asked.coords[0], block.payloads[0])
+            cell = tuple(slice(0, n) for n in shape)
+            values = np.ascontiguousarray(whole[cell]).reshape(shape)
+            return DecodedBlock(values=values, picks=asked.picks, present=present)
+        complete = len(block.positions) == len(asked.coords)
+        values = np.empty(shape, dtype=dtype) if complete else self._filled(shape)
+        order = np.unravel_index(block.positions, counts) if counts else ()
+        places = zip(*(axis.tolist() for axis in order), strict=True) if counts else iter([()])
+        for position, place, payload in zip(
+            block.positions.tolist(), places, block.payloads, strict=False
+        ):
+            chunk = self.decode_chunk(asked.coords[position], payload)
+            if asked.partial[position] and self._kept is not None:
+                self._kept.keep(self._key(asked.coords[position]), chunk)
+            _place(values, chunk, asked.picks, place)
+        if self._kept is not None and len(asked.coords) > len(block.positions):
+            self._place_kept(values, asked, present, counts)
+        return DecodedBlock(values=values, picks=asked.picks, present=present)
+
+    def _place_kept(
+        self,
+        values: NDArray[Any],
+        asked: BlockQuestion,
+        present: NDArray[np.bool_],
+        counts: list[int],
+    ) -> None:
+        """Place chunks that earlier blocks fetched, and remember those that do not exist."""
+        assert self._kept is not None
+        awaited = set(asked.awaited.tolist())
+        lost = []
+        for position in np.flatnonzero(asked.partial & ~present).tolist():
+            key = self._key(asked.coords[position])
+            if position not in awaited:
+                self._kept.keep(key, None)
+                continue
+            is_here, chunk = self._kept.find(key)
+            if not is_here:
+                lost.append(position)
+            elif chunk is not None:
+                present[position] = True
+                place = tuple(int(i) for i in np.unravel_index(position, counts))
+                _place(values, chunk, asked.picks, place)
+        if not lost:
+            return
+        # Dropped for want of room, or not decoded yet: fetch them after all.
+        found, payloads = self.payloads(asked.coords[lost])
+        for number, payload in zip(found.tolist(), payloads, strict=True):
+            position = lost[number]
+            present[position] = True
+            place = tuple(int(i) for i in np.unravel_index(position, counts))
+            chunk = self.decode_chunk(asked.coords[position], payload)
+            _place(values, chunk, asked.picks, place)
+
+    def payloads(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
+        """Fetch the stored bytes of (inner) chunks.
+
+        Parameters
+        ----------
+        coords
+            ``int64 (m, ndim)``, no row twice.
+
+        Returns
+        -------
+        tuple
+            The positions of those that exist, ascending, and their bytes.
+        """
+        if self.shards is not None:
+            return self.shards.fetch(coords)
+        found = self.lookup.find(coords.astype(np.uint32))
+        return found.positions, fetch_found(self.chunk_source, found)
+
+    def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
+        """Decode one (inner) chunk to its full shape.
+
+        Raises
+        ------
+        FormatError
+            The bytes are damaged; the error names array and coordinates.
+        """
+        try:
+            if self.shards is not None:
+                return self.shards.decode(payload)
+            shape = self._chunk_shape
+            if shape is None:
+                shape = self._grid.full_chunk_shape(coords.tolist())
+            return self.codecs.decode(payload, shape)
+        except FormatError as error:
+            raise FormatError(
+                str(error.facts["problem"]),
+                object_key=f"{self.path} at {coords.tolist()}",
+                file_type="chunk",
+                field=error.facts.get("field"),
+            ) from error
+
+    def _filled(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        return self.metadata.fill_array(shape)
+
+    def _key(self, coords: NDArray[np.int64]) -> tuple[str, bytes]:
+        return self.path, coords.tobytes()
+
+
+def fetch_found(chunk_source: ChunkSource, found: FoundChunks) -> list[bytes]:
+    """Fetch the whole payloads of found chunks, in their order."""
+    return [] if found.refs is None else chunk_source.fetch(found.refs, found.rows)
+
+
+def _place(
+    values: NDArray[Any], chunk: NDArray[Any], picks: list[AxisPick], place: tuple[int, ...]
+) -> None:
+    sources = [p.sources[number] for p, number in zip(picks, place, strict=True)]
+    targets = tuple([p.targets[number] for p, number in zip(picks, place, strict=True)])
+    if all(type(source) is slice for source in sources):
+        values[targets] = chunk[tuple(sources)]
+        return
+    lists = [
+        np.arange(source.start, source.stop) if isinstance(source, slice) else source
+        for source in sources
+    ]
+    values[targets] = chunk[np.ix_(*lists)]

@@ -1,0 +1,136 @@
+"""The arrays that a task reads, opened in the process that runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup
+from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.scan import ScanContext
+    from icechunk_format.dataset.table.table import Column
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+# Labels of a shorter dimension are read whole, once per process; of a longer one, only the part
+# that a task covers.
+WHOLE_LABELS = 1_000_000
+
+
+class ScanArrays:
+    """Opens arrays of a scan's snapshot, and keeps them for one task.
+
+    Parameters
+    ----------
+    context
+        The scan.
+    """
+
+    def __init__(self, context: ScanContext) -> None:
+        self._context = context
+        self._storage = open_storage(context.location)
+        self.snapshot = pinned_snapshot(self._storage, context.snapshot_id)
+        # Half of the budget: what neighbours share must not crowd out the blocks themselves.
+        self._kept = DecodedChunks(context.read_ahead_bytes // 2)
+        self._variables: dict[str, Variable] = {}
+        self._readers: dict[str, ArrayReader] = {}
+
+    def variable(self, path: str) -> Variable:
+        """Return an array of the snapshot by its path.
+
+        Raises
+        ------
+        NotFoundError
+            The snapshot has no such array.
+        """
+        if path not in self._variables:
+            node = self.snapshot.node(path)
+            if node is None or node.array is None:
+                raise NotFoundError(
+                    f"snapshot {self._context.snapshot_id} has no array {path}; plan the scan anew",
+                    kind="variable",
+                    name=path,
+                )
+            self._variables[path] = Variable(node)
+        return self._variables[path]
+
+    def reader(self, path: str) -> ArrayReader:
+        """Return the reader of an array by its path."""
+        if path not in self._readers:
+            self._readers[path] = ArrayReader(
+                storage=self._storage,
+                snapshot=self.snapshot,
+                variable=self.variable(path),
+                chunk_source=self._context.chunk_source,
+                kept=self._kept,
+            )
+        return self._readers[path]
+
+    def lookup(self, path: str) -> ChunkLookup:
+        """Return what finds the chunk references of an array; its codecs need not be known."""
+        variable = self.variable(path)
+        return ChunkLookup(
+            self._storage, variable.node, variable.array, self.snapshot.manifest_files
+        )
+
+    def labels(self, column: Column, size: int, selection: DimSelection) -> pa.Array:
+        """Return the values of a dimension column at the selected positions.
+
+        Parameters
+        ----------
+        column
+            A column of role ``dimension``.
+        size
+            Elements of the dimension.
+        selection
+            Which of them.
+        """
+        if column.path is None or column.decoder is None:
+            return pa.array(selection.positions(), type=column.arrow_type)
+        start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)
+        stored = self.stored_labels(column.path, size, start, stop)
+        positions = selection.positions() - start
+        return column.decoder.decode(stored[positions])
+
+    def stored_labels(self, path: str, size: int, start: int, stop: int) -> NDArray[np.generic]:
+        """Return labels ``[start, stop)`` of a dimension as they are stored."""
+
+        def load(_: list[int]) -> list[Loaded[NDArray[Any]]]:
+            values = self.reader(path).read([DimSelection.span(size, start, stop)])
+            item = 64 if values.dtype.hasobject else values.dtype.itemsize
+            return [Loaded(values, values.size * item + 500)]
+
+        snapshot_id = str(self._context.snapshot_id)
+        key = ("labels", self._storage.root_url, snapshot_id, path, start, stop)
+        return metadata_cache().get_many([key], load)[0]
+
+
+def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
+    """Load a snapshot once per process.
+
+    Snapshot files of spec version 1 are rewritten when history expires, so ``load_snapshot`` reads
+    them anew each time. What is rewritten is the parent; the arrays, which are all that a scan
+    asks for, stay as they are.
+    """
+
+    def load(_: list[int]) -> list[Loaded[Snapshot]]:
+        snapshot = load_snapshot(storage, snapshot_id)
+        if snapshot.spec_version != 1:
+            return [Loaded(snapshot, None)]
+        return [Loaded(snapshot, snapshot.nodes.columns.nbytes)]
+
+    key = ("pinned snapshot", storage.root_url, str(snapshot_id))
+    return metadata_cache().get_many([key], load)[0]

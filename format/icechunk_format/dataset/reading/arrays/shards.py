@@ -1,0 +1,248 @@
+"""Inner chunks of shards: which bytes of a shard to ask for.
+
+A shard is one stored chunk with an index of its inner chunks. A read that needs few of them
+fetches the index (once per process) and then only their ranges; one that needs most of a shard,
+or any of a small one, fetches it whole. All shards of a block go into the same two batches.
+
+Specification: Zarr v3, ``sharding_indexed``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.repository.chunks.source import TO_END
+from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.chunk_grid import ChunkGrid
+    from icechunk_format.arrays.codecs.sharding import Sharding
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.repository.chunks.source import ChunkSource
+    from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+# Below this size one request for all costs less than a second round trip for the index.
+_SMALL_SHARD_BYTES = 256 * 1024
+# Share of a shard's inner chunks from which on all of it is fetched.
+_MOST_OF_A_SHARD = 0.5
+
+_NOT_STORED = np.uint64(2**64 - 1)
+
+
+class ShardReads:
+    """Fetches inner chunks of one sharded array.
+
+    Parameters
+    ----------
+    sharding
+        How a shard is laid out.
+    grid
+        The grid of the shards.
+    axes
+        The axes of that grid.
+    lookup
+        Finds shards.
+    chunk_source
+        Fetches bytes of shards.
+    path
+        The array, for messages.
+    cache_scope
+        Sets shard indexes of one repository apart from those of others in the cache.
+    """
+
+    def __init__(
+        self,
+        *,
+        sharding: Sharding,
+        grid: ChunkGrid,
+        axes: Sequence[ChunkAxis],
+        lookup: ChunkLookup,
+        chunk_source: ChunkSource,
+        path: str,
+        cache_scope: str,
+    ) -> None:
+        self._sharding = sharding
+        self._grid = grid
+        self._axes = tuple(axes)
+        self._lookup = lookup
+        self._chunk_source = chunk_source
+        self._path = path
+        self._cache_scope = cache_scope
+
+    def decode(self, payload: bytes) -> NDArray[Any]:
+        """Decode the bytes of one inner chunk."""
+        return self._sharding.decode_inner(payload)
+
+    def shard_of(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Split coordinates of inner chunks into those of their shards and those within them."""
+        shards, local = np.empty_like(coords), np.empty_like(coords)
+        for number, (axis, step) in enumerate(
+            zip(self._axes, self._sharding.inner_shape, strict=True)
+        ):
+            shards[:, number] = axis.chunk_of(coords[:, number] * step)
+            local[:, number] = coords[:, number] - axis.start_of(shards[:, number]) // step
+        return shards, local
+
+    def fetch(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
+        """Fetch inner chunks.
+
+        Parameters
+        ----------
+        coords
+            ``int64 (m, ndim)``: coordinates in the grid of all inner chunks of the array.
+
+        Returns
+        -------
+        tuple
+            The positions in ``coords`` of those that exist, ascending, and their bytes.
+        """
+        question = _ShardQuestion(self, coords)
+        payloads: dict[int, bytes] = {}
+        entries = np.full((len(coords), 2), _NOT_STORED, dtype=np.uint64)
+        whole, refs = question.whole, question.refs
+        if refs is None:
+            return np.empty(0, dtype=np.int64), []
+        if whole.any():
+            chosen = np.flatnonzero(whole)
+            shards = self._chunk_source.fetch(refs, question.rows[chosen])
+            for number, shard in zip(chosen.tolist(), shards, strict=True):
+                shape = question.shapes[number]
+                index = self._sharding.decode_index(
+                    self._index_bytes(shard, shape), shape, shard_nbytes=len(shard), what=self._path
+                )
+                members = question.members(number)
+                found = index[tuple(question.local[members].T)].reshape(-1, 2)
+                for member, (offset, length) in zip(members.tolist(), found.tolist(), strict=True):
+                    if offset != int(_NOT_STORED) or length != int(_NOT_STORED):
+                        payloads[member] = shard[offset : offset + length]
+        ranged = np.flatnonzero(~whole)
+        if len(ranged):
+            rows = np.empty(len(coords), dtype=np.int64)
+            for number, index in zip(ranged.tolist(), self._indexes(question, ranged), strict=True):
+                members = question.members(number)
+                rows[members] = question.rows[number]
+                entries[members] = index[tuple(question.local[members].T)].reshape(-1, 2)
+            stored = np.flatnonzero((entries != _NOT_STORED).any(axis=1))
+            starts = entries[stored, 0].astype(np.int64)
+            ranges = np.stack([starts, starts + entries[stored, 1].astype(np.int64)], axis=-1)
+            parts = self._chunk_source.fetch(refs, rows[stored], ranges)
+            payloads.update(zip(stored.tolist(), parts, strict=True))
+        positions = np.array(sorted(payloads), dtype=np.int64)
+        return positions, [payloads[position] for position in positions.tolist()]
+
+    def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of the inner chunks that exist; only indexes are fetched."""
+        question = _ShardQuestion(self, coords)
+        found = np.zeros(len(coords), dtype=bool)
+        numbers = np.arange(len(question.rows))
+        for number, index in zip(numbers.tolist(), self._indexes(question, numbers), strict=True):
+            members = question.members(number)
+            entries = index[tuple(question.local[members].T)].reshape(-1, 2)
+            found[members] = (entries != _NOT_STORED).any(axis=1)
+        return np.flatnonzero(found)
+
+    def inner_counts(self, shape: tuple[int, ...]) -> int:
+        """Return how many inner chunks a shard of the given shape has."""
+        return math.prod(self._sharding.inner_grid(shape))
+
+    def find_shards(self, shards: NDArray[np.int64]) -> FoundChunks:
+        """Look shards up by their coordinates."""
+        return self._lookup.find(shards.astype(np.uint32))
+
+    def shard_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
+        """Return the full shape of one shard."""
+        return self._grid.full_chunk_shape(coords)
+
+    def _indexes(
+        self, question: _ShardQuestion, numbers: NDArray[np.int64]
+    ) -> list[NDArray[np.uint64]]:
+        """Return the indexes of some shards of a question, fetching those not known yet."""
+        refs = question.refs
+        if refs is None or not len(numbers):
+            return []
+
+        def load(positions: list[int]) -> list[Loaded[NDArray[np.uint64]]]:
+            chosen = numbers[positions]
+            ranges = np.empty((len(chosen), 2), dtype=np.int64)
+            for place, number in enumerate(chosen.tolist()):
+                size = self._sharding.index_nbytes(question.shapes[number])
+                at_end = self._sharding.index_location == "end"
+                ranges[place] = (-size, TO_END) if at_end else (0, size)
+            parts = self._chunk_source.fetch(refs, question.rows[chosen], ranges)
+            loaded = []
+            for number, part in zip(chosen.tolist(), parts, strict=True):
+                row = int(question.rows[number])
+                inline = int(refs.kind[row]) == KIND_INLINE
+                size = len(refs.inline(row)) if inline else int(refs.length[row])
+                index = self._sharding.decode_index(
+                    part, question.shapes[number], shard_nbytes=size, what=self._path
+                )
+                loaded.append(Loaded(index, index.nbytes + 500))
+            return loaded
+
+        keys = [self._identity(refs, int(question.rows[n])) for n in numbers.tolist()]
+        return metadata_cache().get_many(keys, load)
+
+    def _identity(self, refs: ChunkRefs, row: int) -> Hashable:
+        start, length = int(refs.offset[row]), int(refs.length[row])
+        kind = int(refs.kind[row])
+        stored: Hashable
+        if kind == KIND_NATIVE:
+            stored = refs.chunk_id[row].tobytes()
+        elif kind == KIND_INLINE:
+            stored = refs.inline(row)
+        else:
+            stored = (refs.location(row), refs.etag(row), int(refs.last_modified[row]))
+        return "shard index", self._cache_scope, self._path, kind, stored, start, length
+
+    def _index_bytes(self, shard: bytes, shape: tuple[int, ...]) -> bytes:
+        size = self._sharding.index_nbytes(shape)
+        if size > len(shard):
+            raise FormatError(
+                f"the shard has {len(shard)} bytes, its index alone needs {size}",
+                object_key=self._path,
+                file_type="shard",
+                field="index",
+            )
+        return shard[-size:] if self._sharding.index_location == "end" else shard[:size]
+
+
+class _ShardQuestion:
+    """Inner chunks sorted by the existing shards that they lie in."""
+
+    def __init__(self, reads: ShardReads, coords: NDArray[np.int64]) -> None:
+        shards, self.local = reads.shard_of(coords)
+        if coords.shape[1]:
+            unique, inverse = np.unique(shards, axis=0, return_inverse=True)
+            inverse = inverse.reshape(-1)
+        else:
+            unique, inverse = shards[:1], np.zeros(len(shards), dtype=np.int64)
+        found = reads.find_shards(unique)
+        self.refs = found.refs
+        self.rows: NDArray[np.int64] = found.rows
+        number_of = np.full(len(unique), -1, dtype=np.int64)
+        number_of[found.positions] = np.arange(len(found.positions))
+        owners = number_of[inverse]
+        self._order = np.argsort(owners, kind="stable")
+        self._ends = np.searchsorted(owners[self._order], np.arange(len(found.positions) + 1))
+        self.shapes = [reads.shard_shape(c) for c in unique[found.positions].tolist()]
+        needed = np.diff(self._ends)
+        totals = np.array([reads.inner_counts(shape) for shape in self.shapes], dtype=np.int64)
+        self.whole: NDArray[np.bool_] = np.zeros(len(self.rows), dtype=bool)
+        if self.refs is not None:
+            small = self.refs.length[self.rows] <= _SMALL_SHARD_BYTES
+            self.whole = (needed >= totals * _MOST_OF_A_SHARD) | small
+
+    def members(self, number: int) -> NDArray[np.int64]:
+        """Return which of the asked inner chunks lie in a shard."""
+        return self._order[self._ends[number] : self._ends[number + 1]]

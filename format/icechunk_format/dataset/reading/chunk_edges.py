@@ -1,0 +1,105 @@
+"""The variable that leads a table, and the edges along which its cells may be cut.
+
+The driver cuts tasks along these edges and executors cut blocks along them, so both ask here and
+get the same answer: it depends on the snapshot and the table alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes, inner_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.table.table import Table
+    from icechunk_format.dataset.table.variable import Variable
+    from icechunk_format.spec.snapshot.file import ManifestFiles
+
+
+def leading_variable(
+    variables: Sequence[Variable], manifest_files: ManifestFiles
+) -> Variable | None:
+    """Return the variable with most chunk references; of equals, the one of most dimensions."""
+    if not variables:
+        return None
+    counts = [int(reference_counts(v, manifest_files).sum()) for v in variables]
+    ranks = [(count, len(v.dims)) for count, v in zip(counts, variables, strict=True)]
+    return variables[ranks.index(max(ranks))]
+
+
+def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
+    """Return the axes of the chunks of an array: of the inner ones, where it is sharded."""
+    sharding = variable.codecs.sharding
+    if sharding is not None:
+        return inner_axes(sharding.inner_shape, variable.shape)
+    return grid_axes(variable.metadata.grid)
+
+
+def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
+    """Return where the boxes of a table may be cut along each of its dimensions.
+
+    The leading variable decides; along a dimension that it has not, the first variable that has
+    it; along one that none has, every element is an edge.
+    """
+    found: dict[str, ChunkAxis] = {}
+    for variable in ([lead] if lead is not None else []) + list(variables):
+        if any(dim not in found for dim in variable.dims):
+            for dim, axis in zip(variable.dims, chunk_axes(variable), strict=True):
+                found.setdefault(dim, axis)
+    return [
+        found.get(dim) or ChunkAxis(size=size, step=1)
+        for dim, size in zip(table.dims, table.sizes, strict=True)
+    ]
+
+
+def block_axes(
+    table: Table, variables: Sequence[Variable], lead: Variable | None
+) -> list[ChunkAxis]:
+    """Return the edges of the blocks of the layout ``summary``."""
+    axes = cut_axes(table, variables, lead)
+    if not table.block:
+        return axes
+    return [
+        axis if step is None else ChunkAxis(size=axis.size, step=step)
+        for axis, step in zip(axes, table.block, strict=True)
+    ]
+
+
+def reference_counts(variable: Variable, manifest_files: ManifestFiles) -> NDArray[np.int64]:
+    """Return how many references each manifest of an array holds; 0 where it is not listed.
+
+    A manifest may hold several arrays; its count is then an upper bound, which is good enough to
+    choose the leading one.
+    """
+    listed, wanted = manifest_files.ids, variable.array.manifests.ids
+    if not len(listed) or not len(wanted):
+        return np.zeros(len(wanted), dtype=np.int64)
+    keys = np.ascontiguousarray(listed).view("S12").reshape(-1)
+    sought = np.ascontiguousarray(wanted).view("S12").reshape(-1)
+    places = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+    return np.where(keys[places] == sought, manifest_files.num_chunk_refs[places], 0).astype(
+        np.int64
+    )
+
+
+def chunk_selections(
+    variable: Variable, selections: Mapping[str, DimSelection], axes: Sequence[ChunkAxis]
+) -> list[DimSelection]:
+    """Return which chunks of an array hold a selected element, along each axis."""
+    chosen = []
+    for dim, axis in zip(variable.dims, axes, strict=True):
+        selection = selections.get(dim) or DimSelection.whole(axis.size)
+        if selection.indices is None:
+            first, last = axis.chunk_range(selection.start, selection.stop)
+            chosen.append(DimSelection.span(axis.count, first, last))
+        else:
+            chunks = axis.chunk_of(selection.indices)
+            chosen.append(DimSelection.of_indices(axis.count, chunks))
+    return chosen

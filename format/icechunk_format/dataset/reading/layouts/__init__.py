@@ -1,0 +1,1 @@
+"""The layouts of rows: cells, summary, chunks, refs."""

@@ -1,0 +1,273 @@
+"""Reads blocks of several arrays of a table at once: the columns of cells, in C order.
+
+Used by the layouts ``cells`` and ``summary``. An array may have fewer dimensions than the table,
+or the same in another order; its column is still one value for each cell of the block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.chunk_edges import block_axes, cut_axes, leading_variable
+from icechunk_format.dataset.reading.layouts.blocks import (
+    BlockArray,
+    block_bytes,
+    block_shape,
+    cut_blocks,
+)
+from icechunk_format.dataset.reading.read_ahead import read_ahead
+from icechunk_format.dataset.selection.positions import DimSelection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.arrays.array_reader import (
+        ArrayReader,
+        BlockQuestion,
+        FetchedBlock,
+    )
+    from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+    from icechunk_format.dataset.reading.arrays.picks import AxisPick
+    from icechunk_format.dataset.reading.layouts.blocks import Block
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.table import Column
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+
+# Rows of the layout ``summary`` that a task may hold; a variable takes about 60 bytes of each.
+_MOST_BLOCKS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockColumns:
+    """A block that was read.
+
+    Parameters
+    ----------
+    block
+        What it selects along each dimension.
+    values
+        What ``convert`` made of each array column, by the column's source.
+    stored
+        ``bool`` of the block's shape: cells of which some variable has a chunk. None when nobody
+        asked, or where all have.
+    whole
+        The block itself, where ``block`` is a piece of one that was too large to be read at once.
+    completes
+        False for all but the last piece of such a block.
+    """
+
+    block: Block
+    values: dict[str, Any]
+    stored: NDArray[np.bool_] | None = None
+    whole: Block
+    completes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """A block, or a piece of one that is too large to be read at once."""
+
+    block: Block
+    whole: Block
+    completes: bool = True
+    questions: dict[str, BlockQuestion] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fetched:
+    arrays: dict[str, FetchedBlock] = field(default_factory=dict)
+    others: list[tuple[str, list[AxisPick], NDArray[np.bool_]]] = field(default_factory=list)
+
+
+class BlockReads:
+    """Reads the blocks of one task.
+
+    Parameters
+    ----------
+    context
+        The scan.
+    arrays
+        The arrays of the task.
+    columns
+        The array columns that blocks need; dimension columns are not among them.
+    convert
+        Called on the decoding thread with a column, the stored values and the shape of the block.
+        The values have the axes of the table that the array has, in the order of the table; along
+        the other axes their length is 1.
+    """
+
+    def __init__(
+        self,
+        context: ScanContext,
+        arrays: ScanArrays,
+        columns: Sequence[Column],
+        convert: Callable[[Column, NDArray[Any], tuple[int, ...]], Any],
+    ) -> None:
+        self._convert = convert
+        self._context = context
+        self._dims = context.table.dims
+        self._columns = [column for column in columns if column.path is not None]
+        self._readers: dict[str, ArrayReader] = {
+            str(column.path): arrays.reader(str(column.path)) for column in self._columns
+        }
+        self._places = {
+            str(column.path): tuple(self._dims.index(dim) for dim in column.dims)
+            for column in self._columns
+        }
+        # Whether a cell is stored depends on the table's variables, not on the columns that
+        # happen to be selected: the same rows must come with any of them.
+        self._asked: dict[str, tuple[int, ...]] = {}
+        variables = [arrays.variable(path) for path in context.table.arrays]
+        if context.skip_missing:
+            for variable in variables:
+                self._asked[variable.path] = tuple(map(self._dims.index, variable.dims))
+                self._readers.setdefault(variable.path, arrays.reader(variable.path))
+        lead = leading_variable(variables, arrays.snapshot.manifest_files)
+        self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
+        # Blocks that a user asked for may be of any size; chunks are what can be read of them.
+        self._finer = cut_axes(context.table, variables, lead) if context.table.block else None
+        self._most_grown = 0
+        if self._finer is not None:
+            # Blocks of one chunk are read together where they can, so that it is fetched once.
+            self._most_grown = _MOST_BLOCKS * math.prod(axis.step for axis in self.axes)
+        self._block_arrays = [
+            BlockArray(
+                places=self._places[path],
+                axes=self._readers[path].axes,
+                item_bytes=self._readers[path].item_bytes,
+            )
+            for path in self._places
+        ]
+
+    def selection(self, place: int) -> DimSelection:
+        """Return what the scan selects along a dimension of the table."""
+        table = self._context.table
+        chosen = self._context.selections.get(table.dims[place])
+        return chosen or DimSelection.whole(table.sizes[place])
+
+    def boxes(self, task: ScanTask) -> Iterator[tuple[DimSelection, ...]]:
+        """Yield what each box of the task selects along each dimension."""
+        table = self._context.table
+        for part in task.parts:
+            bounds = part[1:]
+            yield tuple(
+                self.selection(place).intersect(
+                    DimSelection.span(size, bounds[2 * place], bounds[2 * place + 1])
+                )
+                for place, size in enumerate(table.sizes)
+            )
+
+    def pieces(self, task: ScanTask) -> Iterator[_Piece]:
+        """Yield all blocks of the task in order, the largest of them in pieces."""
+        budget = self._context.read_ahead_bytes
+        for box in self.boxes(task):
+            for block in cut_blocks(
+                box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
+            ):
+                if self._finer is None or block_bytes(block, self._block_arrays) <= budget:
+                    yield _Piece(block=block, whole=block)
+                    continue
+                parts = list(cut_blocks(block, self._finer, self._block_arrays, budget))
+                for number, part in enumerate(parts, start=1):
+                    yield _Piece(block=part, whole=block, completes=number == len(parts))
+
+    def _asked_pieces(self, task: ScanTask) -> Iterator[_Piece]:
+        # Taken by the consumer's thread, so blocks share chunks in the order of decoding.
+        for piece in self.pieces(task):
+            for path, places in self._places.items():
+                selections = [piece.block[place] for place in places]
+                piece.questions[path] = self._readers[path].ask(selections)
+            yield piece
+
+    def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
+        """Read all blocks of the task, ahead of the caller.
+
+        Closing the returned generator stops the reading.
+        """
+        return read_ahead(
+            self._asked_pieces(task),
+            fetch=self._fetch,
+            decode=self._decode,
+            cost=lambda piece: block_bytes(piece.block, self._block_arrays),
+            max_bytes=self._context.read_ahead_bytes,
+        )
+
+    def _fetch(self, piece: _Piece) -> _Fetched:
+        block, fetched = piece.block, _Fetched()
+        for path, question in piece.questions.items():
+            fetched.arrays[path] = self._readers[path].fetch(question)
+        for path, places in self._asked.items():
+            if path not in fetched.arrays:
+                selections = [block[place] for place in places]
+                fetched.others.append((path, *self._readers[path].present(selections)))
+        return fetched
+
+    def _decode(self, piece: _Piece, fetched: _Fetched) -> BlockColumns:
+        block = piece.block
+        shape = block_shape(block)
+        stored: NDArray[np.bool_] | None = None
+        if self._asked:
+            stored = np.zeros(shape, dtype=bool)
+            for path, picks, present in fetched.others:
+                _mark_stored(stored, picks, present, self._asked[path])
+        values: dict[str, Any] = {}
+        for path, places in self._places.items():
+            decoded = self._readers[path].decode(fetched.arrays.pop(path))
+            if stored is not None and path in self._asked:
+                _mark_stored(stored, decoded.picks, decoded.present, places)
+            aligned = _aligned(decoded.values, places, len(shape))
+            for column in self._columns:
+                if column.path == path:
+                    values[column.source] = self._convert(column, aligned, shape)
+        if stored is not None and stored.all():
+            stored = None
+        return BlockColumns(
+            block=block,
+            values=values,
+            stored=stored,
+            whole=piece.whole,
+            completes=piece.completes,
+        )
+
+
+def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> pa.Array:
+    """Return one decoded value for each cell of a block, in C order."""
+    assert column.decoder is not None
+    # Decoded before it is spread, so that each stored value is decoded once.
+    own = column.decoder.decode(values.reshape(-1))
+    if values.shape == shape:
+        return own
+    index = np.arange(values.size, dtype=np.int64).reshape(values.shape)
+    return own.take(pa.array(np.broadcast_to(index, shape).reshape(-1)))
+
+
+def _aligned(values: NDArray[Any], places: tuple[int, ...], ndim: int) -> NDArray[Any]:
+    """Bring the axes of an array to their places among the dimensions of the table."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    wide = [1] * ndim
+    for axis in order:
+        wide[places[axis]] = values.shape[axis]
+    return np.ascontiguousarray(values.transpose(order)).reshape(wide)
+
+
+def _mark_stored(
+    stored: NDArray[np.bool_],
+    picks: list[AxisPick],
+    present: NDArray[np.bool_],
+    places: tuple[int, ...],
+) -> None:
+    """Mark the cells of a block whose chunks of one array exist."""
+    if present.all():
+        stored[...] = True
+        return
+    cells = present.reshape([len(p.chunks) for p in picks])
+    for axis, axis_pick in enumerate(picks):
+        cells = cells.take(axis_pick.spread(), axis=axis)
+    stored |= _aligned(cells, places, stored.ndim)

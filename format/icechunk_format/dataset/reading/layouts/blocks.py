@@ -1,0 +1,161 @@
+"""Cuts the box of a task into blocks: what is fetched, decoded and turned into rows at a time.
+
+Rules of this file
+------------------
+1. A block is whole chunks of the leading variable, clipped to the box and the selection.
+2. Small chunks are taken together until a block has about a million cells or 16 MiB, so ten
+   thousand tiny chunks are a few batches of requests. A larger chunk is a block of its own.
+3. Where another variable has longer chunks along the axis that is cut, blocks grow to them while
+   they fit in half of the budget, so that its chunks are decoded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.grid.cover import steps_along
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+
+MOST_CELLS = 1 << 20
+MOST_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockArray:
+    """What cutting needs to know of an array that blocks are read from.
+
+    Parameters
+    ----------
+    places
+        For each axis of the array, the dimension of the table.
+    axes
+        Its chunks along each axis.
+    item_bytes
+        Bytes of a decoded element.
+    """
+
+    places: tuple[int, ...]
+    axes: tuple[ChunkAxis, ...]
+    item_bytes: int
+
+
+Block = tuple[DimSelection, ...]
+"""What a block selects along each dimension of the table."""
+
+
+def block_shape(block: Block) -> tuple[int, ...]:
+    """Return how many elements a block selects along each dimension."""
+    return tuple(selection.count for selection in block)
+
+
+def cut_blocks(
+    box: Sequence[DimSelection],
+    axes: Sequence[ChunkAxis],
+    arrays: Sequence[BlockArray],
+    budget: int,
+    *,
+    most_grown: int = 0,
+) -> Iterator[Block]:
+    """Cut the selected cells of a box into blocks, in C order of the blocks.
+
+    Parameters
+    ----------
+    box
+        What the task selects along each dimension; none of them empty.
+    axes
+        Edges along which blocks may be cut.
+    arrays
+        The arrays that each block is read from.
+    budget
+        Bytes that the task may hold.
+    most_grown
+        Cells to which a block may grow even where they exceed the budget: blocks that are read
+        in pieces.
+    """
+    per_cell = sum(array.item_bytes for array in arrays) + 8
+    cells = max(1, min(MOST_CELLS, MOST_BYTES // per_cell, budget // 4 // per_cell))
+    chunks = [
+        axis.chunk_range(selection.start, selection.stop)
+        for axis, selection in zip(axes, box, strict=True)
+    ]
+    rows = 1
+    for selection in box:
+        rows *= selection.count
+    steps = steps_along([last - first for first, last in chunks], rows, cells)
+    _grow(steps, box, axes, arrays, chunks, max(budget // 2 // per_cell, most_grown))
+    pieces = [
+        _pieces(selection, axis, first, last, step)
+        for selection, axis, (first, last), step in zip(box, axes, chunks, steps, strict=True)
+    ]
+    return product(*pieces)
+
+
+def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
+    """Estimate the bytes that reading a block takes: its cells, and the chunks that hold them."""
+    cells = 1
+    for selection in block:
+        cells *= selection.count
+    total = 0
+    for array in arrays:
+        decoded = 1
+        for place, axis in zip(array.places, array.axes, strict=True):
+            first, last = axis.chunk_range(block[place].start, block[place].stop)
+            if axis.edges is None:
+                elements = (last - first) * axis.step
+            else:
+                elements = int(axis.edges[last] - axis.edges[first])
+            # Chunks between selected indices are skipped; each index costs a chunk at most.
+            decoded *= min(elements, block[place].count * max(axis.step, 1) or elements)
+        total += (decoded + cells) * array.item_bytes
+    return total
+
+
+def _grow(
+    steps: list[int],
+    box: Sequence[DimSelection],
+    axes: Sequence[ChunkAxis],
+    arrays: Sequence[BlockArray],
+    chunks: Sequence[tuple[int, int]],
+    most_cells: int,
+) -> None:
+    """Lengthen the first axis that is cut to the chunks of the arrays that are read."""
+    for dim, ((first, last), axis) in enumerate(zip(chunks, axes, strict=True)):
+        if steps[dim] >= last - first or axis.edges is not None:
+            continue
+        wanted = steps[dim]
+        for array in arrays:
+            for place, other in zip(array.places, array.axes, strict=True):
+                if place == dim and other.edges is None and other.step > axis.step:
+                    ratio = -(-other.step // axis.step)
+                    wanted = -(-wanted // ratio) * ratio
+        # From here on blocks span the following axes as ``steps`` says.
+        cells = wanted * axis.step
+        for later in range(dim + 1, len(steps)):
+            span = chunks[later][1] - chunks[later][0]
+            cells *= -(-box[later].count * steps[later] // max(1, span))
+        if cells <= most_cells:
+            steps[dim] = min(wanted, last)
+        return
+
+
+def _pieces(
+    selection: DimSelection, axis: ChunkAxis, first: int, last: int, step: int
+) -> list[DimSelection]:
+    # Edges are multiples of the step, counted from the first chunk of the array: chunks of other
+    # arrays, of which the step may be one, begin there too.
+    starts = np.arange(first - first % step, last, step, dtype=np.int64)
+    edges = axis.start_of(np.append(starts, min(int(starts[-1]) + step, axis.count)))
+    parts = [
+        selection.intersect(DimSelection.span(selection.size, low, high))
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    return [part for part in parts if part.count]

@@ -1,0 +1,87 @@
+"""The layout ``cells``: one row for each element of the table's dimensions.
+
+Blocks are read ahead (``block_reads``), cut into batches (``cell_batches``), and the condition on
+values is evaluated on each batch before its rows are copied. Columns that only the condition needs
+are dropped then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
+from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
+from icechunk_format.dataset.reading.layouts.blocks import block_shape
+from icechunk_format.dataset.reading.layouts.labels import TaskLabels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icechunk_format.dataset.reading.layouts.block_reads import BlockColumns
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.selection.where.condition import Residual
+    from icechunk_format.dataset.table.table import Column, Table
+
+
+def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Produce the rows of a task of the layout ``cells``; see ``scan.run_task`` for errors."""
+    table = context.table
+    needed = needed_columns(table, context.residual)
+    arrays = ScanArrays(context)
+    reads = BlockReads(context, arrays, [c for c in needed if c.role != "dimension"], cell_column)
+    dimensions = [column for column in needed if column.role == "dimension"]
+    labels = TaskLabels(arrays, table, dimensions, reads, task)
+    batches = _batches(context, reads, labels, task)
+    if context.residual is None and not context.skip_missing:
+        yield from batches
+    else:
+        yield from join_thin(batches, context.arrow_schema)
+
+
+def needed_columns(table: Table, residual: Residual | None) -> list[Column]:
+    """Return the columns that rows or the condition need, each source once.
+
+    Inside a scan a column goes by its source; only rows carry the name that the user chose.
+    """
+    needed = {column.source: column for column in table.columns}
+    for column in table.value_columns:
+        if residual is not None and column.source in residual.columns:
+            needed.setdefault(column.source, column)
+    return list(needed.values())
+
+
+def _batches(
+    context: ScanContext, reads: BlockReads, labels: TaskLabels, task: ScanTask
+) -> Iterator[pa.RecordBatch]:
+    schema, residual = context.arrow_schema, context.residual
+    sources = [column.source for column in context.table.columns]
+    builder = BatchBuilder()
+    blocks = reads.read(task)
+    try:
+        for block in blocks:
+            for columns in builder.batches(_rows(block, labels)):
+                if residual is not None:
+                    given = pa.RecordBatch.from_pydict({n: columns[n] for n in residual.columns})
+                    mask = residual.mask(given)
+                    kept = mask.true_count
+                    if not kept:
+                        continue
+                    if kept < len(mask):
+                        columns = {n: columns[n].filter(mask) for n in sources}
+                yield pa.RecordBatch.from_arrays([columns[n] for n in sources], schema=schema)
+    finally:
+        blocks.close()
+
+
+def _rows(block: BlockColumns, labels: TaskLabels) -> BlockRows:
+    keep = None if block.stored is None else pa.array(block.stored.reshape(-1))
+    return BlockRows(
+        shape=block_shape(block.block),
+        labels=labels.of_block(block.block),
+        keys=[(selection.start, selection.stop) for selection in block.block],
+        values=block.values,
+        keep=keep,
+    )

@@ -1,0 +1,156 @@
+"""The layout ``refs``: one row for each chunk reference, from the manifests alone.
+
+No chunk is fetched, so virtual repositories can be listed without any authorisation. Rows come
+from columns: nothing here runs once for each reference, but for the texts of virtual ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.chunk_edges import chunk_selections
+from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.errors import FormatError
+from icechunk_format.grid.chunk_axis import grid_axes
+from icechunk_format.spec.ids import encode_many
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.selection.positions import DimSelection
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+_KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
+
+
+def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Produce the rows of a task of the layout ``refs``; see ``scan.run_task`` for errors."""
+    yield from join_thin(_batches(context, task), context.arrow_schema)
+
+
+def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    arrays = ScanArrays(context)
+    schema = context.arrow_schema
+    for part in task.parts:
+        path = context.table.arrays[part[0]]
+        variable = arrays.variable(path)
+        bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
+        axes = grid_axes(variable.metadata.grid)
+        chosen = chunk_selections(variable, context.selections, axes)
+        for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
+            wanted = rows[_selected(refs.coords, rows, chosen)]
+            for first in range(0, len(wanted), BATCH_ROWS):
+                columns = RefColumns(path, refs, wanted[first : first + BATCH_ROWS])
+                yield pa.RecordBatch.from_arrays(
+                    [columns.column(c.source) for c in context.table.columns], schema=schema
+                )
+
+
+def _selected(
+    coords: NDArray[np.uint32], rows: NDArray[np.int64], chosen: Sequence[DimSelection]
+) -> NDArray[np.bool_]:
+    keep = np.ones(len(rows), dtype=bool)
+    for axis, selection in enumerate(chosen):
+        if selection.is_whole:
+            continue
+        column = coords[rows, axis].astype(np.int64)
+        if selection.indices is None:
+            keep &= (column >= selection.start) & (column < selection.stop)
+        else:
+            keep &= np.isin(column, selection.indices)
+    return keep
+
+
+class RefColumns:
+    """The columns of one batch of references, each built when it is wanted.
+
+    Parameters
+    ----------
+    path
+        The array, for messages and its column.
+    refs
+        References of the array.
+    rows
+        ``int64 (n,)``: the rows of ``refs`` to show.
+    """
+
+    def __init__(self, path: str, refs: ChunkRefs, rows: NDArray[np.int64]) -> None:
+        self._path = path
+        self._refs = refs
+        self._rows = rows
+        self._kind = refs.kind[rows]
+
+    def column(self, name: str) -> pa.Array:
+        """Return one column by its name in the layout."""
+        builders: dict[str, Callable[[], pa.Array]] = {
+            "array": lambda: pa.repeat(pa.scalar(self._path, pa.string()), len(self._rows)),
+            "chunk": lambda: coordinate_lists(self._refs.coords[self._rows]),
+            "kind": lambda: pa.array(_KIND_NAMES[self._kind], pa.string()),
+            "chunk_id": self._chunk_id,
+            "location": lambda: self._texts(self._refs.locations),
+            "offset": lambda: self._numbers(self._refs.offset, "offset"),
+            "length": lambda: pa.array(self._signed(self._refs.length, "length")),
+            "etag": lambda: self._texts(self._refs.etags),
+            "last_modified": self._last_modified,
+        }
+        return builders[name]()
+
+    def _chunk_id(self) -> pa.Array:
+        where = np.flatnonzero(self._kind == KIND_NATIVE)
+        ids = encode_many(self._refs.chunk_id[self._rows[where]])
+        return _scattered(ids, where, len(self._rows), pa.string())
+
+    def _texts(self, texts: Callable[[NDArray[np.int64]], Sequence[str | None]]) -> pa.Array:
+        where = np.flatnonzero(self._kind == KIND_VIRTUAL)
+        return _scattered(texts(self._rows[where]), where, len(self._rows), pa.string())
+
+    def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
+        # Inline bytes lie in the manifest: they have no offset of their own.
+        return pa.array(self._signed(column, field), mask=self._kind == KIND_INLINE)
+
+    def _signed(self, column: NDArray[np.uint64], field: str) -> NDArray[np.int64]:
+        values = column[self._rows]
+        wrong = np.flatnonzero(values > np.uint64(2**63 - 1))
+        if len(wrong):
+            first = int(wrong[0])
+            raise FormatError(
+                f"the reference of chunk {self._refs.coords[self._rows[first]].tolist()} of "
+                f"{self._path} has the {field} {int(values[first])}; at most 2**63 - 1 is possible",
+                file_type="manifest",
+                field=field,
+            )
+        return values.astype(np.int64)
+
+    def _last_modified(self) -> pa.Array:
+        seconds = self._refs.last_modified[self._rows].astype(np.int64)
+        absent = (seconds == 0) | (self._kind != KIND_VIRTUAL)
+        return pa.array(seconds * 1_000_000, mask=absent).cast(pa.timestamp("us", tz="UTC"))
+
+
+def coordinate_lists(values: NDArray[np.integer]) -> pa.Array:
+    """Return rows of numbers, ``(n, ndim)``, as a column of lists."""
+    count, ndim = values.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(ndim)
+    flat = pa.array(values.reshape(-1).astype(np.int64))
+    return pa.ListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _scattered(
+    values: Sequence[str | None], where: NDArray[np.int64], length: int, kind: pa.DataType
+) -> pa.Array:
+    """Return a column that has the values at some rows and nulls elsewhere."""
+    if len(where) == length:
+        return pa.array(values, type=kind)
+    index = np.zeros(length, dtype=np.int32)
+    index[where] = np.arange(len(where), dtype=np.int32)
+    absent = np.ones(length, dtype=bool)
+    absent[where] = False
+    return pa.array(values, type=kind).take(pa.array(index, mask=absent))

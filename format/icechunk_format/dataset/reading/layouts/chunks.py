@@ -1,0 +1,212 @@
+"""The layout ``chunks``: one row for each chunk, with its data as bytes.
+
+For work at array speed in ``mapInArrow`` and ``mapInPandas``: a row is a whole chunk, so Spark
+moves a few large values instead of millions of small ones. Under sharding a chunk is an inner one.
+
+Rules of this file
+------------------
+1. Every chunk that holds a selected element is one row, and it is whole: ``start`` and ``shape``
+   say which elements it holds, clipped to the array.
+2. Decoded data are C order, little endian. A missing chunk is the fill value, or no row when
+   missing chunks are skipped.
+3. With ``decoded=false`` the row holds the stored bytes, and a missing chunk has none, so it is no
+   row. ``shape`` is still the clipped one, while the bytes decode to the full chunk.
+4. Data are not fetched when the column ``data`` is not selected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
+from icechunk_format.dataset.reading.chunk_edges import chunk_selections
+from icechunk_format.dataset.reading.layouts.batches import join_thin
+from icechunk_format.dataset.reading.layouts.blocks import BlockArray, cut_blocks
+from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
+from icechunk_format.dataset.reading.read_ahead import read_ahead
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.grid.chunk_axis import ChunkAxis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.data_types import DataType
+    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+    from icechunk_format.dataset.reading.layouts.blocks import Block
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.variable import Variable
+
+# A row costs about this much beside its data, so blocks of tiny chunks end here too.
+_ROW_BYTES = 256
+# Spark and Arrow's plain binary hold at most this many bytes in one value.
+_MOST_VALUE_BYTES = 2**31 - 1
+
+
+def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Produce the rows of a task of the layout ``chunks``; see ``scan.run_task`` for errors."""
+    yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
+
+
+def check_chunk_rows(variable: Variable, *, decoded: bool) -> None:
+    """Refuse an array whose chunks have no form as bytes.
+
+    Raises
+    ------
+    UnsupportedError
+        Its elements have no fixed size, or a chunk is too large for one value.
+    """
+    data_type, codecs = variable.metadata.data_type, variable.codecs
+    if not decoded:
+        return
+    if data_type.numpy.hasobject:
+        raise UnsupportedError(
+            f"array {variable.path} holds {data_type.name} values, which have no fixed size; read "
+            "its stored chunks with decoded=false, or its values with layout=cells",
+            array=variable.path,
+            data_type=data_type.name,
+        )
+    grid = variable.metadata.grid
+    shape = codecs.sharding.inner_shape if codecs.sharding is not None else grid.chunk_shape
+    nbytes = math.prod(shape or ()) * data_type.numpy.itemsize
+    if nbytes > _MOST_VALUE_BYTES:
+        raise UnsupportedError(
+            f"a chunk of array {variable.path} has {nbytes} bytes decoded, and a value in Spark "
+            f"at most {_MOST_VALUE_BYTES}; read it with layout=cells",
+            array=variable.path,
+            nbytes=nbytes,
+        )
+
+
+def data_type_text(data_type: DataType) -> str:
+    """Return the column ``dtype``: what ``numpy.dtype`` takes, where it can say it in a word."""
+    dtype = data_type.numpy
+    if dtype.hasobject:
+        return data_type.name
+    if dtype.names is not None:
+        return json.dumps(data_type.to_json())
+    return dtype.newbyteorder("<").str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChunkBlock:
+    """Some chunks of one array; coordinates ``int64 (m, ndim)``."""
+
+    reader: ArrayReader
+    coords: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetched:
+    positions: NDArray[np.int64]
+    payloads: list[bytes] | None
+
+
+def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    arrays = ScanArrays(context)
+    table = context.table
+    sources = [column.source for column in table.columns]
+    wants_data = "data" in sources
+    stored_only = context.skip_missing or not table.decoded
+
+    def fetch(block: _ChunkBlock) -> _Fetched:
+        if wants_data:
+            positions, payloads = block.reader.payloads(block.coords)
+            return _Fetched(positions=positions, payloads=payloads)
+        if stored_only:
+            return _Fetched(positions=block.reader.stored(block.coords), payloads=None)
+        return _Fetched(positions=np.empty(0, dtype=np.int64), payloads=None)
+
+    def decode(block: _ChunkBlock, fetched: _Fetched) -> pa.RecordBatch:
+        rows = fetched.positions if stored_only else np.arange(len(block.coords))
+        coords = block.coords[rows]
+        bounds = np.empty((*coords.shape, 2), dtype=np.int64)
+        for number, axis in enumerate(block.reader.axes):
+            bounds[:, number, 0] = axis.start_of(coords[:, number])
+            bounds[:, number, 1] = axis.start_of(coords[:, number] + 1)
+        text = data_type_text(block.reader.metadata.data_type)
+        columns: dict[str, pa.Array] = {
+            "array": pa.repeat(pa.scalar(block.reader.path, pa.string()), len(rows)),
+            "chunk": coordinate_lists(coords),
+            "start": coordinate_lists(bounds[:, :, 0]),
+            "shape": coordinate_lists(bounds[:, :, 1] - bounds[:, :, 0]),
+            "dtype": pa.repeat(pa.scalar(text, pa.string()), len(rows)),
+        }
+        if fetched.payloads is not None:
+            shapes = bounds[:, :, 1] - bounds[:, :, 0]
+            data = _decoded(block, fetched, rows, shapes) if table.decoded else fetched.payloads
+            columns["data"] = pa.array(data, type=pa.binary())
+        return pa.RecordBatch.from_arrays(
+            [columns[source] for source in sources], schema=context.arrow_schema
+        )
+
+    batches = read_ahead(
+        _blocks(context, arrays, task),
+        fetch=fetch,
+        decode=decode,
+        cost=lambda block: 2 * len(block.coords) * _chunk_bytes(block.reader),
+        max_bytes=context.read_ahead_bytes,
+    )
+    try:
+        yield from batches
+    finally:
+        batches.close()
+
+
+def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterator[_ChunkBlock]:
+    for part in task.parts:
+        reader = arrays.reader(context.table.arrays[part[0]])
+        variable = arrays.variable(reader.path)
+        chosen = chunk_selections(variable, context.selections, reader.axes)
+        box = [
+            selection.intersect(DimSelection.span(selection.size, part[1 + 2 * n], part[2 + 2 * n]))
+            for n, selection in enumerate(chosen)
+        ]
+        axes = tuple(ChunkAxis(size=selection.size, step=1) for selection in box)
+        shape = BlockArray(
+            places=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader)
+        )
+        for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):
+            yield _ChunkBlock(reader=reader, coords=_coords(axes, block))
+
+
+def _coords(axes: tuple[ChunkAxis, ...], block: Block) -> NDArray[np.int64]:
+    return product_coords([pick(axis, s) for axis, s in zip(axes, block, strict=True)])
+
+
+def _chunk_bytes(reader: ArrayReader) -> int:
+    elements = 1
+    for axis in reader.axes:
+        elements *= axis.step if axis.edges is None else -(-axis.size // max(1, axis.count))
+    return elements * reader.item_bytes + _ROW_BYTES
+
+
+def _decoded(
+    block: _ChunkBlock, fetched: _Fetched, rows: NDArray[np.int64], shapes: NDArray[np.int64]
+) -> list[bytes]:
+    payloads = dict(zip(fetched.positions.tolist(), fetched.payloads or [], strict=True))
+    fills: dict[tuple[int, ...], bytes] = {}
+    data = []
+    for row, shape in zip(rows.tolist(), map(tuple, shapes.tolist()), strict=True):
+        payload = payloads.pop(row, None)
+        if payload is None:
+            if shape not in fills:
+                fills[shape] = _little_endian(block.reader.metadata.fill_array(shape))
+            data.append(fills[shape])
+        else:
+            chunk = block.reader.decode_chunk(block.coords[row], payload)
+            data.append(_little_endian(chunk[tuple(slice(0, n) for n in shape)]))
+    return data
+
+
+def _little_endian(values: NDArray[Any]) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes(order="C")

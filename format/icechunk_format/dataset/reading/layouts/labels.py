@@ -1,0 +1,75 @@
+"""The values of dimension columns along a task: read once, sliced for each block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.dataset.selection.positions import DimSelection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+    from icechunk_format.dataset.reading.layouts.block_reads import BlockReads
+    from icechunk_format.dataset.reading.layouts.blocks import Block
+    from icechunk_format.dataset.reading.scan import ScanTask
+    from icechunk_format.dataset.table.table import Column, Table
+
+
+class TaskLabels:
+    """Labels of the dimensions that a task covers.
+
+    Parameters
+    ----------
+    arrays
+        The arrays of the task.
+    table
+        The table.
+    columns
+        The dimension columns that are wanted.
+    reads
+        Says which boxes the task has.
+    task
+        The task.
+    """
+
+    def __init__(
+        self,
+        arrays: ScanArrays,
+        table: Table,
+        columns: Sequence[Column],
+        reads: BlockReads,
+        task: ScanTask,
+    ) -> None:
+        boxes = list(reads.boxes(task))
+        self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
+        for column in columns:
+            place = table.dims.index(column.source)
+            selections = [box[place] for box in boxes]
+            hull = DimSelection.span(
+                table.sizes[place],
+                min(s.start for s in selections),
+                max(s.stop for s in selections),
+            )
+            # Selected positions of the whole task, of which each block takes a slice.
+            chosen = reads.selection(place).intersect(hull)
+            values = arrays.labels(column, table.sizes[place], chosen)
+            self._labels[place] = (column.source, chosen, values)
+
+    def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
+        """Return dimension name and values along a block, by the place of the dimension."""
+        return {
+            place: (name, values.slice(_rank(chosen, block[place].start), block[place].count))
+            for place, (name, chosen, values) in self._labels.items()
+        }
+
+
+def _rank(chosen: DimSelection, position: int) -> int:
+    """Return how many selected positions come before one that is selected itself."""
+    if chosen.indices is None:
+        return position - chosen.start
+    return int(np.searchsorted(chosen.indices, position))

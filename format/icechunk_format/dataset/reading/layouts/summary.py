@@ -1,0 +1,253 @@
+"""The layout ``summary``: one row for each block of the table, computed beside the data.
+
+Spark's transport of rows is what limits the layout ``cells``; averages and quick-look maps need
+a few numbers of each block instead of all of its cells.
+
+Rules of this file
+------------------
+1. Blocks are the chunks of the leading variable, or ``block`` elements along each dimension,
+   counted from the first element of the array. A selection takes cells out of blocks; a block of
+   which nothing is left is no row.
+2. ``<d>_first`` and ``<d>_last`` are the first and last selected label of the block along a
+   dimension. Rows that a condition on values drops are left out of all counts, not of the labels.
+3. What is read at once is many small blocks, one block, or a piece of what exceeds the budget of
+   the task. A piece may hold parts of many blocks, so its statistics are merged block by block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
+from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
+from icechunk_format.dataset.reading.layouts.blocks import block_shape
+from icechunk_format.dataset.reading.layouts.labels import TaskLabels
+from icechunk_format.dataset.reading.layouts.statistics import (
+    Statistics,
+    count_kept,
+    segment_lengths,
+    summarise,
+    summarised_cells,
+)
+from icechunk_format.dataset.table.columns import sums_to_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.layouts.block_reads import BlockColumns
+    from icechunk_format.dataset.reading.layouts.blocks import Block
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.table import Column
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Converted:
+    """A variable of a block: numbers for statistics, Arrow for a condition."""
+
+    values: NDArray[Any] | None = None
+    valid: NDArray[np.bool_] | None = None
+    arrow: pa.Array | None = None
+
+
+class _Segments:
+    """The rows of the blocks that are read together: one segment for each of them.
+
+    Parameters
+    ----------
+    axes
+        The edges of blocks along each dimension.
+    whole
+        What is read together, at once or in pieces.
+    """
+
+    def __init__(self, axes: Sequence[ChunkAxis], whole: Block) -> None:
+        self._axes = axes
+        numbers = [axis.chunk_of(s.positions()) for axis, s in zip(axes, whole, strict=True)]
+        self.starts = [_segment_starts(found) for found in numbers]
+        self._numbers = [n[first] for n, first in zip(numbers, self.starts, strict=True)]
+        self.shape = tuple(len(first) for first in self.starts)
+        self.lengths = segment_lengths(self.starts, block_shape(whole))
+        self.cells = np.zeros(self.shape, dtype=np.int64)
+        self.statistics: dict[str, Statistics] = {}
+
+    def place(self, piece: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
+        """Return which segments a piece has cells of, and where they start along its axes."""
+        at, starts = [], []
+        for axis, selection, known in zip(self._axes, piece, self._numbers, strict=True):
+            found = axis.chunk_of(selection.positions())
+            starts.append(_segment_starts(found))
+            first = int(np.searchsorted(known, found[0]))
+            at.append(slice(first, first + len(starts[-1])))
+        return tuple(at), starts
+
+    def add(self, source: str, at: tuple[slice, ...], found: Statistics, *, last: bool) -> None:
+        """Take in the statistics of a variable in the segments of a piece, maybe the last one."""
+        known = self.statistics.get(source)
+        if known is None and last:
+            # The only piece: nothing to merge.
+            self.statistics[source] = found
+            return
+        if known is None:
+            known = self.statistics[source] = Statistics.none(self.shape, found)
+        known.add(at, found)
+
+    def ends(self, place: int, labels: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the first and the last label of each segment along a dimension."""
+        at = np.arange(self.shape[place]).reshape(
+            [-1 if axis == place else 1 for axis in range(len(self.shape))]
+        )
+        spread = np.broadcast_to(at, self.shape).reshape(-1)
+        firsts = self.starts[place]
+        lasts = firsts + self.lengths[place] - 1
+        return labels.take(pa.array(firsts[spread])), labels.take(pa.array(lasts[spread]))
+
+
+def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Produce the rows of a task of the layout ``summary``; see ``scan.run_task`` for errors."""
+    yield from join_thin(_SummaryRun(context, task).batches(), context.arrow_schema)
+
+
+class _SummaryRun:
+    def __init__(self, context: ScanContext, task: ScanTask) -> None:
+        self._context = context
+        self._task = task
+        by_source = {column.source: column for column in context.table.value_columns}
+        self._summarised = [
+            by_source[source]
+            for source in dict.fromkeys(c.source for c in context.table.columns)
+            if by_source[source].role != "dimension"
+        ]
+        self._conditional = set(context.residual.columns if context.residual else ())
+        needed = {column.source for column in self._summarised} | self._conditional
+        arrays = ScanArrays(context)
+        self._reads = BlockReads(
+            context,
+            arrays,
+            [c for c in by_source.values() if c.source in needed and c.role != "dimension"],
+            self._convert,
+        )
+        shown = {column.source for column in context.table.columns} | self._conditional
+        dimensions = [c for c in by_source.values() if c.role == "dimension" and c.source in shown]
+        self._labels = TaskLabels(arrays, context.table, dimensions, self._reads, task)
+        self._sources = {column.source: column for column in self._summarised}
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        waiting: _Segments | None = None
+        blocks = self._reads.read(self._task)
+        try:
+            for block in blocks:
+                if waiting is None:
+                    waiting = _Segments(self._reads.axes, block.whole)
+                self._add(waiting, block)
+                if block.completes:
+                    yield self._rows(waiting, block.whole)
+                    waiting = None
+        finally:
+            blocks.close()
+
+    def _convert(self, column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> _Converted:
+        converted = _Converted()
+        decoder = column.decoder
+        assert decoder is not None
+        if column.source in self._conditional:
+            converted.arrow = cell_column(column, values, shape)
+        if not any(column.source == c.source for c in self._summarised):
+            return converted
+        if decoder.is_numeric:
+            numbers = decoder.decode_numeric(values)
+            converted.values = np.broadcast_to(numbers.values.reshape(values.shape), shape)
+            valid = numbers.valid
+        else:
+            # Only counted: any number will do.
+            converted.values = np.broadcast_to(np.zeros((), dtype=np.int64), shape)
+            decoded = decoder.decode(values.reshape(-1))
+            valid = decoded.is_valid().to_numpy(zero_copy_only=False)
+        if valid is not None and not valid.all():
+            converted.valid = np.broadcast_to(valid.reshape(values.shape), shape)
+        return converted
+
+    def _add(self, segments: _Segments, block: BlockColumns) -> None:
+        shape = block_shape(block.block)
+        at, starts = segments.place(block.block)
+        keep = self._keep(block, shape)
+        segments.cells[at] += (
+            summarised_cells(segment_lengths(starts, shape))
+            if keep is None
+            else count_kept(keep, starts)
+        )
+        for source, column in self._sources.items():
+            converted: _Converted = block.values[source]
+            assert converted.values is not None
+            found = summarise(
+                converted.values,
+                valid=converted.valid,
+                keep=keep,
+                starts=starts,
+                exact_sum=sums_to_integer(column.arrow_type),
+            )
+            segments.add(source, at, found, last=block.completes)
+
+    def _keep(self, block: BlockColumns, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """Return the cells that count, or None for all."""
+        residual = self._context.residual
+        if residual is None:
+            return block.stored
+        rows = BlockRows(
+            shape=shape,
+            labels=self._labels.of_block(block.block),
+            keys=[(s.start, s.stop) for s in block.block],
+            values={
+                name: block.values[name].arrow for name in self._conditional & set(block.values)
+            },
+        )
+        parts = [
+            residual.evaluate(columns, len(next(iter(columns.values()))))
+            for columns in BatchBuilder().batches(rows)
+        ]
+        kept: NDArray[np.bool_] = pa.chunked_array(parts).to_numpy().reshape(shape)
+        return kept if block.stored is None else kept & block.stored
+
+    def _rows(self, segments: _Segments, whole: Block) -> pa.RecordBatch:
+        ends = {
+            name: segments.ends(place, labels)
+            for place, (name, labels) in self._labels.of_block(whole).items()
+        }
+        columns = [self._column(column, segments, ends) for column in self._context.table.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._context.arrow_schema)
+        cells = segments.cells.reshape(-1)
+        return batch if cells.all() else batch.filter(pa.array(cells > 0))
+
+    def _column(
+        self, column: Column, segments: _Segments, ends: dict[str, tuple[pa.Array, pa.Array]]
+    ) -> pa.Array:
+        statistic = column.statistic
+        if statistic == "first":
+            return ends[column.source][0]
+        if statistic == "last":
+            return ends[column.source][1]
+        found = segments.statistics[column.source]
+        some: NDArray[np.bool_] = (found.count > 0).reshape(-1)
+        if statistic == "count":
+            return pa.array(found.count.reshape(-1))
+        if statistic == "nulls":
+            return pa.array(found.nulls.reshape(-1))
+        if statistic in ("min", "max"):
+            decoder = self._sources[column.source].decoder
+            assert decoder is not None
+            values = found.low if statistic == "min" else found.high
+            return decoder.to_arrow(np.ascontiguousarray(values.reshape(-1)), some)
+        values = {"sum": found.total, "mean": found.mean, "m2": found.m2}[str(statistic)]
+        return pa.array(values.reshape(-1), type=column.arrow_type, mask=~some)
+
+
+def _segment_starts(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where a new block begins among the positions of an axis."""
+    return np.flatnonzero(np.concatenate([[True], blocks[1:] != blocks[:-1]]))

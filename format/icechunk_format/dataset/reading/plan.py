@@ -1,0 +1,292 @@
+"""Plans a scan: which task reads which box of which array.
+
+Rules of this file
+------------------
+1. The driver opens no manifest of a data variable. A plan is made from the snapshot alone: the
+   extents of manifests, and how many references each has.
+2. One array leads: the variable with most references. Tasks follow its manifests and are cut along
+   its (inner) chunks; the other variables of the table are read wherever those boxes lie.
+3. Every selected cell, chunk or reference is in exactly one task.
+4. ``summary`` keeps the cells of one block in one task, so extents are widened to whole blocks
+   first; ``chunks`` and ``refs`` are planned array by array, and small arrays share tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.dataset.reading import task_cutting as partitioning
+from icechunk_format.dataset.reading.chunk_edges import (
+    block_axes,
+    chunk_axes,
+    chunk_selections,
+    cut_axes,
+    leading_variable,
+    reference_counts,
+)
+from icechunk_format.dataset.reading.scan import ScanTask
+from icechunk_format.dataset.reading.task_cutting import Cuts
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.dataset.table.table import Table
+    from icechunk_format.dataset.table.variable import Variable
+    from icechunk_format.grid.cover import Boxes
+    from icechunk_format.spec.snapshot.file import ManifestFiles
+
+# Decoded bytes of the chunks that one task of the layout ``chunks`` reads.
+CHUNKS_TASK_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What is to be planned.
+
+    Parameters
+    ----------
+    table
+        The table, with all of its columns or some.
+    variables
+        The variables of the table, in the order of ``table.arrays``.
+    selections
+        What is selected, by dimension; a dimension that is absent is whole.
+    manifest_files
+        The manifests that the snapshot lists.
+    rows_per_partition
+        Wanted rows of a task, or None for the default.
+    skip_missing
+        Leave out cells whose chunks are all missing.
+    """
+
+    table: Table
+    variables: tuple[Variable, ...]
+    selections: Mapping[str, DimSelection]
+    manifest_files: ManifestFiles
+    rows_per_partition: int | None = None
+    skip_missing: bool = False
+
+
+def plan_tasks(request: PlanRequest) -> list[ScanTask]:
+    """Return the tasks of a scan; none when nothing is selected.
+
+    Raises
+    ------
+    InvalidInputError
+        ``rows_per_partition`` would make more tasks than a driver can hold.
+    UnsupportedError
+        The chunk grid of the leading array is not known here.
+    """
+    layout = request.table.layout
+    if layout == "cells":
+        return _plan_cells(request)
+    if layout == "summary":
+        return _plan_summary(request)
+    if layout == "chunks":
+        return _plan_chunks(request)
+    return _plan_refs(request)
+
+
+def _plan_cells(request: PlanRequest) -> list[ScanTask]:
+    selections = _table_selections(request)
+    lead = leading_variable(request.variables, request.manifest_files)
+    target = partitioning.rows_target(
+        partitioning.selected_rows(selections),
+        request.rows_per_partition,
+        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
+    )
+    cuts = partitioning.cut(
+        selections=selections,
+        extents=_element_extents(lead, request.table),
+        axes=cut_axes(request.table, request.variables, lead),
+        target=target,
+        skip_uncovered=request.skip_missing,
+        also_stored=[_element_extents(v, request.table) for v in request.variables if v is not lead]
+        if request.skip_missing
+        else (),
+    )
+    return _tasks(partitioning.group(cuts, target))
+
+
+def _plan_summary(request: PlanRequest) -> list[ScanTask]:
+    table = request.table
+    selections = _table_selections(request)
+    lead = leading_variable(request.variables, request.manifest_files)
+    target = partitioning.rows_target(
+        partitioning.selected_rows(selections),
+        request.rows_per_partition,
+        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
+    )
+    axes = block_axes(table, request.variables, lead)
+    extents = _widened(_element_extents(lead, table), axes)
+    others = [
+        _widened(_element_extents(v, table), axes) for v in request.variables if v is not lead
+    ]
+    cuts = partitioning.cut(
+        selections=selections,
+        extents=extents,
+        axes=axes,
+        target=target,
+        skip_uncovered=request.skip_missing,
+        also_stored=others if request.skip_missing else (),
+    )
+    return _tasks(partitioning.group(cuts, target))
+
+
+def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
+    # Inner chunks of a sharded array are cut like chunks; a box never splits one.
+    parts: list[tuple[Cuts, int]] = []
+    only_stored = request.skip_missing or not request.table.decoded
+    for variable in request.variables:
+        axes = chunk_axes(variable)
+        selections = chunk_selections(variable, request.selections, axes)
+        item = max(1, variable.metadata.data_type.numpy.itemsize)
+        target = max(1, CHUNKS_TASK_BYTES // (item * _chunk_cells(axes)))
+        if request.rows_per_partition is not None:
+            target = request.rows_per_partition
+        cuts = partitioning.cut(
+            selections=selections,
+            extents=_chunk_extents(variable, axes),
+            axes=[ChunkAxis(size=s.size, step=1) for s in selections],
+            target=max(target, _fewest_rows(selections, request.rows_per_partition)),
+            skip_uncovered=only_stored,
+        )
+        parts.append((cuts, target))
+    return _joined_tasks(parts)
+
+
+def _plan_refs(request: PlanRequest) -> list[ScanTask]:
+    parts: list[tuple[Cuts, int]] = []
+    for variable in request.variables:
+        axes = grid_axes(variable.metadata.grid)
+        selections = chunk_selections(variable, request.selections, axes)
+        target = partitioning.rows_target(
+            partitioning.selected_rows(selections), request.rows_per_partition
+        )
+        extents = variable.array.manifests.extents.astype(np.int64)
+        # Extents of sparse arrays hold far more places than references; cut by the latter.
+        places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
+        references = float(reference_counts(variable, request.manifest_files).sum())
+        if references > 0:
+            target = int(target * max(1.0, places / references))
+        cuts = partitioning.cut(
+            selections=selections,
+            extents=extents,
+            axes=[ChunkAxis(size=s.size, step=1) for s in selections],
+            target=target,
+            skip_uncovered=True,
+        )
+        parts.append((cuts, target))
+    return _joined_tasks(parts)
+
+
+def _table_selections(request: PlanRequest) -> list[DimSelection]:
+    return [
+        request.selections.get(dim) or DimSelection.whole(size)
+        for dim, size in zip(request.table.dims, request.table.sizes, strict=True)
+    ]
+
+
+def _element_extents(variable: Variable | None, table: Table) -> Boxes:
+    """Return the extents of an array's manifests in elements of the table's dimensions."""
+    if variable is None:
+        return np.empty((0, len(table.dims), 2), dtype=np.int64)
+    stored = variable.array.manifests.extents.astype(np.int64)
+    extents = np.empty((len(stored), len(table.dims), 2), dtype=np.int64)
+    extents[:, :, 0], extents[:, :, 1] = 0, np.array(table.sizes, dtype=np.int64)
+    for number, axis in enumerate(grid_axes(variable.metadata.grid)):
+        place = table.dims.index(variable.dims[number])
+        extents[:, place] = axis.start_of(np.minimum(stored[:, number], axis.count))
+    return extents
+
+
+def _chunk_extents(variable: Variable, axes: Sequence[ChunkAxis]) -> Boxes:
+    """Return the extents of an array's manifests in (inner) chunks."""
+    stored = variable.array.manifests.extents.astype(np.int64)
+    extents = np.empty_like(stored)
+    for number, (outer, axis) in enumerate(
+        zip(grid_axes(variable.metadata.grid), axes, strict=True)
+    ):
+        elements = outer.start_of(np.minimum(stored[:, number], outer.count))
+        extents[:, number, 0] = axis.chunk_of(elements[:, 0])
+        extents[:, number, 1] = np.where(
+            elements[:, 1] > 0, axis.chunk_of(np.maximum(elements[:, 1] - 1, 0)) + 1, 0
+        )
+    return extents
+
+
+def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
+    """Widen extents to whole blocks."""
+    widened = np.empty_like(extents)
+    for number, axis in enumerate(axes):
+        low, high = extents[:, number, 0], extents[:, number, 1]
+        full = high > low
+        blocks_low = axis.chunk_of(np.where(full, low, 0))
+        blocks_high = axis.chunk_of(np.where(full, high - 1, 0)) + 1
+        widened[:, number, 0] = np.where(full, axis.start_of(blocks_low), low)
+        widened[:, number, 1] = np.where(
+            full, axis.start_of(np.minimum(blocks_high, axis.count)), high
+        )
+    return widened
+
+
+def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
+    """Return the cells of a chunk; of a rectilinear grid, of an average one."""
+    cells = 1
+    for axis in axes:
+        cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
+    return cells
+
+
+def _fewest_rows(selections: Sequence[DimSelection], rows_per_partition: int | None) -> int:
+    """Return the smallest target that keeps a plan below the default limit of tasks."""
+    if rows_per_partition is not None:
+        return rows_per_partition
+    rows = partitioning.selected_rows(selections)
+    return -(-rows * 4 // partitioning.MAX_DEFAULT_TASKS)
+
+
+def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
+    """Make tasks of boxes of several arrays; small arrays of equal rank share tasks."""
+    tasks: list[ScanTask] = []
+    ranks = sorted({cuts.boxes.shape[1] for cuts, _ in parts})
+    for rank in ranks:
+        chosen = [
+            (number, cuts, target)
+            for number, (cuts, target) in enumerate(parts)
+            if cuts.boxes.shape[1] == rank and len(cuts.rows)
+        ]
+        if not chosen:
+            continue
+        # Rows of all arrays are scaled to one target, so that a group is full at that number.
+        common = max(target for _, _, target in chosen)
+        scaled = [
+            replace(cuts, rows=np.maximum(1, cuts.rows * (common / target)).astype(np.int64))
+            for _, cuts, target in chosen
+        ]
+        rows = np.concatenate([cuts.rows for _, cuts, _ in chosen])
+        together = Cuts(
+            boxes=np.concatenate([cuts.boxes for cuts in scaled]),
+            rows=np.concatenate([cuts.rows for cuts in scaled]),
+        )
+        owner = np.concatenate(
+            [np.full(len(cuts.rows), number, dtype=np.int64) for number, cuts, _ in chosen]
+        )
+        tasks += _tasks(partitioning.group(together, common, owner, counted=rows))
+    return tasks
+
+
+def _tasks(grouped: partitioning.GroupedCuts) -> list[ScanTask]:
+    flat = grouped.boxes.reshape(len(grouped.boxes), 2 * grouped.boxes.shape[1])
+    records = np.concatenate([grouped.owners[:, None], flat], axis=1).tolist()
+    parts = [tuple(record) for record in records]
+    firsts = grouped.firsts.tolist()
+    return [
+        ScanTask(parts=tuple(parts[first:last]), rows=rows)
+        for first, last, rows in zip(firsts[:-1], firsts[1:], grouped.rows.tolist(), strict=True)
+    ]

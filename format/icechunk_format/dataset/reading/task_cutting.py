@@ -1,0 +1,294 @@
+"""Turn a selection and the extents of manifests into tasks of about one size.
+
+Steps
+-----
+1. The hull of the selection is covered by the extents and by what they leave free
+   (``regions.cover``), so every selected cell is in exactly one box.
+2. A box with more than the wanted number of selected cells is cut along chunk edges; the leading
+   axis goes first. Pieces in which no index is selected disappear here.
+3. Boxes far below the wanted number are joined with their neighbours, and what then touches
+   becomes one box again.
+
+Everything is a function of numbers; nothing is read. The cost follows the number of extents and
+of tasks, never the number of chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid import cover as regions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.selection.positions import DimSelection
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.cover import Boxes
+
+DEFAULT_ROWS_PER_PARTITION = 4_000_000
+# A chunk takes at least as long as this many rows, however few it has.
+CHUNK_COST_IN_ROWS = 100
+# Spark spends about 60 ms on a task and the driver keeps one record for each, so without an
+# explicit size the tasks grow instead of becoming more than about this many.
+MAX_DEFAULT_TASKS = 100_000
+# An explicit size may ask for more, up to what a driver can hold.
+MAX_TASKS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cuts:
+    """Disjoint boxes that hold every selected cell once.
+
+    Parameters
+    ----------
+    boxes
+        ``int64 (n, ndim, 2)``, in C order of their lower corners.
+    rows
+        ``int64 (n,)``: selected cells of each box, each at least 1.
+    """
+
+    boxes: Boxes
+    rows: NDArray[np.int64]
+
+
+def rows_target(
+    total_rows: int, rows_per_partition: int | None, *, chunk_rows: int = CHUNK_COST_IN_ROWS
+) -> int:
+    """Return the wanted number of rows of a task.
+
+    An explicit number is kept. The default is smaller where chunks have so few rows that fetching
+    them is the work, and it grows with the selection, so that there are about
+    ``MAX_DEFAULT_TASKS`` tasks at most; a cut lands between a quarter of the target and the
+    target, hence the factor.
+    """
+    if rows_per_partition is not None:
+        return rows_per_partition
+    usual = DEFAULT_ROWS_PER_PARTITION * min(chunk_rows, CHUNK_COST_IN_ROWS) // CHUNK_COST_IN_ROWS
+    return max(1, usual, -(-total_rows * 4 // MAX_DEFAULT_TASKS))
+
+
+def selected_rows(selections: Sequence[DimSelection]) -> int:
+    """Return how many cells the selections of all dimensions pick together."""
+    total = 1
+    for selection in selections:
+        total *= selection.count
+    return total
+
+
+def cut(
+    *,
+    selections: Sequence[DimSelection],
+    extents: Boxes,
+    axes: Sequence[ChunkAxis],
+    target: int,
+    skip_uncovered: bool = False,
+    also_stored: Sequence[Boxes] = (),
+) -> Cuts:
+    """Cut the selected cells into boxes along extents and chunk edges.
+
+    Parameters
+    ----------
+    selections
+        What is selected along each dimension.
+    extents
+        Boxes of elements in which the leading array has chunks, ``int64 (n, ndim, 2)``.
+    axes
+        Where boxes may be cut along each dimension.
+    target
+        Wanted selected cells of a box.
+    skip_uncovered
+        Leave out boxes that neither ``extents`` nor ``also_stored`` reach.
+    also_stored
+        Extents of the other arrays of the table, used with ``skip_uncovered``.
+
+    Raises
+    ------
+    InvalidInputError
+        There would be more than ``MAX_TASKS`` boxes.
+    """
+    ndim = len(selections)
+    none = Cuts(boxes=np.empty((0, ndim, 2), dtype=np.int64), rows=np.empty(0, dtype=np.int64))
+    if any(selection.count == 0 for selection in selections):
+        return none
+    hull = np.array([(s.start, s.stop) for s in selections], dtype=np.int64).reshape(ndim, 2)
+    boxes, covered = regions.cover(hull, extents)
+    if skip_uncovered:
+        stored = [boxes[covered]]
+        free = boxes[~covered]
+        for others in also_stored:
+            parts = [regions.cover(box, others) for box in free]
+            stored.extend(part[flags] for part, flags in parts)
+            free = np.concatenate([free[:0], *(part[~flags] for part, flags in parts)])
+        boxes = np.concatenate(stored)
+    rows = _count_rows(boxes, selections)
+    boxes, rows = boxes[rows > 0], rows[rows > 0]
+    if not len(boxes):
+        return none
+    small = rows <= target
+    cut_boxes = _cut_boxes(boxes[~small], rows[~small], selections, axes, target, int(small.sum()))
+    boxes = np.concatenate([boxes[small], cut_boxes])
+    rows = np.concatenate([rows[small], _count_rows(cut_boxes, selections)])
+    boxes, rows = boxes[rows > 0], rows[rows > 0]
+    order = _c_order(boxes)
+    return Cuts(boxes=boxes[order], rows=rows[order])
+
+
+def group(
+    cuts: Cuts,
+    target: int,
+    owner: NDArray[np.int64] | None = None,
+    *,
+    counted: NDArray[np.int64] | None = None,
+) -> GroupedCuts:
+    """Join small boxes of one owner into groups, and boxes that touch within a group into one.
+
+    Parameters
+    ----------
+    cuts
+        Boxes, in the order in which neighbours may be joined.
+    target
+        Wanted rows of a group.
+    owner
+        Not merged across: the number of the array that each box belongs to. Boxes of different
+        owners may share a group.
+    counted
+        The rows to report, where ``cuts.rows`` are weights.
+    """
+    owners = np.zeros(len(cuts.rows), dtype=np.int64) if owner is None else owner
+    groups = regions.join_small(cuts.rows, target)
+    ndim = cuts.boxes.shape[1]
+    keyed = np.empty((len(groups), ndim + 2, 2), dtype=np.int64)
+    keyed[:, 0, 0], keyed[:, 0, 1] = groups, groups + 1
+    keyed[:, 1, 0], keyed[:, 1, 1] = owners, owners + 1
+    keyed[:, 2:] = cuts.boxes
+    # The first two axes are labels: boxes of two groups or owners differ in them and stay apart.
+    merged = regions.merge_adjacent(keyed, first_axis=2)
+    merged = merged[_c_order(merged)]
+    totals = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.int64)
+    np.add.at(totals, groups, cuts.rows if counted is None else counted)
+    firsts = np.searchsorted(merged[:, 0, 0], np.arange(len(totals) + 1))
+    return GroupedCuts(boxes=merged[:, 2:], owners=merged[:, 1, 0], firsts=firsts, rows=totals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupedCuts:
+    """Boxes in groups: group ``g`` has boxes ``firsts[g]:firsts[g + 1]`` and ``rows[g]`` rows."""
+
+    boxes: Boxes
+    owners: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+def _c_order(boxes: Boxes) -> NDArray[np.int64]:
+    if boxes.shape[1] == 0:
+        return np.arange(len(boxes))
+    return np.lexsort([boxes[:, axis, 0] for axis in reversed(range(boxes.shape[1]))])
+
+
+def _count_rows(boxes: Boxes, selections: Sequence[DimSelection]) -> NDArray[np.int64]:
+    rows = np.ones(len(boxes), dtype=np.int64)
+    for axis, selection in enumerate(selections):
+        rows *= _count_between(boxes[:, axis], selection)
+    return rows
+
+
+def _count_between(bounds: NDArray[np.int64], selection: DimSelection) -> NDArray[np.int64]:
+    if selection.indices is None:
+        return bounds[:, 1] - bounds[:, 0]
+    ends = np.searchsorted(selection.indices, bounds)
+    return np.asarray(ends[:, 1] - ends[:, 0], dtype=np.int64)
+
+
+class _CutAxis:
+    """The chunks along one dimension at which boxes may be cut, numbered without gaps.
+
+    Along a dimension with selected indices only chunks that hold one have a number, so that cuts
+    share out what is selected.
+    """
+
+    def __init__(self, axis: ChunkAxis, selection: DimSelection) -> None:
+        self._axis = axis
+        self._chosen: NDArray[np.int64] | None = None
+        if selection.indices is not None:
+            self._chosen = np.unique(axis.chunk_of(selection.indices))
+
+    def numbers(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers ``[first, last)`` of the chunks that meet each range of elements."""
+        first, last = self._axis.chunk_of(bounds[:, 0]), self._axis.chunk_of(bounds[:, 1] - 1)
+        if self._chosen is None:
+            return first, last + 1
+        return (
+            np.searchsorted(self._chosen, first),
+            np.searchsorted(self._chosen, last, side="right"),
+        )
+
+    def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first element of each chunk by its number; one past the last is allowed."""
+        if self._chosen is None:
+            return self._axis.start_of(numbers)
+        return self._axis.start_of(np.append(self._chosen, self._axis.count)[numbers])
+
+
+def _cut_boxes(
+    boxes: Boxes,
+    rows: NDArray[np.int64],
+    selections: Sequence[DimSelection],
+    axes: Sequence[ChunkAxis],
+    target: int,
+    others: int,
+) -> Boxes:
+    """Cut all boxes at once; pieces may turn out to hold nothing that is selected."""
+    if not len(boxes):
+        return boxes
+    ndim = len(axes)
+    cut_axes = [_CutAxis(axis, s) for axis, s in zip(axes, selections, strict=True)]
+    firsts, lasts = np.empty((2, len(boxes), ndim), dtype=np.int64)
+    for number, axis in enumerate(cut_axes):
+        firsts[:, number], lasts[:, number] = axis.numbers(boxes[:, number])
+    steps = _steps(np.maximum(lasts - firsts, 1), rows, target)
+    pieces = np.maximum(-(-(lasts - firsts) // steps), 1)
+    if float(np.prod(pieces.astype(np.float64), axis=1).sum()) + others > MAX_TASKS:
+        raise InvalidInputError(
+            f"rowsPerPartition={target} would cut the selection into more than {MAX_TASKS:,} "
+            "partitions; raise it, leave it out, or select less",
+            rows_per_partition=target,
+        )
+    totals = np.prod(pieces, axis=1)
+    owner = np.repeat(np.arange(len(boxes)), totals)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(totals) - totals, totals)
+    cut_boxes = np.empty((len(owner), ndim, 2), dtype=np.int64)
+    for number in reversed(range(ndim)):
+        place, piece = np.divmod(place, pieces[owner, number])
+        low = firsts[owner, number] + piece * steps[owner, number]
+        high = np.minimum(low + steps[owner, number], lasts[owner, number])
+        box = boxes[owner, number]
+        # Between two pieces lies nothing that is selected, so each one reaches up to the next.
+        cut_boxes[:, number, 0] = np.where(piece == 0, box[:, 0], cut_axes[number].starts(low))
+        cut_boxes[:, number, 1] = np.where(
+            high >= lasts[owner, number], box[:, 1], cut_axes[number].starts(high)
+        )
+    return cut_boxes
+
+
+def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+    """Choose the steps of many boxes, each as ``regions.steps_along`` does for one."""
+    steps = counts.copy()
+    left = rows.astype(np.float64)
+    active = left > target
+    for axis in range(counts.shape[1]):
+        per_step = left / counts[:, axis]
+        fitting = np.clip(target // np.maximum(per_step, 1e-300), 1, counts[:, axis])
+        pieces = np.ceil(counts[:, axis] / fitting)
+        chosen = np.ceil(counts[:, axis] / pieces).astype(np.int64)
+        steps[active, axis] = chosen[active]
+        left = np.where(active, per_step, left)
+        active &= (fitting < 2) & (left > target)
+    return steps

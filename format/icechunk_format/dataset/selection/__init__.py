@@ -1,0 +1,1 @@
+"""Selections of positions along dimensions: ``isel``, ``sel``, and ``where`` in the room below."""

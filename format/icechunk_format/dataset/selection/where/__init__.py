@@ -1,0 +1,1 @@
+"""SQL conditions: parsed, typed, split into selections, and evaluated over columns."""

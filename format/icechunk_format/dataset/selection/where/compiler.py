@@ -1,0 +1,464 @@
+"""From sqlglot's syntax tree to the expressions that executors evaluate.
+
+Rules of this file
+------------------
+1. What may be written is declared in the tables of ``sql_syntax.py``. Everything else is refused,
+   naming the construct and what is allowed.
+2. Every handler names the parts of a node that it reads; others are refused.
+3. Types are settled here, by the rules of ``sql_types.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from icechunk_format.dataset.selection.sel_isel import unknown_name
+from icechunk_format.dataset.selection.where.kernels import EvaluationError
+from icechunk_format.dataset.selection.where.operators import combine, compare, time_part
+from icechunk_format.dataset.selection.where.syntax import (
+    ARITHMETIC,
+    CAST_TYPES,
+    COMPARISONS,
+    DAY_TO_SECOND,
+    DOUBLE_FUNCTIONS,
+    EXTRACT_PARTS,
+    FUNCTION_NODES,
+    INTERVAL_UNITS,
+    TEXT_FUNCTIONS,
+    TEXT_SEARCHES,
+    TIME_PARTS,
+    TRUNCATIONS,
+    allow_parts,
+    like_pattern,
+    operands,
+    refused,
+    sql_text,
+)
+from icechunk_format.dataset.selection.where.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTERVAL,
+    STRING,
+    TIMESTAMP,
+    Typed,
+    TypeMismatchError,
+    call,
+    cast,
+    column,
+    common_type,
+    comparable,
+    constant,
+    decimal_literal,
+    is_number,
+    number_literal,
+    timestamp_literal,
+    type_name,
+)
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Compiler:
+    """Compiles syntax trees against the columns of one table.
+
+    Parameters
+    ----------
+    columns
+        Types of the columns that an expression may name.
+    """
+
+    def __init__(self, columns: Mapping[str, pa.DataType]) -> None:
+        self._columns = columns
+        self._folded: dict[str, list[str]] = {}
+        for name in columns:
+            self._folded.setdefault(name.casefold(), []).append(name)
+
+    def compile(self, node: exp.Expression) -> Typed:
+        """Return the typed expression of a node.
+
+        Raises
+        ------
+        InvalidInputError
+            If the node, or anything below it, is not supported, or its types do not go together.
+        """
+        try:
+            return self._dispatch(node)
+        except TypeMismatchError as error:
+            raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
+        except (EvaluationError, pa.ArrowException, OverflowError) as error:
+            raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
+
+    def _dispatch(self, node: exp.Expression) -> Typed:
+        kind = type(node)
+        if kind in COMPARISONS:
+            left, right = self._operands(node)
+            return compare(COMPARISONS[kind], left, right)
+        if kind in ARITHMETIC:
+            left, right = self._operands(node, "typed", "safe")
+            return combine(ARITHMETIC[kind], left, right)
+        if kind in FUNCTION_NODES:
+            return self._function(FUNCTION_NODES[kind], node)
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise refused(node)
+        return handler(self, node)
+
+    def _operands(self, node: exp.Expression, *ignored: str) -> tuple[Typed, Typed]:
+        allow_parts(node, "this", "expression", *ignored)
+        return self.compile(node.this), self.compile(node.expression)
+
+    def _column(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        if not isinstance(node.this, exp.Identifier):
+            raise refused(node)
+        name = node.name
+        names = [name] if name in self._columns else self._folded.get(name.casefold(), [])
+        if not names:
+            raise InvalidInputError(f"where: {unknown_name('column', name, self._columns)}")
+        if len(names) > 1:
+            raise InvalidInputError(
+                f"where: column {name!r} may be any of {', '.join(names)}; write it in their case"
+            )
+        return column(names[0], self._columns[names[0]])
+
+    def _literal(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "is_string")
+        return constant(node.name, STRING) if node.is_string else number_literal(node.name)
+
+    def _adjacent_texts(self, node: exp.Expression) -> Typed:
+        """Join texts that stand side by side, as SQL does."""
+        allow_parts(node, "expressions", "safe", "coalesce")
+        return constant("".join(self._word(part, node) for part in node.expressions), STRING)
+
+    def _boolean(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        return constant(bool(node.this), BOOLEAN)
+
+    def _null(self, node: exp.Expression) -> Typed:
+        return constant(None, pa.null())
+
+    def _paren(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        return self.compile(node.this)
+
+    def _connector(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expression")
+        terms = [self._condition(term) for term in operands(node)]
+        return call("and" if isinstance(node, exp.And) else "or", BOOLEAN, *terms)
+
+    def _condition(self, node: exp.Expression) -> Typed:
+        value = self.compile(node)
+        if value.type != BOOLEAN and not pa.types.is_null(value.type):
+            raise InvalidInputError(
+                f"where: {sql_text(node)} is {type_name(value.type)}, not a condition; compare it "
+                f"with something"
+            )
+        return cast(value, BOOLEAN)
+
+    def _not(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        return call("not", BOOLEAN, self._condition(node.this))
+
+    def _is(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expression")
+        value, test = self.compile(node.this), node.expression
+        if isinstance(test, exp.Null):
+            return call("is_null", BOOLEAN, value)
+        if isinstance(test, exp.Boolean) and value.type == BOOLEAN:
+            return call("null_safe_eq", BOOLEAN, value, constant(bool(test.this), BOOLEAN))
+        raise refused(node)
+
+    def _between(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "low", "high")
+        value = self.compile(node.this)
+        low, high = self.compile(node.args["low"]), self.compile(node.args["high"])
+        return call("and", BOOLEAN, compare("ge", value, low), compare("le", value, high))
+
+    def _in(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expressions")
+        value = self.compile(node.this)
+        choices = [self.compile(choice) for choice in node.expressions]
+        pairs = [comparable(value, choice) for choice in choices]
+        if not pairs:
+            raise refused(node)
+        # One set where all agree on a type; NaN is in no Arrow set, and needs Spark's equality.
+        same = len({(left.expression, right.type) for left, right in pairs}) == 1
+        constants = [right.literal for _, right in pairs]
+        if same and value.literal is None and not pa.types.is_floating(pairs[0][0].type):
+            present = [choice for choice in constants if choice is not None]
+            if len(present) == len(constants):
+                typed = [Typed(right.expression, right.type) for _, right in pairs]
+                return call("in", BOOLEAN, pairs[0][0], *typed)
+        equal = [call("eq", BOOLEAN, *pair) for pair in pairs]
+        return equal[0] if len(equal) == 1 else call("or", BOOLEAN, *equal)
+
+    def _like(self, node: exp.Expression) -> Typed:
+        escape, inner = "\\", node
+        if isinstance(node, exp.Escape):
+            allow_parts(node, "this", "expression")
+            inner = node.this
+            if not isinstance(inner, (exp.Like, exp.ILike)) or not node.expression.is_string:
+                raise refused(node)
+            escape = node.expression.name
+            if len(escape) != 1:
+                raise refused(node)
+        allow_parts(inner, "this", "expression", "negate")
+        pattern = like_pattern(self._word(inner.expression, inner), escape, inner)
+        flags = "(?is)" if isinstance(inner, exp.ILike) else "(?s)"
+        found = self._matches(inner.this, f"{flags}\\A(?:{pattern})\\z", inner)
+        return call("not", BOOLEAN, found) if inner.args.get("negate") else found
+
+    def _regexp(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expression")
+        return self._matches(node.this, self._word(node.expression, node), node)
+
+    def _matches(self, subject: exp.Expression, pattern: str, node: exp.Expression) -> Typed:
+        value = self._text_argument(subject, node)
+        try:
+            pc.match_substring_regex(pa.array([], STRING), pattern)
+        except pa.ArrowException as error:
+            raise InvalidInputError(
+                f"where: {sql_text(node)}: the pattern is not supported: {error}; "
+                f"use df.where(...) for it"
+            ) from error
+        return call("matches", BOOLEAN, value, options=(pattern,))
+
+    def _negation(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        value = self.compile(node.this)
+        if isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return number_literal(f"-{node.this.name}")
+        if not is_number(value.type) and value.type != INTERVAL:
+            raise TypeMismatchError(f"{type_name(value.type)} has no negative")
+        return call("negate", value.type, value)
+
+    def _cast(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "to")
+        value, target = self.compile(node.this), node.args["to"]
+        name = target.this.name if hasattr(target.this, "name") else str(target.this)
+        if name == "DECIMAL" and isinstance(node.this, exp.Literal):
+            return decimal_literal(Decimal(node.this.name))
+        kind = CAST_TYPES.get(name)
+        if kind is None or target.expressions:
+            raise refused(node)
+        if kind == TIMESTAMP and value.type == STRING:
+            if value.literal is None:
+                raise refused(node)
+            return timestamp_literal(value, zoned=name != "TIMESTAMPNTZ")
+        return cast(value, kind)
+
+    def _to_date(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "safe")
+        return cast(self.compile(node.this), DATE)
+
+    def _extract(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expression")
+        part = EXTRACT_PARTS.get(node.this.name.upper())
+        if part is None:
+            raise refused(node)
+        return time_part(part, self.compile(node.expression))
+
+    def _interval(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "unit")
+        amount, unit = node.this, node.args.get("unit")
+        if not isinstance(amount, exp.Literal) or unit is None:
+            raise refused(node)
+        if isinstance(unit, exp.IntervalSpan):
+            ends = (unit.this.name.upper(), unit.expression.name.upper())
+            match = DAY_TO_SECOND.fullmatch(amount.name.strip())
+            if ends != ("DAY", "SECOND") or match is None:
+                raise refused(node)
+            sign, days, hours, minutes, seconds, fraction = match.groups()
+            total = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+            total = total * 1_000_000 + int((fraction or "").ljust(6, "0"))
+            return constant(-total if sign == "-" else total, INTERVAL)
+        length = INTERVAL_UNITS.get(unit.name.upper().removesuffix("S"))
+        if length is None:
+            raise refused(node)
+        try:
+            exact = Decimal(amount.name) * length
+        except ArithmeticError:
+            raise refused(node) from None
+        if exact != int(exact):
+            raise refused(node)
+        return constant(int(exact), INTERVAL)
+
+    def _anonymous(self, node: exp.Expression) -> Typed:
+        name = str(node.this).lower()
+        arguments = [self.compile(argument) for argument in node.expressions]
+        if name == "weekday" and len(arguments) == 1:
+            return time_part(name, arguments[0])
+        if name in ("isnull", "isnotnull") and len(arguments) == 1:
+            found = call("is_null", BOOLEAN, arguments[0])
+            return found if name == "isnull" else call("not", BOOLEAN, found)
+        raise refused(node)
+
+    def _function(self, name: str, node: exp.Expression) -> Typed:
+        if name in TIME_PARTS:
+            allow_parts(node, "this")
+            inner = node.this
+            if isinstance(inner, exp.TsOrDsToDate):
+                allow_parts(inner, "this")
+                inner = inner.this
+            return time_part(name, self.compile(inner))
+        if name in DOUBLE_FUNCTIONS:
+            allow_parts(node, "this")
+            return call(name, DOUBLE, cast(self.compile(node.this), DOUBLE))
+        if name in TEXT_FUNCTIONS:
+            allow_parts(node, "this")
+            value = self._text_argument(node.this, node)
+            found = call(name, TEXT_FUNCTIONS[name], value)
+            return found
+        if name in TEXT_SEARCHES:
+            allow_parts(node, "this", "expression")
+            value = self._text_argument(node.this, node)
+            word = self._word(node.expression, node)
+            return call(TEXT_SEARCHES[name], BOOLEAN, value, options=(word,))
+        return _FUNCTION_HANDLERS[name](self, node)
+
+    def _abs(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        value = self.compile(node.this)
+        if not is_number(value.type):
+            raise TypeMismatchError(f"abs needs a number, not {type_name(value.type)}")
+        return call("abs", value.type, value)
+
+    def _whole(self, node: exp.Expression) -> Typed:
+        """FLOOR, CEIL and ROUND without a number of digits."""
+        allow_parts(node, "this")
+        value = self.compile(node.this)
+        if pa.types.is_integer(value.type):
+            return value if isinstance(node, exp.Round) else cast(value, BIGINT)
+        if not pa.types.is_floating(value.type):
+            raise TypeMismatchError(
+                f"FLOAT or DOUBLE is needed here, not {type_name(value.type)}; CAST it AS DOUBLE"
+            )
+        name = FUNCTION_NODES[type(node)]
+        return call(name, value.type if name == "round" else BIGINT, value)
+
+    def _power(self, node: exp.Expression) -> Typed:
+        left, right = self._operands(node)
+        return call("power", DOUBLE, cast(left, DOUBLE), cast(right, DOUBLE))
+
+    def _is_nan(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this")
+        value = self.compile(node.this)
+        if not pa.types.is_floating(value.type):
+            value = cast(value, DOUBLE)
+        return call("is_nan", BOOLEAN, value)
+
+    def _coalesce(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expressions", "is_nvl", "is_null")
+        values = [self.compile(value) for value in (node.this, *node.expressions)]
+        kind = values[0].type
+        for value in values[1:]:
+            kind = common_type(kind, value.type)
+        return call("coalesce", kind, *(cast(value, kind) for value in values))
+
+    def _nullif(self, node: exp.Expression) -> Typed:
+        value, other = comparable(*self._operands(node))
+        return call("nullif", value.type, value, other)
+
+    def _substring(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "start", "length")
+        value = self._text_argument(node.this, node)
+        start = self._whole_number(node.args.get("start"), node)
+        if start < 0:
+            raise refused(node)
+        start = max(start - 1, 0)
+        stop = None
+        if node.args.get("length") is not None:
+            stop = start + max(self._whole_number(node.args["length"], node), 0)
+        return call("slice", STRING, value, options=(start, stop))
+
+    def _left_or_right(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "expression")
+        value = self._text_argument(node.this, node)
+        length = max(self._whole_number(node.expression, node), 0)
+        bounds = (-length, None) if isinstance(node, exp.Right) and length else (0, length)
+        return call("slice", STRING, value, options=bounds)
+
+    def _date_trunc(self, node: exp.Expression) -> Typed:
+        allow_parts(node, "this", "unit")
+        unit = node.args["unit"].name.lower()
+        if unit not in TRUNCATIONS:
+            raise refused(node)
+        return call(
+            "truncate", TIMESTAMP, cast(self.compile(node.this), TIMESTAMP), options=(unit,)
+        )
+
+    def _text_argument(self, argument: exp.Expression, node: exp.Expression) -> Typed:
+        value = self.compile(argument)
+        if pa.types.is_null(value.type):
+            return cast(value, STRING)
+        if value.type != STRING:
+            raise TypeMismatchError(f"{sql_text(node)} needs text, not {type_name(value.type)}")
+        return value
+
+    def _word(self, argument: exp.Expression, node: exp.Expression) -> str:
+        """Return text that has to be a literal, such as a pattern."""
+        if not isinstance(argument, exp.Literal) or not argument.is_string:
+            raise refused(node)
+        return str(argument.name)
+
+    def _whole_number(self, argument: exp.Expression | None, node: exp.Expression) -> int:
+        literal = None if argument is None else self.compile(argument).literal
+        value = None if literal is None else literal.as_py()
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise refused(node)
+        return value
+
+
+_Handler = Callable[[Compiler, exp.Expression], Typed]
+
+_HANDLERS: Final[dict[type[exp.Expression], _Handler]] = {
+    exp.Column: Compiler._column,
+    exp.Literal: Compiler._literal,
+    exp.Concat: Compiler._adjacent_texts,
+    exp.Boolean: Compiler._boolean,
+    exp.Null: Compiler._null,
+    exp.Paren: Compiler._paren,
+    exp.And: Compiler._connector,
+    exp.Or: Compiler._connector,
+    exp.Not: Compiler._not,
+    exp.Is: Compiler._is,
+    exp.Between: Compiler._between,
+    exp.In: Compiler._in,
+    exp.Like: Compiler._like,
+    exp.ILike: Compiler._like,
+    exp.Escape: Compiler._like,
+    exp.RegexpLike: Compiler._regexp,
+    exp.Neg: Compiler._negation,
+    exp.Cast: Compiler._cast,
+    # What sqlglot makes of CAST in Spark SQL, whose errors depend on a setting. TRY_CAST is the
+    # same node with a part of its own, which is refused.
+    exp.TryCast: Compiler._cast,
+    exp.TsOrDsToDate: Compiler._to_date,
+    exp.Extract: Compiler._extract,
+    exp.Interval: Compiler._interval,
+    exp.Anonymous: Compiler._anonymous,
+}
+_FUNCTION_HANDLERS: Final[dict[str, _Handler]] = {
+    "abs": Compiler._abs,
+    "floor": Compiler._whole,
+    "ceil": Compiler._whole,
+    "round": Compiler._whole,
+    "power": Compiler._power,
+    "isnan": Compiler._is_nan,
+    "coalesce": Compiler._coalesce,
+    "nullif": Compiler._nullif,
+    "substring": Compiler._substring,
+    "left": Compiler._left_or_right,
+    "right": Compiler._left_or_right,
+    "date_trunc": Compiler._date_trunc,
+}

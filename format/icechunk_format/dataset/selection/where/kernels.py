@@ -1,0 +1,285 @@
+"""Spark's operators and functions over Arrow arrays.
+
+Why this file exists: Arrow's kernels follow IEEE 754 and C++, Spark's follow SQL and Java. Here is
+every operation that a ``where`` may contain, with Spark's meaning of NULL, NaN, overflow and zero.
+
+Rules of this file
+------------------
+1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IS NULL, ``<=>``, coalesce).
+2. NaN equals NaN and is greater than every other number, as in Spark.
+3. Overflow and division by zero are errors, as under ``spark.sql.ansi.enabled``, Spark's default.
+4. The planner has made the types of the arguments agree; nothing in here coerces.
+5. Timestamps are without a time zone in here; those with one are their UTC clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.cf.arrow_values import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# An array, or a scalar that stands for all rows.
+Datum = Any
+
+
+class EvaluationError(Exception):
+    """A value for which an operation has no result; the caller adds which condition it was."""
+
+
+def _is_float(value: Datum) -> bool:
+    return bool(pa.types.is_floating(value.type))
+
+
+def _is_plain_scalar(value: Datum) -> bool:
+    """Whether a value is one number that is not NaN, for which IEEE comparisons mostly do."""
+    return isinstance(value, pa.Scalar) and not (value.is_valid and value.as_py() != value.as_py())
+
+
+def _equal(left: Datum, right: Datum) -> Datum:
+    equal = pc.equal(left, right)
+    if not _is_float(left) or _is_plain_scalar(left) or _is_plain_scalar(right):
+        return equal
+    return pc.or_(equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+
+
+def _less(left: Datum, right: Datum) -> Datum:
+    if not _is_float(left) or _is_plain_scalar(right):
+        return pc.less(left, right)
+    if _is_plain_scalar(left):
+        return pc.invert(pc.greater_equal(left, right))
+    return pc.or_(pc.less(left, right), pc.and_not(pc.is_nan(right), pc.is_nan(left)))
+
+
+def _less_equal(left: Datum, right: Datum) -> Datum:
+    if not _is_float(left) or _is_plain_scalar(right):
+        return pc.less_equal(left, right)
+    if _is_plain_scalar(left):
+        return pc.invert(pc.greater(left, right))
+    # A NULL on the left has to stay NULL, which pc.is_nan(left) carries over.
+    known = pc.or_(pc.is_nan(left), pc.invert(pc.is_nan(left)))
+    return pc.or_(pc.less_equal(left, right), pc.and_(pc.is_nan(right), known))
+
+
+def _null_safe_equal(left: Datum, right: Datum) -> Datum:
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(both_null, pc.fill_null(_equal(left, right), False))
+
+
+def _and(*values: Datum) -> Datum:
+    result = values[0]
+    for value in values[1:]:
+        result = pc.and_kleene(result, value)
+    return result
+
+
+def _or(*values: Datum) -> Datum:
+    result = values[0]
+    for value in values[1:]:
+        result = pc.or_kleene(result, value)
+    return result
+
+
+def _in(value: Datum, *choices: pa.Scalar) -> Datum:
+    present = [choice for choice in choices if choice.is_valid]
+    found = pc.is_in(value, value_set=pa.array(present, type=value.type))
+    if len(present) < len(choices):
+        # SQL: a value that is not among them might equal the NULL.
+        found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
+    return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
+
+
+def _divide(left: Datum, right: Datum) -> Datum:
+    _refuse_zero(left, right)
+    return pc.divide(left, right)
+
+
+def _remainder(left: Datum, right: Datum) -> Datum:
+    """Return the remainder with the sign of the dividend, as Java has it."""
+    _refuse_zero(left, right)
+    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
+    one = pa.scalar(1, right.type)
+    dividend = _numpy(pc.fill_null(left, pa.scalar(0, left.type)))
+    with np.errstate(invalid="ignore"):
+        rest = np.fmod(dividend, _numpy(pc.fill_null(right, one)))
+    result = pa.array(rest, left.type)
+    return _scalar_again(pc.if_else(valid, result, pa.scalar(None, left.type)), left, right)
+
+
+def _refuse_zero(left: Datum, right: Datum) -> None:
+    zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
+    if pc.any(_array(zero)).as_py():
+        raise EvaluationError(
+            "division by zero, which is an error in Spark too; divide by nullif(divisor, 0) instead"
+        )
+
+
+def _numpy(value: Datum) -> Any:
+    if isinstance(value, pa.Scalar):
+        return np.array([value.as_py()], numpy_dtype(value.type))
+    return value.to_numpy(zero_copy_only=False)
+
+
+def _scalar_again(result: pa.Array, *arguments: Datum) -> Datum:
+    return result[0] if all(isinstance(value, pa.Scalar) for value in arguments) else result
+
+
+def _by_numpy(function: Callable[[Any], Any], target: pa.DataType | None = None) -> Any:
+    """Lift a NumPy function of one float array to NULLs and scalars."""
+
+    def lifted(value: Datum) -> Datum:
+        kind = target or value.type
+        with np.errstate(all="ignore"):
+            numbers = function(_numpy(pc.fill_null(value, pa.scalar(0, value.type))))
+        result = pc.if_else(
+            _array(pc.is_valid(value)), pa.array(numbers).cast(kind), pa.scalar(None, kind)
+        )
+        return _scalar_again(result, value)
+
+    return lifted
+
+
+def _array(value: Datum) -> pa.Array:
+    return pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
+
+
+def _to_bigint(numbers: Any) -> Any:
+    """Cast whole floats to BIGINT as Spark does: NaN is 0, and what is too large an error."""
+    numbers = np.where(np.isnan(numbers), 0.0, numbers)
+    if (np.abs(numbers) >= 2.0**63).any():
+        raise EvaluationError(
+            "a number beyond BIGINT cannot be made whole, which is an error in Spark too; compare "
+            "it without floor and ceil"
+        )
+    return numbers.astype(np.int64)
+
+
+def _round_half_up(numbers: Any) -> Any:
+    """Round to whole numbers, halves away from zero, as Spark does."""
+    whole = np.trunc(numbers)
+    return np.where(np.abs(numbers - whole) >= 0.5, whole + np.sign(numbers), whole)
+
+
+def _power(base: Datum, exponent: Datum) -> Datum:
+    nothing = pa.scalar(None, pa.float64())
+    with np.errstate(all="ignore"):
+        numbers = np.power(
+            _numpy(pc.fill_null(base, pa.scalar(0.0))),
+            _numpy(pc.fill_null(exponent, pa.scalar(0.0))),
+        )
+    valid = pc.and_(pc.is_valid(base), pc.is_valid(exponent))
+    result = pc.if_else(valid, pa.array(numbers), nothing)
+    return _scalar_again(result, base, exponent)
+
+
+def _natural_log(value: Datum) -> Datum:
+    """Return the logarithm, NULL where there is none, as Spark does."""
+    positive = pc.invert(pc.less_equal(value, pa.scalar(0.0)))
+    return pc.if_else(positive, _by_numpy(np.log)(value), pa.scalar(None, pa.float64()))
+
+
+def _cast(value: Datum, target: pa.DataType) -> Datum:
+    """Cast between the types that the planner lets through, refusing what does not fit."""
+    source = value.type
+    if source.equals(target):
+        return value
+    if pa.types.is_floating(source) and pa.types.is_integer(target):
+        value = pc.trunc(value)
+    elif pa.types.is_string(source):
+        value = pc.utf8_trim_whitespace(value)
+    elif pa.types.is_timestamp(source) and pa.types.is_date(target):
+        value = pc.floor_temporal(value, unit="day")
+    elif pa.types.is_integer(source) and pa.types.is_boolean(target):
+        return pc.not_equal(value, pa.scalar(0, source))
+    elif pa.types.is_floating(source) and pa.types.is_boolean(target):
+        return pc.not_equal(value, pa.scalar(0.0, source))
+    # Integers beyond 2**53 lose digits as doubles in Spark as well.
+    safe = not pa.types.is_floating(target)
+    try:
+        return value.cast(target, safe=safe)
+    except pa.ArrowInvalid as error:
+        raise EvaluationError(
+            f"a value cannot be cast to {target}, which is an error in Spark too: {error}"
+        ) from error
+
+
+def _nullif(left: Datum, right: Datum) -> Datum:
+    equal = pc.fill_null(_equal(left, right), False)
+    return pc.if_else(equal, pa.scalar(None, left.type), left)
+
+
+def _is_nan(value: Datum) -> Datum:
+    return pc.fill_null(pc.is_nan(value), False)
+
+
+def _negate(value: Datum) -> Datum:
+    if pa.types.is_duration(value.type):
+        return pc.subtract_checked(pa.scalar(0, value.type), value)
+    return pc.negate(value) if pa.types.is_decimal(value.type) else pc.negate_checked(value)
+
+
+# Operation -> function of the arguments and, behind them, the options of the call.
+KERNELS: Final[dict[str, Callable[..., Datum]]] = {
+    "and": _and,
+    "or": _or,
+    "not": pc.invert,
+    "eq": _equal,
+    "ne": lambda left, right: pc.invert(_equal(left, right)),
+    "lt": _less,
+    "le": _less_equal,
+    "gt": lambda left, right: _less(right, left),
+    "ge": lambda left, right: _less_equal(right, left),
+    "null_safe_eq": _null_safe_equal,
+    "is_null": pc.is_null,
+    "in": _in,
+    "add": pc.add_checked,
+    "subtract": pc.subtract_checked,
+    "multiply": pc.multiply_checked,
+    "divide": _divide,
+    "remainder": _remainder,
+    "negate": _negate,
+    "cast": _cast,
+    "matches": lambda value, pattern: pc.match_substring_regex(value, pattern),
+    "abs": lambda value: pc.abs(value) if _is_float(value) else pc.abs_checked(value),
+    "floor": _by_numpy(lambda numbers: _to_bigint(np.floor(numbers)), pa.int64()),
+    "ceil": _by_numpy(lambda numbers: _to_bigint(np.ceil(numbers)), pa.int64()),
+    "round": _by_numpy(_round_half_up),
+    "sqrt": _by_numpy(np.sqrt),
+    "exp": _by_numpy(np.exp),
+    "sin": _by_numpy(np.sin),
+    "cos": _by_numpy(np.cos),
+    "tan": _by_numpy(np.tan),
+    "radians": _by_numpy(np.radians),
+    "degrees": _by_numpy(np.degrees),
+    "ln": _natural_log,
+    "power": _power,
+    "is_nan": _is_nan,
+    "coalesce": pc.coalesce,
+    "nullif": _nullif,
+    "lower": pc.utf8_lower,
+    "upper": pc.utf8_upper,
+    "length": pc.utf8_length,
+    "trim": lambda value: pc.utf8_trim(value, " "),
+    "slice": lambda value, start, stop: pc.utf8_slice_codeunits(value, start, stop),
+    "starts_with": lambda value, text: pc.starts_with(value, text),
+    "ends_with": lambda value, text: pc.ends_with(value, text),
+    "contains": lambda value, text: pc.match_substring(value, text),
+    "year": pc.year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "day": pc.day,
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "day_of_year": pc.day_of_year,
+    "week_of_year": pc.iso_week,
+    "day_of_week": lambda value: pc.day_of_week(value, count_from_zero=False, week_start=7),
+    "weekday": lambda value: pc.day_of_week(value, count_from_zero=True, week_start=1),
+    "truncate": lambda value, unit: pc.floor_temporal(value, unit=unit),
+}

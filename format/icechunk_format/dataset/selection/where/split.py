@@ -1,0 +1,255 @@
+"""The option ``where``: SQL text, as exact index selections and a residual condition.
+
+Why this file exists: a condition on a dimension should decide which chunks are fetched, and a
+condition on anything else has to be evaluated where the values are. This file and those that it
+imports as ``sql_compiler`` and ``sql_syntax`` know sqlglot, and only the driver imports them.
+
+Algorithm
+---------
+1. sqlglot parses the text as Spark SQL. Every construct is compiled to the expressions of
+   ``residual.py``; what is not in the tables below is refused by name, down to its optional parts.
+2. NOT is pushed inward and the conjunction is split. A conjunct without columns is decided at once.
+3. A conjunct on one dimension alone becomes an exact selection, whatever it is made of.
+4. Every other conjunct stays in the residual. Where it implies something about a single dimension
+   (each branch of an OR restricts it), that becomes a selection, too: fewer chunks, same rows.
+
+Semantics are Spark's under ANSI mode; ``sql_types.py`` and ``sql_kernels.py`` say which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.dataset.selection.where.compiler import Compiler
+from icechunk_format.dataset.selection.where.condition import (
+    Call,
+    Constant,
+    Expression,
+    Residual,
+    Selection,
+    columns_of,
+    dimension_selection,
+)
+from icechunk_format.dataset.selection.where.syntax import WhereDialect
+from icechunk_format.dataset.selection.where.types import BOOLEAN, Typed
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+_NEGATED = {"eq": "ne", "ne": "eq"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWhere:
+    """A ``where`` taken apart.
+
+    Attributes
+    ----------
+    never
+        Whether no row can satisfy it, whatever the values.
+    dimension_conditions
+        For a dimension, a condition on it alone that every selected position satisfies.
+    residual
+        What has to be evaluated on rows, or None.
+    referenced
+        All columns that the text names, in the table's spelling.
+    """
+
+    never: bool
+    dimension_conditions: dict[str, Residual]
+    residual: Residual | None
+    referenced: frozenset[str]
+
+
+def plan_where(
+    sql: str, columns: Mapping[str, pa.DataType], dimensions: Collection[str]
+) -> PlannedWhere:
+    """Parse a condition and take it apart.
+
+    Parameters
+    ----------
+    sql
+        A boolean expression in Spark SQL.
+    columns
+        Types of all columns that it may name; names ignore case, as in Spark.
+    dimensions
+        Which of the columns are dimensions of the table.
+
+    Raises
+    ------
+    InvalidInputError
+        If the text is no SQL, names an unknown column, mixes types that do not go together, or uses
+        something outside of the supported part of SQL.
+    """
+    try:
+        typed = _compile(sql, columns)
+        parts = _conjuncts(_push_not(typed.expression, negate=False))
+    except RecursionError as error:
+        raise InvalidInputError(
+            "where: the expression is nested too deeply; split it, or use df.where(...)"
+        ) from error
+    conditions: dict[str, list[Expression]] = {}
+    rest: list[Expression] = []
+    never = False
+    for part in parts:
+        names = columns_of(part)
+        if isinstance(part, Constant):
+            never = never or part.value.as_py() is not True
+        elif len(names) == 1 and names[0] in dimensions:
+            conditions.setdefault(names[0], []).append(part)
+        else:
+            rest.append(part)
+            for name in names:
+                implied = _implied(part, name) if name in dimensions else None
+                if implied is not None:
+                    conditions.setdefault(name, []).append(implied)
+    return PlannedWhere(
+        never=never,
+        dimension_conditions={name: _residual(terms, sql) for name, terms in conditions.items()},
+        residual=_residual(rest, sql) if rest else None,
+        referenced=frozenset(columns_of(typed.expression)),
+    )
+
+
+def select(
+    *,
+    dims: Mapping[str, int],
+    columns: Mapping[str, pa.DataType],
+    coordinate: Callable[[str], pa.Array],
+    where: str | None = None,
+    sel: str | None = None,
+    isel: str | None = None,
+    sel_method: str | None = None,
+) -> Selection:
+    """Resolve the three ways to select into one selection.
+
+    Parameters
+    ----------
+    dims
+        Length of each dimension of the table.
+    columns
+        Types of all columns that ``where`` may name, dimensions included.
+    coordinate
+        Gives the decoded values of a dimension, or positions where it has none. Called once for
+        each dimension that a condition names.
+    where, sel, isel, sel_method
+        The options, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option cannot be read, or names what does not exist.
+    UnsupportedError
+        If ``sel`` names a dimension whose values labels cannot name.
+    """
+    if sel is None and sel_method is not None:
+        raise InvalidInputError("sel.method is given without sel; leave it out, or give sel")
+    known: dict[str, pa.Array] = {}
+
+    def values(name: str) -> pa.Array:
+        if name not in known:
+            known[name] = coordinate(name)
+        return known[name]
+
+    found: list[tuple[str, DimSelection]] = []
+    if isel is not None:
+        found += resolve_isel(isel, dims).items()
+    if sel is not None:
+        found += resolve_sel(sel, dims, values, method=sel_method).items()
+    residual, referenced = None, frozenset[str]()
+    if where is not None:
+        planned = plan_where(where, columns, dims.keys())
+        residual, referenced = planned.residual, planned.referenced
+        if planned.never:
+            found += ((name, DimSelection.empty(size)) for name, size in dims.items())
+        else:
+            found += (
+                (name, dimension_selection(condition, name, values(name)))
+                for name, condition in planned.dimension_conditions.items()
+            )
+        if planned.never and not dims:
+            # Without a dimension there is no index set to empty, so the row itself is refused.
+            false = Constant(pa.scalar(False))
+            residual = Residual(expression=false, columns=(), sql=where)
+    selected: dict[str, DimSelection] = {}
+    for name, selection in found:
+        selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
+    return Selection(dims=selected, residual=residual, referenced=referenced)
+
+
+def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
+    try:
+        tree = sqlglot.parse_one(sql, dialect=WhereDialect)
+    except SqlglotError as error:
+        details = getattr(error, "errors", None) or [{}]
+        what = details[0].get("description") or str(error)
+        if "<class" in what:
+            what = "an operand is missing"
+        column = details[0].get("col")
+        place = f" near character {column}" if column else ""
+        raise InvalidInputError(
+            f"where: {sql!r} is not an SQL expression{place}: {what}; write it like "
+            f"\"time >= '2024-07-01' AND latitude BETWEEN 35 AND 45\""
+        ) from error
+    if not isinstance(tree, exp.Expression):
+        raise InvalidInputError(f"where: {sql!r} is not one SQL expression")
+    typed = Compiler(columns).compile(tree)
+    if pa.types.is_null(typed.type):
+        return Typed(Constant(pa.scalar(None, BOOLEAN)), BOOLEAN)
+    if typed.type != BOOLEAN:
+        raise InvalidInputError(
+            f"where: {sql!r} is not a condition but a value of type {typed.type}; compare it with "
+            f"something"
+        )
+    return typed
+
+
+def _push_not(expression: Expression, *, negate: bool) -> Expression:
+    """Move NOT through AND and OR, which three-valued logic allows."""
+    if isinstance(expression, Call):
+        if expression.operation == "not":
+            return _push_not(expression.arguments[0], negate=not negate)
+        if expression.operation in ("and", "or"):
+            operation = expression.operation
+            if negate:
+                operation = "or" if operation == "and" else "and"
+            terms = tuple(_push_not(term, negate=negate) for term in expression.arguments)
+            return Call(operation, terms)
+        if negate and expression.operation in _NEGATED:
+            return Call(_NEGATED[expression.operation], expression.arguments)
+    return Call("not", (expression,)) if negate else expression
+
+
+def _conjuncts(expression: Expression) -> list[Expression]:
+    if isinstance(expression, Call) and expression.operation == "and":
+        return [part for term in expression.arguments for part in _conjuncts(term)]
+    return [expression]
+
+
+def _implied(expression: Expression, dimension: str) -> Expression | None:
+    """Return a condition on one dimension that holds wherever ``expression`` is TRUE."""
+    if columns_of(expression) == (dimension,):
+        return expression
+    if not isinstance(expression, Call) or expression.operation not in ("and", "or"):
+        return None
+    terms = [_implied(term, dimension) for term in expression.arguments]
+    found = [term for term in terms if term is not None]
+    if expression.operation == "or" and len(found) < len(terms):
+        return None
+    if len(found) < 2:
+        return found[0] if found else None
+    return Call(expression.operation, tuple(found))
+
+
+def _residual(terms: list[Expression], sql: str) -> Residual:
+    expression = terms[0] if len(terms) == 1 else Call("and", tuple(terms))
+    return Residual(expression=expression, columns=columns_of(expression), sql=sql)

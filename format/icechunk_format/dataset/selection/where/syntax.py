@@ -1,0 +1,223 @@
+"""What a ``where`` may contain, as tables over sqlglot's syntax tree; and refusing the rest.
+
+Rules of this file
+------------------
+1. A construct that is not in a table is refused by name, with the list of what is allowed.
+2. A node comes with optional parts (``ESCAPE``, ``IGNORE NULLS``, a second argument). Those that
+   its handler does not name are refused rather than dropped, so that a newer parser cannot change
+   what a condition means.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Final, cast
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+
+from icechunk_format.dataset.selection.where.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+)
+from icechunk_format.errors import InvalidInputError
+
+
+class WhereDialect(Spark):
+    """Spark SQL since 4.0, where a quote that is written twice in a text is one quote of it."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """What sqlglot takes for two texts side by side is one."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, *("'", '"')]
+
+
+COMPARISONS: Final[dict[type[exp.Expression], str]] = {
+    exp.EQ: "eq",
+    exp.NEQ: "ne",
+    exp.LT: "lt",
+    exp.LTE: "le",
+    exp.GT: "gt",
+    exp.GTE: "ge",
+    exp.NullSafeEQ: "null_safe_eq",
+    exp.NullSafeNEQ: "null_safe_ne",
+}
+ARITHMETIC: Final[dict[type[exp.Expression], str]] = {
+    exp.Add: "add",
+    exp.Sub: "subtract",
+    exp.Mul: "multiply",
+    exp.Div: "divide",
+    exp.Mod: "remainder",
+}
+# Functions of a date or a timestamp that give an integer: name -> (kernel, needs a time of day).
+TIME_PARTS: Final = {
+    "year": ("year", False),
+    "quarter": ("quarter", False),
+    "month": ("month", False),
+    "day": ("day", False),
+    "dayofmonth": ("day", False),
+    "dayofweek": ("day_of_week", False),
+    "weekday": ("weekday", False),
+    "dayofyear": ("day_of_year", False),
+    "weekofyear": ("week_of_year", False),
+    "hour": ("hour", True),
+    "minute": ("minute", True),
+    "second": ("second", True),
+}
+# What EXTRACT calls them.
+EXTRACT_PARTS: Final = {
+    "YEAR": "year",
+    "QUARTER": "quarter",
+    "MONTH": "month",
+    "WEEK": "weekofyear",
+    "DAY": "day",
+    "DAYOFWEEK": "dayofweek",
+    "DOW": "dayofweek",
+    "DOY": "dayofyear",
+    "DAYOFYEAR": "dayofyear",
+    "HOUR": "hour",
+    "MINUTE": "minute",
+}
+DOUBLE_FUNCTIONS: Final = ("sqrt", "exp", "ln", "sin", "cos", "tan", "radians", "degrees")
+TEXT_FUNCTIONS: Final = {"lower": STRING, "upper": STRING, "trim": STRING, "length": INT}
+TEXT_SEARCHES: Final = {
+    "startswith": "starts_with",
+    "endswith": "ends_with",
+    "contains": "contains",
+}
+TRUNCATIONS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+
+# sqlglot's class for each function.
+FUNCTION_NODES: Final[dict[type[exp.Expression], str]] = {
+    getattr(exp, node): name
+    for node, name in {
+        "Year": "year",
+        "Quarter": "quarter",
+        "Month": "month",
+        "Day": "day",
+        "DayOfMonth": "dayofmonth",
+        "DayOfWeek": "dayofweek",
+        "DayOfYear": "dayofyear",
+        "WeekOfYear": "weekofyear",
+        "Hour": "hour",
+        "Minute": "minute",
+        "Second": "second",
+        "Abs": "abs",
+        "Floor": "floor",
+        "Ceil": "ceil",
+        "Round": "round",
+        "Sqrt": "sqrt",
+        "Exp": "exp",
+        "Ln": "ln",
+        "Sin": "sin",
+        "Cos": "cos",
+        "Tan": "tan",
+        "Radians": "radians",
+        "Degrees": "degrees",
+        "Pow": "power",
+        "IsNan": "isnan",
+        "Coalesce": "coalesce",
+        "Nullif": "nullif",
+        "Lower": "lower",
+        "Upper": "upper",
+        "Length": "length",
+        "Trim": "trim",
+        "Substring": "substring",
+        "Left": "left",
+        "Right": "right",
+        "StartsWith": "startswith",
+        "EndsWith": "endswith",
+        "Contains": "contains",
+        "TimestampTrunc": "date_trunc",
+    }.items()
+    if hasattr(exp, node)
+}
+FUNCTION_NAMES: Final = tuple(
+    sorted({*FUNCTION_NODES.values(), "weekday", "isnull", "isnotnull", "to_date", "ifnull", "nvl"})
+)
+
+CAST_TYPES: Final = {
+    "BOOLEAN": BOOLEAN,
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": INT,
+    "BIGINT": BIGINT,
+    "FLOAT": pa.float32(),
+    "DOUBLE": DOUBLE,
+    "TEXT": STRING,
+    "VARCHAR": STRING,
+    "DATE": DATE,
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP,
+    "TIMESTAMPNTZ": TIMESTAMP,
+}
+INTERVAL_UNITS: Final = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1_000,
+    "SECOND": 1_000_000,
+    "MINUTE": 60_000_000,
+    "HOUR": 3_600_000_000,
+    "DAY": 86_400_000_000,
+    "WEEK": 604_800_000_000,
+}
+DAY_TO_SECOND: Final = re.compile(
+    r"([+-]?)(\d{1,9}) (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?", re.ASCII
+)
+
+ALLOWED: Final = (
+    "AND, OR, NOT, =, <=>, <>, <, <=, >, >=, BETWEEN, IN (list), IS [NOT] NULL, [I]LIKE, RLIKE, "
+    "+, -, *, /, %, CAST, literals (also DATE, TIMESTAMP and INTERVAL), and the functions "
+    + ", ".join(FUNCTION_NAMES)
+)
+
+
+def like_pattern(text: str, escape: str, node: exp.Expression) -> str:
+    """Translate a LIKE pattern to a regular expression."""
+    parts, letters = [], iter(text)
+    for letter in letters:
+        if letter == escape:
+            follower = next(letters, None)
+            if follower is None or follower not in ("_", "%", escape):
+                raise InvalidInputError(
+                    f"where: {sql_text(node)}: {escape!r} in a pattern has to be followed by _, % "
+                    f"or itself"
+                )
+            parts.append(re.escape(follower))
+        else:
+            parts.append({"_": ".", "%": ".*"}.get(letter) or re.escape(letter))
+    return "".join(parts)
+
+
+def allow_parts(node: exp.Expression, *allowed: str) -> None:
+    """Refuse a node with a part that the caller does not handle."""
+    for part, value in node.args.items():
+        if value and part not in allowed:
+            raise refused(node)
+
+
+def operands(node: exp.Expression) -> list[exp.Expression]:
+    """Return all operands of a chain of ANDs or ORs, without a level of recursion for each."""
+    return [cast("exp.Expression", operand) for operand in node.flatten()]
+
+
+def refused(node: exp.Expression) -> InvalidInputError:
+    """Return the error for a construct that is not in the tables."""
+    return InvalidInputError(
+        f"where can hold {ALLOWED}.\n"
+        f"where: {sql_text(node)} is not supported; use df.where(...) for it, which Spark "
+        f"evaluates after reading",
+        construct=type(node).__name__,
+    )
+
+
+def sql_text(node: Any) -> str:
+    """Return a node as SQL, quoted and cut to a length that fits an error."""
+    text = node.sql(dialect="spark", comments=False)
+    return repr(text if len(text) <= 200 else text[:200] + "…")

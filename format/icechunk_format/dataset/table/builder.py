@@ -1,0 +1,181 @@
+"""Makes the table of a layout from the arrays of a group, and refuses options that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from icechunk_format.dataset.reading.layouts.chunks import check_chunk_rows
+from icechunk_format.dataset.table.block_option import parse_block
+from icechunk_format.dataset.table.columns import (
+    CHUNKS_FIELDS,
+    REFS_FIELDS,
+    ColumnFactory,
+    layout_columns,
+    summary_columns,
+)
+from icechunk_format.dataset.table.dimension_sets import choose, named_variables
+from icechunk_format.dataset.table.table import LAYOUTS, Column, Layout, Table
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.dataset.table.variable import Variable
+
+
+class TableBuilder:
+    """Builds tables of one group.
+
+    Parameters
+    ----------
+    variables
+        All arrays of the group, by name.
+    data_variables
+        Those that a table holds unasked.
+    group_path
+        The group, for messages.
+    factory
+        Makes columns.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        data_variables: Sequence[Variable],
+        *,
+        group_path: str,
+        factory: ColumnFactory,
+    ) -> None:
+        self._variables = variables
+        self._data_variables = data_variables
+        self._group_path = group_path
+        self._factory = factory
+
+    def build(
+        self,
+        layout: Layout,
+        *,
+        names: Sequence[str] | None,
+        coords: Sequence[str],
+        block: str | None,
+        decoded: bool,
+        case_sensitive: bool,
+    ) -> Table:
+        """Build the table of a layout; arguments and errors are those of ``Dataset.table``."""
+        if layout not in LAYOUTS:
+            raise InvalidInputError(
+                f"layout={layout!r} is not known; choose {', '.join(LAYOUTS)}",
+                found=layout,
+                allowed=LAYOUTS,
+            )
+        if block is not None and layout != "summary":
+            raise InvalidInputError(
+                f"block={block!r} goes with layout=summary, not with layout={layout}",
+                block=block,
+                layout=layout,
+            )
+        if not decoded and layout != "chunks":
+            raise InvalidInputError(
+                f"decoded=false goes with layout=chunks, not with layout={layout}; "
+                "for stored values use decodeCf=false",
+                layout=layout,
+            )
+        if layout in ("cells", "summary"):
+            return self._of_cells(layout, names, coords, block, case_sensitive=case_sensitive)
+        if coords:
+            raise InvalidInputError(
+                f"coords goes with layout=cells; with layout={layout} name the arrays with "
+                "the option variables",
+                layout=layout,
+            )
+        return self._of_arrays(layout, names, decoded=decoded)
+
+    def _named(self, names: Sequence[str]) -> list[Variable]:
+        return named_variables(names, self._variables, self._group_path)
+
+    def _of_cells(
+        self,
+        layout: Layout,
+        names: Sequence[str] | None,
+        coords: Sequence[str],
+        block: str | None,
+        *,
+        case_sensitive: bool,
+    ) -> Table:
+        candidates = self._data_variables if names is None else self._named(names)
+        chosen, variables = choose(candidates, named=names is not None, group_path=self._group_path)
+        columns = self._factory.of_cells(
+            chosen, variables, self._named(coords), case_sensitive=case_sensitive
+        )
+        others = [v for v in self._variables.values() if v not in self._data_variables]
+        table = Table(
+            layout=layout,
+            dims=chosen.dims,
+            sizes=chosen.sizes,
+            columns=columns,
+            arrays=tuple(variable.path for variable in variables),
+            value_columns=(*columns, *self._factory.of_conditions(chosen, others, columns)),
+        )
+        if layout == "cells":
+            return table
+        return replace(
+            table,
+            columns=summary_columns(columns, case_sensitive=case_sensitive),
+            block=parse_block(block or "", chosen.dims),
+        )
+
+    def _of_arrays(self, layout: Layout, names: Sequence[str] | None, *, decoded: bool) -> Table:
+        if names is not None:
+            arrays = self._named(names)
+        elif layout == "chunks":
+            arrays = list(self._data_variables)
+        else:
+            arrays = list(self._variables.values())
+        if layout == "chunks":
+            self._check_chunk_rows(arrays, named=names is not None, decoded=decoded)
+        sizes: dict[str, set[int]] = {}
+        for variable in arrays:
+            for dim, size in variable.dimensions:
+                sizes.setdefault(dim, set()).add(size)
+        # A dimension of two sizes cannot be selected on; its arrays are still listed.
+        single = {dim: min(found) for dim, found in sizes.items() if len(found) == 1}
+        return Table(
+            layout=layout,
+            dims=tuple(single),
+            sizes=tuple(single.values()),
+            columns=layout_columns(CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS),
+            arrays=tuple(variable.path for variable in arrays),
+            value_columns=tuple(self._label_columns(single)),
+            decoded=decoded,
+        )
+
+    def _check_chunk_rows(self, arrays: Sequence[Variable], *, named: bool, decoded: bool) -> None:
+        for variable in arrays:
+            try:
+                check_chunk_rows(variable, decoded=decoded)
+            except UnsupportedError as error:
+                if named:
+                    raise
+                others = ",".join(v.name for v in arrays if v is not variable)
+                raise UnsupportedError(
+                    f"{error.message}\nTo read the other arrays, name them: variables={others}",
+                    **error.facts,
+                ) from error
+
+    def _label_columns(self, sizes: Mapping[str, int]) -> list[Column]:
+        """Return the columns that a condition may name: dimensions whose labels can be read."""
+        columns = []
+        for dim, size in sizes.items():
+            labels = self._variables.get(dim)
+            if labels is not None and labels.is_dimension_coordinate:
+                if labels.shape != (size,):
+                    continue
+                try:
+                    columns.append(self._factory.of_dimension(dim, size))
+                except UnsupportedError:
+                    # References of an array can be listed without the codecs of its labels.
+                    continue
+            else:
+                columns.append(self._factory.of_dimension(dim, size))
+        return columns

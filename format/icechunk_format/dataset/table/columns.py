@@ -1,0 +1,280 @@
+"""The columns of each layout, from the variables of a group.
+
+===========  ==========================================================================
+layout       columns
+===========  ==========================================================================
+``cells``    dimensions, variables, asked-for coordinates
+``chunks``   ``array chunk start shape dtype data``
+``refs``     ``array chunk kind chunk_id location offset length etag last_modified``
+``summary``  per dimension ``<d>_first <d>_last``; per variable ``<v>_count <v>_nulls
+             <v>_min <v>_max <v>_sum <v>_mean <v>_m2``
+===========  ==========================================================================
+
+``count`` and ``nulls`` add up to the cells of the block that were selected; ``m2`` is the sum of
+squared differences from ``mean``, so that blocks can be merged into exact variances. Values that
+are no numbers have no ``sum``, ``mean`` and ``m2``; of these, only times and durations have
+extremes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.cf.decode import inherit_time_attributes, variable_decoder
+from icechunk_format.dataset.table.table import Column, check_names, describe
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.cf.decode import VariableDecoder
+    from icechunk_format.dataset.table.dimension_sets import DimensionSet
+    from icechunk_format.dataset.table.table import Role
+    from icechunk_format.dataset.table.variable import Variable
+
+CHUNKS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("array", pa.string()),
+    ("chunk", pa.list_(pa.int64())),
+    ("start", pa.list_(pa.int64())),
+    ("shape", pa.list_(pa.int64())),
+    ("dtype", pa.string()),
+    ("data", pa.binary()),
+)
+
+REFS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("array", pa.string()),
+    ("chunk", pa.list_(pa.int64())),
+    ("kind", pa.string()),
+    ("chunk_id", pa.string()),
+    ("location", pa.string()),
+    ("offset", pa.int64()),
+    ("length", pa.int64()),
+    ("etag", pa.string()),
+    ("last_modified", pa.timestamp("us", tz="UTC")),
+)
+
+
+class ColumnFactory:
+    """Makes columns of the variables of one group.
+
+    Parameters
+    ----------
+    variables
+        All arrays of the group, by name.
+    decode_cf
+        Whether attributes are obeyed.
+    timestamp_type
+        ``ntz`` or ``utc``.
+    named
+        Whether the user named the arrays; otherwise an error about one says how to do so.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        *,
+        decode_cf: bool,
+        timestamp_type: TimestampType,
+        named: bool,
+    ) -> None:
+        self._variables = variables
+        self._decode_cf = decode_cf
+        self._timestamp_type = timestamp_type
+        self._named = named
+        self._attributes: Mapping[str, Mapping[str, Any]] = (
+            inherit_time_attributes({name: v.attributes for name, v in variables.items()})
+            if decode_cf
+            else {}
+        )
+
+    def of_variable(self, variable: Variable, role: Role) -> Column:
+        """Make the column of an array.
+
+        Raises
+        ------
+        UnsupportedError
+            Its data type, grid or codecs are not known here.
+        """
+        try:
+            decoder = self._decoder(variable)
+            metadata = describe(variable, role=role, dimension=("", 0), decoder=decoder)
+        except UnsupportedError as error:
+            if self._named:
+                raise
+            others = ",".join(
+                v.name for v in self._variables.values() if v.name != variable.name and v.dims
+            )
+            raise UnsupportedError(
+                f"{error.message}\nTo read the other arrays, name them: variables={others}",
+                **error.facts,
+            ) from error
+        return Column(
+            name=variable.name,
+            arrow_type=decoder.arrow_type,
+            role=role,
+            source=variable.name,
+            path=variable.path,
+            dims=variable.dims,
+            decoder=decoder,
+            metadata=metadata,
+        )
+
+    def of_dimension(self, dim: str, size: int) -> Column:
+        """Make the column of a dimension: its labels, or its 0-based index.
+
+        Raises
+        ------
+        InvalidInputError
+            The array of labels has another length than the dimension.
+        """
+        labels = self._variables.get(dim)
+        if labels is None or not labels.is_dimension_coordinate:
+            return Column(
+                name=dim,
+                arrow_type=pa.int64(),
+                role="dimension",
+                source=dim,
+                dims=(dim,),
+                metadata=describe(None, role="dimension", dimension=(dim, size), decoder=None),
+            )
+        if labels.shape != (size,):
+            raise InvalidInputError(
+                f"the dimension {dim!r} has {size} elements here, but the array {labels.path} "
+                f"that labels it has {labels.shape[0]}; name variables of one size with the "
+                "option variables, or repair the group",
+                dim=dim,
+                size=size,
+                labels=labels.shape[0],
+            )
+        return self.of_variable(labels, "dimension")
+
+    def of_cells(
+        self,
+        chosen: DimensionSet,
+        variables: Sequence[Variable],
+        coords: Sequence[Variable],
+        *,
+        case_sensitive: bool,
+    ) -> tuple[Column, ...]:
+        """Make the columns of the layout ``cells``.
+
+        Raises
+        ------
+        InvalidInputError
+            A coordinate has a dimension that the table has not, or names clash.
+        """
+        # Each dimension names all, so that a writer notices which of them are gone.
+        among = {"table_dimensions": list(chosen.dims)}
+        columns = [
+            replace(column, metadata={**column.metadata, **among})
+            for column in map(self.of_dimension, chosen.dims, chosen.sizes)
+        ]
+        is_column = {column.path for column in columns if column.path is not None}
+        for role, arrays in (("variable", variables), ("coordinate", coords)):
+            for variable in arrays:
+                if variable.path in is_column:
+                    continue
+                foreign = sorted(set(variable.dimensions) - chosen.dimensions)
+                if foreign:
+                    raise InvalidInputError(
+                        f"the coordinate {variable.name!r} has the dimension "
+                        f"{', '.join(f'{dim}={size}' for dim, size in foreign)}, which the table "
+                        f"of ({', '.join(chosen.dims)}) has not",
+                        coordinate=variable.name,
+                        dims=chosen.dims,
+                    )
+                is_column.add(variable.path)
+                columns.append(
+                    self.of_variable(variable, "variable" if role == "variable" else "coordinate")
+                )
+        check_names(columns, case_sensitive=case_sensitive)
+        return tuple(columns)
+
+    def of_conditions(
+        self, chosen: DimensionSet, coords: Sequence[Variable], shown: Sequence[Column]
+    ) -> list[Column]:
+        """Make the columns of coordinates that a condition may name although no row shows them."""
+        columns: list[Column] = []
+        names = {column.name for column in shown}
+        for variable in coords:
+            if variable.name in names or not set(variable.dimensions) <= chosen.dimensions:
+                continue
+            try:
+                columns.append(self.of_variable(variable, "coordinate"))
+            except UnsupportedError:
+                # Nobody asked for it.
+                continue
+        return columns
+
+    def _decoder(self, variable: Variable) -> VariableDecoder:
+        return variable_decoder(
+            variable.metadata,
+            decode_cf=self._decode_cf,
+            timestamp_type=self._timestamp_type,
+            attributes=self._attributes.get(variable.name, variable.attributes),
+            name=variable.name,
+        )
+
+
+def layout_columns(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Column, ...]:
+    """Make the columns of a layout that describes chunks."""
+    return tuple(
+        Column(
+            name=name,
+            arrow_type=arrow_type,
+            role="layout",
+            source=name,
+            metadata={"role": "layout"},
+        )
+        for name, arrow_type in fields
+    )
+
+
+def summary_columns(cells: Sequence[Column], *, case_sensitive: bool) -> tuple[Column, ...]:
+    """Make the columns of the layout ``summary`` from those of ``cells``."""
+    columns: list[Column] = []
+    for column in cells:
+        if column.role == "dimension":
+            statistics = [("first", column.arrow_type), ("last", column.arrow_type)]
+        else:
+            statistics = [("count", pa.int64()), ("nulls", pa.int64())]
+            if column.decoder is not None and column.decoder.is_numeric:
+                statistics += [("min", column.arrow_type), ("max", column.arrow_type)]
+            if is_number(column.arrow_type):
+                total = pa.int64() if sums_to_integer(column.arrow_type) else pa.float64()
+                statistics += [("sum", total), ("mean", pa.float64()), ("m2", pa.float64())]
+        columns += [
+            Column(
+                name=f"{column.name}_{statistic}",
+                arrow_type=arrow_type,
+                role=column.role,
+                source=column.name,
+                path=column.path,
+                dims=column.dims,
+                statistic=statistic,
+                metadata={**column.metadata, "statistic": statistic, "of": column.name},
+            )
+            for statistic, arrow_type in statistics
+        ]
+    check_names(columns, case_sensitive=case_sensitive)
+    return tuple(columns)
+
+
+def is_number(arrow_type: pa.DataType) -> bool:
+    """Whether values of a type have a sum."""
+    return bool(
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_floating(arrow_type)
+        or pa.types.is_boolean(arrow_type)
+        or pa.types.is_decimal(arrow_type)
+    )
+
+
+def sums_to_integer(arrow_type: pa.DataType) -> bool:
+    """Whether sums of a type stay exact in 64 bits, whatever the size of a block."""
+    narrow = pa.types.is_integer(arrow_type) and arrow_type.bit_width <= 32
+    return bool(narrow or pa.types.is_boolean(arrow_type))

@@ -1,0 +1,208 @@
+"""Which variables make one table: those on one set of dimensions.
+
+Rules of this file
+------------------
+1. A set of dimensions counts sizes: ``dim_0`` of 10 and ``dim_0`` of 20 are not the same.
+2. Unasked, a table is the largest set. Where two sets are equally large, or a set is no part of
+   the largest, the choice is the user's: the error lists the sets and how to name each.
+3. Named variables must all lie on the largest set among them or on parts of it; the latter are
+   broadcast. Scalars and parts come only when named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.dataset.table.variable import coordinate_names
+from icechunk_format.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.dataset.table.variable import Dimension, Variable
+
+_MOST_NAMES_SHOWN = 20
+_MOST_NAMES_IN_LINE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionSet:
+    """Variables that share all dimensions.
+
+    Parameters
+    ----------
+    dims, sizes
+        The dimensions in the order of the first variable.
+    variables
+        Names of the variables, in the order given.
+    """
+
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+    variables: tuple[str, ...]
+
+    @property
+    def dimensions(self) -> frozenset[Dimension]:
+        """The dimensions without their order."""
+        return frozenset(zip(self.dims, self.sizes, strict=True))
+
+
+def data_variables(
+    variables: Sequence[Variable], group_attributes: Mapping[str, Any]
+) -> list[Variable]:
+    """Return the arrays that are not coordinates of others; all of them, where all are."""
+    coordinates = coordinate_names(variables, group_attributes)
+    data = [
+        variable
+        for variable in variables
+        if not variable.is_dimension_coordinate and variable.name not in coordinates
+    ]
+    return data or list(variables)
+
+
+def default_columns(
+    variables: Sequence[Variable], group_attributes: Mapping[str, Any]
+) -> frozenset[str] | None:
+    """Return the names in the table of a group where nobody names any; None where one has to."""
+    try:
+        chosen, held = choose(
+            data_variables(variables, group_attributes), named=False, group_path=""
+        )
+    except InvalidInputError:
+        return None
+    return frozenset(chosen.dims) | {variable.name for variable in held}
+
+
+def group_by_dimensions(variables: Iterable[Variable]) -> list[DimensionSet]:
+    """Sort variables into sets of dimensions, the largest first."""
+    members: dict[frozenset[Dimension], list[Variable]] = {}
+    for variable in variables:
+        members.setdefault(frozenset(variable.dimensions), []).append(variable)
+    sets = [
+        DimensionSet(
+            dims=found[0].dims, sizes=found[0].shape, variables=tuple(v.name for v in found)
+        )
+        for found in members.values()
+    ]
+    return sorted(sets, key=lambda s: (-len(s.dims), s.variables))
+
+
+def named_variables(
+    names: Sequence[str], variables: Mapping[str, Variable], group_path: str
+) -> list[Variable]:
+    """Return the variables of some names, each once, in the order of the names.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such array; the message lists what exists, nearest first.
+    """
+    found: dict[str, Variable] = {}
+    for name in names:
+        variable = variables.get(name)
+        if variable is None:
+            near = get_close_matches(name, variables, n=len(variables) or 1, cutoff=0.0)
+            shown = ", ".join(near[:_MOST_NAMES_SHOWN]) or "no arrays at all"
+            more = (
+                ""
+                if len(near) <= _MOST_NAMES_SHOWN
+                else f" and {len(near) - _MOST_NAMES_SHOWN} more"
+            )
+            raise NotFoundError(
+                f"group {group_path} has no array {name!r}; it has {shown}{more}",
+                kind="variable",
+                name=name,
+                group=group_path,
+                existing=tuple(near),
+            )
+        found[name] = variable
+    return list(found.values())
+
+
+def choose(
+    candidates: Sequence[Variable], *, named: bool, group_path: str
+) -> tuple[DimensionSet, list[Variable]]:
+    """Choose the dimensions of a table and the variables that it holds.
+
+    Parameters
+    ----------
+    candidates
+        The named variables, or all data variables of the group.
+    named
+        Whether the user named them. Only then parts of the set and scalars take part.
+
+    Returns
+    -------
+    tuple
+        The set of dimensions, and the variables in the order of ``candidates``.
+
+    Raises
+    ------
+    InvalidInputError
+        The variables do not lie on one set of dimensions, there is none, or one of them repeats
+        a dimension.
+    """
+    _refuse_repeated_dimensions(candidates, named=named, group_path=group_path)
+    taking_part = [v for v in candidates if v.dims or named]
+    sets = group_by_dimensions(taking_part)
+    if not candidates:
+        raise InvalidInputError(
+            f"group {group_path} is empty: it holds no array; read another group (option group) "
+            "or another version (options branch, tag, snapshot)",
+            group=group_path,
+        )
+    if not sets:
+        raise InvalidInputError(
+            f"group {group_path} has only scalars: {_listed([v.name for v in candidates])}; "
+            "name those to read with the option variables",
+            group=group_path,
+        )
+    largest = sets[0]
+    if any(not s.dimensions < largest.dimensions for s in sets[1:]):
+        raise _no_single_set(sets, group_path, named=named)
+    if named:
+        return largest, taking_part
+    return largest, [v for v in taking_part if frozenset(v.dimensions) == largest.dimensions]
+
+
+def _refuse_repeated_dimensions(
+    candidates: Sequence[Variable], *, named: bool, group_path: str
+) -> None:
+    for variable in candidates:
+        if variable.has_repeated_dimension:
+            others = ",".join(v.name for v in candidates if not v.has_repeated_dimension)
+            way_out = f"; name other arrays: variables={others}" if others and not named else ""
+            raise InvalidInputError(
+                f"array {variable.path} has the dimensions ({', '.join(variable.dims)}): a name "
+                "that comes twice cannot be two columns. Read it with layout=chunks, or rename "
+                f"its dimensions{way_out}",
+                group=group_path,
+                variable=variable.name,
+                dims=variable.dims,
+            )
+
+
+def _no_single_set(
+    sets: Sequence[DimensionSet], group_path: str, *, named: bool
+) -> InvalidInputError:
+    lines = []
+    for s in sets:
+        sizes = ", ".join(f"{dim}={size}" for dim, size in zip(s.dims, s.sizes, strict=True))
+        lines.append(f"  ({sizes}): variables={','.join(s.variables)}")
+    what = "the named variables lie" if named else f"the variables of group {group_path} lie"
+    return InvalidInputError(
+        f"{what} on {len(sets)} sets of dimensions that are not parts of one another:\n"
+        + "\n".join(lines)
+        + "\nOne table has one set of dimensions; choose one with the option variables: "
+        + "; ".join(f"variables={_listed(s.variables)} for ({', '.join(s.dims)})" for s in sets),
+        group=group_path,
+        sets=tuple((s.dims, s.sizes, s.variables) for s in sets),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names for the last line of a message, which stays one line."""
+    shown = ",".join(names[:_MOST_NAMES_IN_LINE])
+    return shown if len(names) <= _MOST_NAMES_IN_LINE else f"{shown},..."

@@ -1,0 +1,75 @@
+"""Which group of a snapshot a reader means, when the path is given and when it is not."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.snapshot.file import Snapshot
+
+_MOST_GROUPS_SHOWN = 20
+
+
+def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath:
+    """Return the path of the group to read.
+
+    Parameters
+    ----------
+    snapshot
+        The version.
+    group
+        Its path, with or without the leading ``/``. None chooses the root if it has arrays, or
+        else the only group that has.
+    place
+        The repository, for messages.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such group; the message lists the others, nearest first.
+    InvalidInputError
+        No path is given and several groups have arrays, or the path is that of an array.
+    """
+    if group is None:
+        with_arrays = sorted(
+            {
+                found
+                for node in snapshot.nodes
+                if node.array is not None and (found := parent(node.path)) is not None
+            }
+        )
+        if ROOT in with_arrays or not with_arrays:
+            return ROOT
+        if len(with_arrays) == 1:
+            return with_arrays[0]
+        shown = ", ".join(with_arrays[:_MOST_GROUPS_SHOWN])
+        more = len(with_arrays) - _MOST_GROUPS_SHOWN
+        raise InvalidInputError(
+            f"{len(with_arrays)} groups of {place} have arrays: {shown}"
+            + (f" and {more} more" if more > 0 else "")
+            + f"; choose one with the option group, for instance group={with_arrays[0]}",
+            groups=tuple(with_arrays),
+        )
+    path = parse_node_path("/" + group.strip("/"))
+    node = snapshot.node(path)
+    if node is not None and node.array is None:
+        return path
+    if node is not None:
+        above = parent(path) or ROOT
+        raise InvalidInputError(
+            f"{path} of {place} is an array; read it with group={above} and "
+            f"variables={path.rpartition('/')[2]}",
+            group=path,
+        )
+    groups = [str(n.path) for n in snapshot.nodes if n.array is None]
+    near = get_close_matches(path, groups, n=_MOST_GROUPS_SHOWN, cutoff=0.0)
+    raise NotFoundError(
+        f"there is no group {path} in {place}; there are {', '.join(near) or 'no groups'}",
+        kind="node",
+        name=str(path),
+        existing=tuple(near),
+    )

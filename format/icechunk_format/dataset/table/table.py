@@ -1,0 +1,255 @@
+"""A group as a table: its columns, their types, and what a writer needs to turn them back.
+
+Rules of this file
+------------------
+1. Columns come in this order: dimensions in array order, variables, asked-for coordinates.
+2. Every column is nullable and has exactly the Arrow type that Spark gives its SQL type, because
+   Spark 4.2 and later refuse a batch that differs.
+3. Two columns may not differ in case alone: Spark compares names without case by default and
+   would refuse both.
+4. A table is plain values: it is pickled into every task, and holds no connection.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.dataset.cf.decode import VariableDecoder
+    from icechunk_format.dataset.table.variable import Variable
+
+Layout = Literal["cells", "chunks", "refs", "summary"]
+LAYOUTS: tuple[Layout, ...] = ("cells", "chunks", "refs", "summary")
+
+Role = Literal["dimension", "variable", "coordinate", "layout"]
+
+FIELD_METADATA_KEY = b"icechunk"
+"""The key under which Arrow field metadata holds ``Column.metadata`` as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Parameters
+    ----------
+    name
+        Its name in the table.
+    arrow_type
+        Its type.
+    role
+        ``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe
+        chunks rather than values.
+    source
+        The dimension or variable that it comes from; for ``layout`` its name in the layout. Inside
+        a scan columns go by their source: a user may choose another spelling of the name.
+    path
+        The array that it is read from; None for a dimension without labels and for ``layout``.
+    dims
+        The dimensions of that array, in array order.
+    decoder
+        Turns stored values into Arrow; None where ``path`` is None.
+    statistic
+        In the layout ``summary``: ``first``, ``last``, ``count``, ``min``, ...
+    metadata
+        JSON values that describe the column: see ``describe``.
+    """
+
+    name: str
+    arrow_type: pa.DataType
+    role: Role
+    source: str = ""
+    path: str | None = None
+    dims: tuple[str, ...] = ()
+    decoder: VariableDecoder | None = None
+    statistic: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arrow_field(self) -> pa.Field:
+        """The Arrow field, nullable, with the metadata as JSON."""
+        described = json.dumps(self.metadata).encode()
+        return pa.field(
+            self.name, self.arrow_type, nullable=True, metadata={FIELD_METADATA_KEY: described}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What a scan produces.
+
+    Parameters
+    ----------
+    layout
+        What a row is.
+    dims, sizes
+        The dimensions of the table. In the layouts ``chunks`` and ``refs``: all dimensions that
+        can be selected on.
+    columns
+        The columns, in order.
+    arrays
+        Paths of the arrays that the table is made of: the variables of ``cells`` and
+        ``summary``, the arrays of ``chunks`` and ``refs``.
+    value_columns
+        What a condition may name: the columns of cells, in every layout that has values, and the
+        coordinates of the group along the table's dimensions.
+    block
+        In the layout ``summary``: elements of a block along each dimension, or None where the
+        chunks decide.
+    decoded
+        In the layout ``chunks``: whether the data are decoded.
+    """
+
+    layout: Layout
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+    columns: tuple[Column, ...]
+    arrays: tuple[str, ...]
+    value_columns: tuple[Column, ...]
+    block: tuple[int | None, ...] = ()
+    decoded: bool = True
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the batches, with field metadata."""
+        return pa.schema([column.arrow_field for column in self.columns])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """Return a column by its name; case decides only between columns that differ in it.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such column; the message names the nearest.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        alike = [column for column in self.columns if column.name.casefold() == name.casefold()]
+        if len(alike) == 1:
+            return alike[0]
+        near = get_close_matches(name, self.names, n=3, cutoff=0.0)
+        raise InvalidInputError(
+            f"there is no column {name!r}; did you mean {' or '.join(map(repr, near))}? "
+            f"The table has {', '.join(self.names)}",
+            column=name,
+            existing=self.names,
+        )
+
+    def select(self, names: Sequence[str]) -> Table:
+        """Keep some columns, in the order and the spelling of ``names``.
+
+        Raises
+        ------
+        InvalidInputError
+            A column does not exist, comes twice, or none is left.
+        """
+        if not names:
+            raise InvalidInputError(
+                f"no column is selected; the table has {', '.join(self.names)}",
+                existing=self.names,
+            )
+        if len({name.casefold() for name in names}) < len(names):
+            raise InvalidInputError(
+                f"a column is selected twice: {', '.join(names)}", columns=tuple(names)
+            )
+        return replace(self, columns=tuple(replace(self.column(name), name=name) for name in names))
+
+
+def describe(
+    variable: Variable | None,
+    *,
+    role: Role,
+    dimension: tuple[str, int],
+    decoder: VariableDecoder | None,
+) -> dict[str, Any]:
+    """Return the metadata of a column: enough to write the column back without options.
+
+    Parameters
+    ----------
+    variable
+        The array of the column; None for a dimension without labels.
+    role
+        The role of the column.
+    dimension
+        Name and size of the dimension, for a column without an array.
+    decoder
+        The decoder of the array, for the encoding.
+
+    Returns
+    -------
+    dict
+        ``role``, ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``,
+        ``shards`` (under sharding), ``fill_value``, ``codecs``, ``attributes`` and ``encoding``.
+        Tables add ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
+    """
+    if variable is None:
+        return {"role": role, "dimensions": [dimension[0]], "shape": [dimension[1]]}
+    metadata = variable.metadata
+    raw = metadata.raw
+    described: dict[str, Any] = {
+        "role": role,
+        "dimensions": list(variable.dims),
+        "shape": list(variable.shape),
+        "stored_dtype": raw.get("data_type"),
+        "fill_value": raw.get("fill_value"),
+        "codecs": raw.get("codecs"),
+    }
+    grid = metadata.grid
+    outer = None if grid.chunk_shape is None else list(grid.chunk_shape)
+    if outer is None:
+        described["chunk_grid"] = raw.get("chunk_grid")
+    sharding = variable.codecs.sharding
+    if sharding is None:
+        described["chunks"] = outer
+    else:
+        described["chunks"] = list(sharding.inner_shape)
+        described["shards"] = outer
+    if decoder is not None:
+        described["attributes"] = dict(decoder.attributes)
+        described["encoding"] = dict(decoder.encoding)
+    return described
+
+
+def check_names(columns: Sequence[Column], *, case_sensitive: bool) -> None:
+    """Refuse columns that could not be told apart.
+
+    Raises
+    ------
+    InvalidInputError
+        Two columns have one name, or differ in case alone and ``case_sensitive`` is false.
+    """
+    seen: dict[str, Column] = {}
+    for column in columns:
+        key = column.name if case_sensitive else column.name.casefold()
+        other = seen.setdefault(key, column)
+        if other is column:
+            continue
+        if other.name == column.name:
+            raise InvalidInputError(
+                f"{column.path or column.name} cannot be a column: {column.name!r} is the "
+                f"{other.role} column already. An array with the name of a dimension that it "
+                "does not label has no place in this table; name the other arrays with the "
+                "option variables, or read this one with layout=chunks",
+                columns=(other.name, column.name),
+            )
+        raise InvalidInputError(
+            f"the columns {other.name!r} and {column.name!r} differ in case alone, and Spark "
+            "compares names without case; name one of them with the option variables, or set "
+            "spark.sql.caseSensitive=true",
+            columns=(other.name, column.name),
+        )

@@ -1,0 +1,139 @@
+"""An array of a group, seen the way xarray sees it: a name, dimensions and attributes.
+
+Rules of this file
+------------------
+1. Names, shapes and dimensions come from the snapshot, which is there anyway. The array's own
+   metadata is parsed when somebody asks: one array that cannot be read must not keep a group of
+   hundreds closed.
+2. An unnamed dimension is ``dim_0``, ``dim_1``, ... by its position. Two arrays may give one such
+   name different sizes; a size is therefore part of what makes two dimensions the same.
+3. A dimension coordinate is a one-dimensional array with the name of its dimension. Other
+   coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point
+   to (bounds, climatology, grid mapping, cell measures, formula terms), and the places and
+   connections of a UGRID mesh.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.spec import node_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.arrays.codecs.chain import ChunkCodecs
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.spec.snapshot.file import NodeSnapshot
+
+Dimension = tuple[str, int]
+"""A dimension: its name and its size."""
+
+_NAME_LISTS = ("coordinates", "bounds", "climatology", "grid_mapping")
+_TERM_LISTS = ("grid_mapping", "cell_measures", "formula_terms")
+# UGRID: face_coordinates, edge_node_connectivity and their like.
+_NAME_LIST_ENDINGS = ("_coordinates", "_connectivity")
+
+
+class Variable:
+    """One array of a group.
+
+    Parameters
+    ----------
+    node
+        Its entry in the snapshot.
+
+    Attributes
+    ----------
+    name, path
+        The last part of the node path, and all of it.
+    dims, shape
+        Names and sizes of the dimensions, in array order.
+    """
+
+    def __init__(self, node: NodeSnapshot) -> None:
+        if node.array is None:
+            raise InvalidInputError(f"{node.path} is a group, not an array", node_path=node.path)
+        self.node = node
+        self.array = node.array
+        self.path = str(node.path)
+        self.name = node_path.name(node.path)
+        self.shape: tuple[int, ...] = tuple(node.array.shape)
+        given = node.array.dimension_names or (None,) * len(self.shape)
+        self.dims: tuple[str, ...] = tuple(
+            given_name or f"dim_{axis}" for axis, given_name in enumerate(given)
+        )
+        self._metadata: ArrayMetadata | None = None
+        self._codecs: ChunkCodecs | None = None
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{dim}={size}" for dim, size in self.dimensions)
+        return f"<Variable {self.path} ({sizes})>"
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Names and sizes together, in array order."""
+        return tuple(zip(self.dims, self.shape, strict=True))
+
+    @property
+    def is_dimension_coordinate(self) -> bool:
+        """Whether this array holds the labels of a dimension."""
+        return self.dims == (self.name,)
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """What ``zarr.json`` says of the array.
+
+        Raises
+        ------
+        FormatError
+            The stored document is damaged.
+        """
+        if self._metadata is None:
+            self._metadata = parse_array_metadata(self.node.user_data, node_path=self.node.path)
+        return self._metadata
+
+    @property
+    def codecs(self) -> ChunkCodecs:
+        """How its chunks are stored.
+
+        Raises
+        ------
+        UnsupportedError
+            A codec is not available here.
+        """
+        if self._codecs is None:
+            self._codecs = self.metadata.chunk_codecs()
+        return self._codecs
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The user attributes; none where the document is damaged (reading it would say so)."""
+        try:
+            return self.metadata.attributes
+        except FormatError:
+            return {}
+
+    @property
+    def has_repeated_dimension(self) -> bool:
+        """Whether one dimension name stands for two axes; such an array has no table."""
+        return len(set(self.dims)) < len(self.dims)
+
+
+def coordinate_names(
+    variables: Iterable[Variable], group_attributes: Mapping[str, Any]
+) -> frozenset[str]:
+    """Return the names of arrays that are coordinates of others, apart from labels."""
+    found: set[str] = set()
+    for attributes in (group_attributes, *(v.attributes for v in variables)):
+        for key, text in attributes.items():
+            if (key in _NAME_LISTS or key.endswith(_NAME_LIST_ENDINGS)) and isinstance(text, str):
+                found.update(text.replace(":", " ").split())
+        for key in _TERM_LISTS:
+            text = attributes.get(key)
+            if isinstance(text, str):
+                # "area: cell_area volume: cell_volume": every second word names an array.
+                found.update(word for word in text.split() if not word.endswith(":"))
+    return frozenset(found)

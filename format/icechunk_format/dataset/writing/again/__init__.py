@@ -1,0 +1,1 @@
+"""Writes planned again on top of what others committed first."""

@@ -1,0 +1,425 @@
+"""Taking over what tasks have stored for a plan, into a plan for a newer version.
+
+Rules of this file
+------------------
+1. A manifest whose chunks all stay is used as it is. Others are read and stored again with new
+   coordinates, a bounded number at a time; their chunks are not touched.
+2. Chunks that cannot be used as they are get merged one by one, and stored in batches.
+3. Chunks of the layouts ``chunks`` and ``refs`` have absolute places: they never move, and one that
+   others wrote as well is a conflict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.dataset.writing.again.conflicts import cells_written_twice, refused
+from icechunk_format.dataset.writing.again.landed import (
+    array_at,
+    landed_places,
+    reader_at,
+    their_chunks,
+)
+from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
+from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
+from icechunk_format.dataset.writing.context import ArrayTarget
+from icechunk_format.grid.chunk_axis import grid_axes
+from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.files.chunk_files import store_chunks
+from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.node_path import parse_node_path
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+    from icechunk_format.dataset.writing.again.landed import Rivals, TheirChunks
+    from icechunk_format.dataset.writing.again.moves import AxisMoves
+    from icechunk_format.dataset.writing.plan import WritePlan
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.spec.ids import NodeId
+
+_REFS_AT_ONCE: Final = 500_000
+_BATCH_BYTES: Final = 32 * 2**20
+_BATCH_CHUNKS: Final = 1024
+_MOST_LOST_CHUNKS: Final = 16
+
+
+# A manifest, which of its chunks are used as they are, and their new coordinates.
+_MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What to commit for a new plan.
+
+    Parameters
+    ----------
+    manifests
+        By path of the array: manifests for it.
+    deleted
+        By path of the array: chunks of others that lie elsewhere now.
+    """
+
+    manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
+    deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
+
+
+def adopt(
+    plan: WritePlan,
+    now: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    rivals: Rivals,
+) -> Adopted:
+    """Return what to commit for a new plan.
+
+    Parameters
+    ----------
+    plan, manifests
+        What was planned first, and what tasks stored for it.
+    now
+        The plan for the newest version, of the same rows.
+    rivals
+        What others committed in between.
+
+    Raises
+    ------
+    ConflictError
+        Others have written cells of this write, and the options do not say who wins.
+    """
+    adoption = _Adoption(plan, now, rivals)
+    before = {array.name: array for part in plan.parts for array in part.context.arrays}
+    for part in now.parts:
+        for array in part.context.arrays:
+            adoption.take(before.get(array.name), array, manifests.get(array.path, ()))
+    taken = {array.path for part in now.parts for array in part.context.arrays}
+    for array in _others_that_move(now):
+        if array.path not in taken:
+            adoption.take(None, array, ())
+    adoption.check_lost()
+    return adoption.adopted
+
+
+def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
+    """Yield the arrays of the group along dimensions whose labels have moved."""
+    documents = dict(now.resized)
+    for variable in now.prepared.kept.values():
+        if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
+            yield ArrayTarget(
+                name=variable.name,
+                path=variable.path,
+                node_id=variable.node.id,
+                dims=variable.dims,
+                metadata=documents.get(variable.path, variable.metadata),
+                old_shape=variable.shape,
+            )
+
+
+class _Adoption:
+    def __init__(self, plan: WritePlan, now: WritePlan, rivals: Rivals) -> None:
+        self._plan, self._now = plan, now
+        self._rivals = rivals
+        self._prepared = now.prepared
+        self._storage = open_storage(now.prepared.location)
+        self._landed = landed_places(plan, now, rivals)
+        self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
+        self._lost_at: dict[NodeId, NDArray[Any]] = {}
+        self._has_all_rows = plan.row_count == _product_of_labels(plan)
+        self.adopted = Adopted()
+
+    def check_lost(self) -> None:
+        if self._lost:
+            writers = self._rivals.writers(self._lost_at)
+            contexts = [part.context for part in self._now.parts]
+            raise cells_written_twice(self._prepared, contexts, self._lost, writers)
+
+    def take(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> None:
+        """Take over what there is of one array: of the tasks, and of others where it moves."""
+        kept: list[ManifestReceipt] = []
+        if self._prepared.options.layout != "cells":
+            if old is None or not receipts:
+                return
+            kept, parts = self._fixed(old, new, receipts)
+        else:
+            kept, parts = self._cells(old, new, receipts)
+        pairs = ((new.node_id, refs) for refs in parts)
+        stored = store_manifests(self._storage, self._prepared.manifest_format, pairs)
+        kept += [receipt for found in stored for receipt in found]
+        if kept:
+            self.adopted.manifests[new.path] = kept
+
+    def _cells(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        theirs = their_chunks(self._now, new, self._rivals.tip)
+        targets = [theirs.merged] if theirs is not None else []
+        kept: list[ManifestReceipt] = []
+        moved: list[_MovedManifest] = []
+        axes: list[AxisMoves] = []
+        if old is not None and receipts:
+            axes = self._axes(old, new)
+            is_same = old.node_id == new.node_id
+            are_alike = _without_size(old) == _without_size(new)
+            for receipt in receipts:
+                coords = receipt.coords.coords()
+                found = chunk_moves(
+                    axes,
+                    coords,
+                    lambda at: self._touched(new, at),
+                    has_all_rows=self._has_all_rows,
+                    is_same_array=is_same and old.old_shape is not None,
+                )
+                stays = found.is_moved & are_alike
+                if is_same and stays.all() and (found.targets == coords).all():
+                    kept.append(receipt)
+                    continue
+                if stays.any():
+                    moved.append((receipt, stays, found.targets))
+                targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
+        merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
+        merged = np.unique(merged, axis=0)
+        return kept, self._refs(old, new, axes, receipts, moved, theirs, merged)
+
+    def _refs(
+        self,
+        old: ArrayTarget | None,
+        new: ArrayTarget,
+        axes: Sequence[AxisMoves],
+        receipts: Sequence[ManifestReceipt],
+        moved: Sequence[_MovedManifest],
+        theirs: TheirChunks | None,
+        merged: NDArray[np.int64],
+    ) -> Iterator[ChunkRefs]:
+        """Yield the references of an array that are new, in parts without a common chunk."""
+        if old is not None:
+            yield from self._moved(old, moved)
+        if theirs is not None:
+            refs = theirs.refs
+            is_merged = CoordinateOrder(merged.astype(np.uint32)).find(refs.coords) >= 0
+            refs = refs.take(~is_merged)
+            if len(refs):
+                yield refs
+            final = [merged.astype(np.uint32), refs.coords]
+            final += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
+            there = np.unique(np.concatenate(final), axis=0)
+            left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
+            self.adopted.deleted[new.path] = left
+        if len(merged):
+            yield from self._merged(old, new, axes, receipts, merged)
+
+    def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which chunks of now hold what others have written or moved."""
+        found = self._rivals.touched(new.node_id, targets)
+        for axis, dim in enumerate(new.dims):
+            if dim in self._landed:
+                along = grid_axes(new.metadata.grid)[axis]
+                found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
+        return found
+
+    def _axes(self, old: ArrayTarget, new: ArrayTarget) -> list[AxisMoves]:
+        return [
+            axis_moves(
+                (old.metadata.grid, new.metadata.grid),
+                axis,
+                (_places(self._plan, dim), _places(self._now, dim)),
+                base_size=0 if old.old_shape is None else old.old_shape[axis],
+                landed=self._landed[dim].without(
+                    base=old.old_shape is None, tip=new.old_shape is None
+                ),
+            )
+            for axis, dim in enumerate(old.dims)
+        ]
+
+    # -- chunks that are used as they are ---------------------------------------------------
+
+    def _moved(
+        self,
+        old: ArrayTarget,
+        moved: Sequence[_MovedManifest],
+    ) -> Iterator[ChunkRefs]:
+        """Yield the references of chunks at their new places, those of each manifest together."""
+        batch: list[_MovedManifest] = []
+        refs = 0
+        for item in moved:
+            batch.append(item)
+            refs += item[0].num_chunk_refs
+            if refs >= _REFS_AT_ONCE:
+                yield from self._moved_together(old, batch)
+                batch, refs = [], 0
+        yield from self._moved_together(old, batch)
+
+    def _moved_together(
+        self,
+        old: ArrayTarget,
+        batch: Sequence[_MovedManifest],
+    ) -> Iterator[ChunkRefs]:
+        ids = [receipt.manifest_id for receipt, _, _ in batch]
+        loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
+        for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
+            entry = manifest.array(old.node_id)
+            assert entry is not None, "a receipt names the manifest of its array"
+            yield entry.refs.take(stays).moved(targets[stays])
+
+    def _fixed(
+        self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        """Return manifests and references of absolute places, without those that give way."""
+        resolve = self._prepared.options.resolve
+        kept: list[ManifestReceipt] = []
+        moved: list[_MovedManifest] = []
+        shared = []
+        for receipt in receipts:
+            coords = receipt.coords.coords()
+            touched = self._rivals.touched(new.node_id, coords)
+            node = array_at(self._rivals.tip, new.path, new.node_id)
+            if node is not None and self._rivals.is_new(new.node_id):
+                there = reader_at(self._prepared, self._rivals.tip, node).lookup.find(coords)
+                touched = np.isin(np.arange(len(coords)), there.positions)
+            shared.append(coords[touched])
+            gives_way = touched & (resolve == "theirs")
+            if old.node_id == new.node_id and not gives_way.any():
+                kept.append(receipt)
+            elif not gives_way.all():
+                moved.append((receipt, ~gives_way, coords.astype(np.int64)))
+        both = np.concatenate(shared)
+        if len(both) and resolve is None:
+            shown = ", ".join(str(at) for at in both[:4].tolist())
+            raise refused(
+                self._prepared,
+                f"others have written {len(both)} of the chunks of {new.path} that this write "
+                f"has, such as {shown}",
+                snapshots=self._rivals.writers({new.node_id: both}),
+                variables=(new.name,),
+            )
+        return kept, self._moved(old, moved)
+
+    # -- chunks that are merged -------------------------------------------------------------
+
+    def _merged(
+        self,
+        old: ArrayTarget | None,
+        new: ArrayTarget,
+        axes: Sequence[AxisMoves],
+        receipts: Sequence[ManifestReceipt],
+        targets: NDArray[np.int64],
+    ) -> Iterator[ChunkRefs]:
+        stored = ChunkChanges(len(new.dims))
+        stored.add_receipts(receipts)
+        base_id = new.node_id if old is None else old.node_id
+        base = array_at(self._rivals.base, new.path, base_id)
+        tip = array_at(self._rivals.tip, new.path, new.node_id)
+        merge = CellMerge(
+            new,
+            axes,
+            ours=self._ours(old, receipts) if old is not None and receipts else None,
+            base=None if base is None else reader_at(self._prepared, self._rivals.base, base),
+            landed=(
+                self._placed(new, self._rivals.base, base, is_tip=False),
+                self._placed(new, self._rivals.tip, tip, is_tip=True),
+            ),
+            stored=stored,
+            has_all_rows=self._has_all_rows,
+            resolve=self._prepared.options.resolve,
+        )
+        touched = self._touched(new, targets)
+        found: list[ChunkRefs] = []
+        coords: list[list[int]] = []
+        payloads: list[bytes] = []
+        waiting = lost = 0
+        for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
+            before = merge.cells_lost
+            payloads.append(merge.encoded(at, is_touched=is_touched))
+            coords.append(at)
+            waiting += len(payloads[-1])
+            lost += merge.cells_lost > before
+            if lost >= _MOST_LOST_CHUNKS:
+                break
+            if waiting >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
+                found.append(self._stored(coords, payloads))
+                coords, payloads, waiting = [], [], 0
+        if merge.cells_lost:
+            self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
+            self._lost_at[new.node_id] = targets[touched]
+            return
+        if payloads:
+            found.append(self._stored(coords, payloads))
+        yield ChunkRefs.concat(found)
+
+    def _placed(
+        self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
+    ) -> PlacedArray | None:
+        if node is None or node.array is None:
+            return None
+        places = []
+        for dim, size in zip(new.dims, node.array.shape, strict=True):
+            landed = self._landed.get(dim)
+            own = None if landed is None else landed.tip if is_tip else landed.base
+            places.append(np.arange(size, dtype=np.int64) if own is None else own)
+        return PlacedArray(reader_at(self._prepared, version, node), places, new.metadata.shape)
+
+    def _stored(self, coords: list[list[int]], payloads: list[bytes]) -> ChunkRefs:
+        at = np.array(coords, np.int64).reshape(len(coords), -1)
+        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
+        return store_chunks(self._storage, at, payloads, inline_threshold=threshold)
+
+    def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
+        """Return a reader of what tasks have stored of an array, which no version has yet."""
+        ids = np.frombuffer(b"".join(r.manifest_id.raw for r in receipts), np.uint8).reshape(
+            len(receipts), -1
+        )
+        manifests = ManifestRefs(
+            ids=ids,
+            extents=np.array([r.extents for r in receipts], np.uint32).reshape(
+                len(receipts), len(old.dims), 2
+            ),
+        )
+        listed = ManifestFiles.of(
+            ids,
+            np.array([r.size_bytes for r in receipts], np.uint64),
+            np.array([r.num_chunk_refs for r in receipts], np.uint32),
+        )
+        grid = old.metadata.grid
+        node = NodeSnapshot(
+            id=old.node_id,
+            path=parse_node_path(old.path),
+            user_data=old.metadata.to_bytes(),
+            array=ArrayNode(
+                shape=grid.shape,
+                num_chunks=grid.num_chunks,
+                dimension_names=old.metadata.dimension_names,
+                manifests=manifests,
+            ),
+        )
+        version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
+        return reader_at(self._prepared, version, node)
+
+
+def _places(plan: WritePlan, dim: str) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = plan.dimension_tables[dim].column("place").to_numpy()
+    return found
+
+
+def _product_of_labels(plan: WritePlan) -> int:
+    cells = 1
+    for dim in plan.dimension_tables:
+        cells *= len(np.unique(_places(plan, dim)))
+    return cells
+
+
+def _without_size(array: ArrayTarget) -> dict[str, Any]:
+    """Return what decides the bytes of a chunk, but for the chunk grid."""
+    left_out = {"shape", "chunk_grid", "attributes"}
+    return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

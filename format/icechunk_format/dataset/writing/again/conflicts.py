@@ -1,0 +1,129 @@
+"""The errors of a write that lost against others, in the words of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.dataset.writing.context import WriteContext
+    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.spec.ids import SnapshotId
+
+_SHOWN: Final = 4
+_AGAIN: Final = "run the job again, and it is planned on top of what they committed"
+
+
+def refused(
+    prepared: PreparedWrite, problem: str, *, snapshots: Iterable[SnapshotId] = (), **facts: Any
+) -> ConflictError:
+    """Return the error for a write that does not fit to what others committed.
+
+    Parameters
+    ----------
+    prepared
+        The write.
+    problem
+        What others did, as a clause.
+    snapshots
+        Their commits.
+    **facts
+        More facts for programs.
+    """
+    ids = [str(snapshot) for snapshot in snapshots]
+    return ConflictError(
+        f"{problem}{_in_snapshots(ids)}; nothing was committed to branch "
+        f"{prepared.options.branch!r} of {prepared.location}. To go on, {_AGAIN}",
+        branch=prepared.options.branch,
+        snapshots=tuple(ids),
+        **facts,
+    )
+
+
+def cells_written_twice(
+    prepared: PreparedWrite,
+    contexts: Sequence[WriteContext],
+    lost: Mapping[str, tuple[tuple[str, ...], Sequence[set[int]], int]],
+    snapshots: Iterable[SnapshotId],
+) -> ConflictError:
+    """Return the error for cells that others have written meanwhile, too.
+
+    Parameters
+    ----------
+    prepared
+        The write.
+    contexts
+        Of the write as it is planned now, which know the labels.
+    lost
+        By variable: its dimensions, the indices along each of them, and the number of cells.
+    snapshots
+        The commits of others.
+    """
+    ids = [str(snapshot) for snapshot in snapshots]
+    lines, labels = [], {}
+    # Parts share dimensions; what they do not have, no variable of theirs has.
+    context = max(contexts, key=lambda part: len(part.labels))
+    for name, (dims, indices, cells) in list(lost.items())[:_SHOWN]:
+        where = {d: _labels(context, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
+        shown = ", ".join(f"{dim}={text}" for dim, text in where.items())
+        lines.append(
+            f"  {name}: {cells:,} cell{'s' if cells > 1 else ''} at {shown or 'its place'}"
+        )
+        labels[name] = where
+    if len(lost) > _SHOWN:
+        lines.append(f"  and {len(lost) - _SHOWN} more variables")
+    listed = "\n".join(lines)
+    return ConflictError(
+        f"others have written cells of this write since it was planned{_in_snapshots(ids)}:\n"
+        f"{listed}\n"
+        f"nothing was committed to branch {prepared.options.branch!r} of {prepared.location}, "
+        f"since others have written the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
+        "or decide with the option resolve=ours or resolve=theirs",
+        branch=prepared.options.branch,
+        snapshots=tuple(ids),
+        variables=tuple(lost),
+        labels=labels,
+    )
+
+
+def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
+    """Return the error of a session in the words of a job."""
+    facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
+    if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
+        return ConflictError(
+            f"others have committed to branch {prepared.options.branch!r} of {prepared.location} "
+            f"since this write was planned on snapshot {prepared.base}, and onConflict=fail "
+            "forbids to go on top of that; nothing was committed. Run the job again, or leave "
+            "onConflict out",
+            branch=prepared.options.branch,
+            **facts,
+        )
+    conflicts = facts.get("conflicts")
+    problem = "the branch was reset, amended or deleted since this write was planned"
+    if conflicts:
+        listed = "; ".join(str(conflict) for conflict in conflicts[:_SHOWN])
+        problem = f"others have changed what this write changes ({listed})"
+    elif "snapshot" in facts:
+        problem = "the log of a commit of others is gone, so nobody can tell what it changed"
+    elif "attempts" in facts:
+        problem = f"others committed first {facts['attempts']} times"
+    facts.pop("snapshots", None)
+    return refused(prepared, problem, **facts)
+
+
+def _in_snapshots(ids: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return f", in snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids[:_SHOWN])}{more}"
+
+
+def _labels(context: WriteContext, dim: str, indices: Sequence[int]) -> str:
+    texts = [context.cell({dim: index}).removeprefix(f"{dim}=") for index in indices[:_SHOWN]]
+    if len(indices) > _SHOWN:
+        last = context.cell({dim: indices[-1]}).removeprefix(f"{dim}=")
+        return f"{texts[0]} to {last}"
+    return ", ".join(texts)

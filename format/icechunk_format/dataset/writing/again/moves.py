@@ -1,0 +1,258 @@
+"""Where chunks that a write has stored belong once others have committed first. Pure.
+
+Others may have made a dimension longer, so a label that was planned at one place now has another
+one. Along each dimension this is a list of *segments*: places in one chunk of before that come to
+lie in one chunk of now. A chunk of an array is a product of segments.
+
+A stored chunk is used as it is, at its old or its new coordinates, where every byte that is not of
+our rows is what a write planned now would put there. All other chunks are merged cell by cell
+(``write_merge``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.grid.chunk_axis import grid_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.chunk_grid import ChunkGrid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Landed:
+    """Where the places of a dimension in older versions are in the new plan.
+
+    Parameters
+    ----------
+    base, tip
+        ``int64``: by place in the version that the write was planned on first, and in the newest.
+    size
+        Elements of the dimension in the new plan.
+    """
+
+    base: NDArray[np.int64]
+    tip: NDArray[np.int64]
+    size: int
+
+    @cached_property
+    def still(self) -> int:
+        """How many places, from the first, are the same in all versions."""
+        found = self.size
+        for places in (self.base, self.tip):
+            has_moved = places != np.arange(len(places))
+            if has_moved.any():
+                found = min(found, int(np.argmax(has_moved)))
+        return found
+
+    @cached_property
+    def tip_before(self) -> NDArray[np.int64]:
+        """How many places of the newest version lie before each place: ``int64 (size + 1,)``."""
+        is_there = np.zeros(self.size, np.int64)
+        is_there[self.tip] = 1
+        return np.concatenate([[0], np.cumsum(is_there)])
+
+    def without(self, *, base: bool, tip: bool) -> Landed:
+        """Return the dimension for an array that some of the versions do not have."""
+        nothing = np.empty(0, np.int64)
+        return Landed(
+            base=nothing if base else self.base,
+            tip=nothing if tip else self.tip,
+            size=self.size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AxisMoves:
+    """How the places of one dimension move, for one array; one item for each segment.
+
+    Parameters
+    ----------
+    sources, targets
+        ``int64 (k,)``: the chunk of before, ascending, and that of now.
+    edges
+        ``int64 (k + 1,)``: the rows of ``old`` and ``new`` of each segment.
+    old, new
+        ``int64 (n,)``: places before and now.
+    is_whole
+        Whether the segment is all that moves from its source and into its target, by one distance,
+        between chunks of one size.
+    is_covered
+        Whether it fills its target as far as the array goes.
+    is_same
+        Whether source and target are one chunk that reaches as far as before, in which no place
+        of others has moved.
+    is_fresh
+        Whether the chunk of before was not in the array of the old base, and that of now has no
+        place of the newest version.
+    """
+
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    old: NDArray[np.int64]
+    new: NDArray[np.int64]
+    is_whole: NDArray[np.bool_]
+    is_covered: NDArray[np.bool_]
+    is_same: NDArray[np.bool_]
+    is_fresh: NDArray[np.bool_]
+
+    def from_source(self, chunk: int) -> range:
+        """Return the segments that come from a chunk of before."""
+        return range(*np.searchsorted(self.sources, [chunk, chunk + 1]).tolist())
+
+    def into_target(self, chunk: int) -> list[int]:
+        """Return the segments that come to lie in a chunk of now."""
+        return [int(number) for number in np.flatnonzero(self.targets == chunk)]
+
+    def places(self, segment: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of a segment, before and now."""
+        rows = slice(int(self.edges[segment]), int(self.edges[segment + 1]))
+        return self.old[rows], self.new[rows]
+
+
+def axis_moves(
+    grids: tuple[ChunkGrid, ChunkGrid],
+    axis: int,
+    places: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
+    base_size: int,
+    landed: Landed,
+) -> AxisMoves:
+    """Return how the places of one axis of an array move.
+
+    Parameters
+    ----------
+    grids
+        Of the array as it was planned, and as it is planned now.
+    axis
+        Position of the dimension in the array.
+    places
+        ``int64 (n,)`` each: the places of all labels of the write, before and now.
+    base_size
+        Elements of the array along the axis in the old base; 0 where it is not there.
+    landed
+        The places of the dimension in the versions of others.
+    """
+    pairs = np.unique(np.stack(places, axis=1), axis=0)
+    before, now = (grid_axes(grid)[axis] for grid in grids)
+    sources, targets = before.chunk_of(pairs[:, 0]), now.chunk_of(pairs[:, 1])
+    order = np.lexsort((pairs[:, 1], targets, sources))
+    pairs, sources, targets = pairs[order], sources[order], targets[order]
+    starts = np.flatnonzero(np.diff(sources, prepend=-1) | np.diff(targets, prepend=-1))
+    edges = np.append(starts, len(pairs)).astype(np.int64)
+    source, target = sources[starts], targets[starts]
+    low, end = before.start_of(source), before.start_of(source + 1)
+    new_low, new_end = now.start_of(target), now.start_of(target + 1)
+    distance = pairs[:, 1] - pairs[:, 0]
+    is_whole = (
+        _is_single(source)
+        & _is_single(target)
+        & (_full_sizes(grids[0], axis, source) == _full_sizes(grids[1], axis, target))
+        & (np.maximum.reduceat(distance, starts) == new_low - low if len(starts) else True)
+        & (np.minimum.reduceat(distance, starts) == new_low - low if len(starts) else True)
+    )
+    return AxisMoves(
+        sources=source,
+        targets=target,
+        edges=edges,
+        old=pairs[:, 0],
+        new=pairs[:, 1],
+        is_whole=np.asarray(is_whole, np.bool_),
+        is_covered=np.diff(edges) == new_end - new_low,
+        is_same=(source == target) & (low == new_low) & (end == new_end) & (end <= landed.still),
+        is_fresh=(low >= base_size) & (landed.tip_before[new_end] == landed.tip_before[new_low]),
+    )
+
+
+def _is_single(chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    _, inverse, counts = np.unique(chunks, return_inverse=True, return_counts=True)
+    single: NDArray[np.bool_] = counts[inverse.reshape(-1)] == 1
+    return single
+
+
+def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the elements that chunks are stored with along an axis."""
+    if grid.chunk_shape is not None:
+        return np.full(len(chunks), grid.chunk_shape[axis], np.int64)
+    if 0 in grid.num_chunks:
+        return np.zeros(len(chunks), np.int64)
+    before, behind = (0,) * axis, (0,) * (grid.ndim - axis - 1)
+    shapes = [grid.full_chunk_shape((*before, at, *behind)) for at in chunks.tolist()]
+    return np.array([shape[axis] for shape in shapes], np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChunkMoves:
+    """What becomes of some stored chunks of an array.
+
+    Parameters
+    ----------
+    is_moved
+        ``bool (n,)``: whether the chunk is used as it is.
+    targets
+        ``int64 (n, ndim)``: where to; of meaning where ``is_moved``.
+    """
+
+    is_moved: NDArray[np.bool_]
+    targets: NDArray[np.int64]
+
+
+def chunk_moves(
+    axes: Sequence[AxisMoves],
+    coords: NDArray[Any],
+    touched: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+    *,
+    has_all_rows: bool,
+    is_same_array: bool,
+) -> ChunkMoves:
+    """Decide which stored chunks can be used as they are.
+
+    Parameters
+    ----------
+    axes
+        Of the array.
+    coords
+        Integers, shape (n, ndim): the stored chunks, by their old coordinates.
+    touched
+        Tells which chunks of now, ``int64 (n, ndim)``, others may have written.
+    has_all_rows
+        Whether every combination of labels has a row.
+    is_same_array
+        Whether the array is that of the old base.
+    """
+    n = len(coords)
+    targets = np.zeros((n, len(axes)), np.int64)
+    is_whole, is_covered, is_same = (np.ones(n, np.bool_) for _ in range(3))
+    is_fresh = np.zeros(n, np.bool_)
+    for axis, moves in enumerate(axes):
+        at = np.searchsorted(moves.sources, coords[:, axis])
+        targets[:, axis] = moves.targets[at]
+        is_whole &= moves.is_whole[at]
+        is_covered &= moves.is_covered[at]
+        is_same &= moves.is_same[at]
+        is_fresh |= moves.is_fresh[at]
+    is_moved = is_covered & (is_fresh | has_all_rows)
+    if is_same_array:
+        is_moved |= is_same
+    is_moved &= is_whole
+    is_moved &= is_fresh | ~touched(targets)
+    return ChunkMoves(is_moved=is_moved, targets=targets)
+
+
+def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
+    """Return the chunks of now that the cells of a chunk of before come to lie in."""
+    along = [
+        np.unique(moves.targets[moves.from_source(at)])
+        for moves, at in zip(axes, source, strict=True)
+    ]
+    grids = np.meshgrid(*along, indexing="ij")
+    return np.stack([grid.reshape(-1) for grid in grids], axis=1) if axes else np.zeros((1, 0), int)

@@ -1,0 +1,201 @@
+"""One number for every cell of a write, from which its unit, its block and its place follow.
+
+Tasks get rows with one column of such numbers beside the values. It is a sum of one term for each
+dimension, so Spark computes it from a few small tables; sorting by this one integer brings units,
+blocks and cells into their order, and two rows for one cell side by side.
+
+Layout of the numbers: units one after another, in each of them the blocks that it may have, in each
+block the cells of the largest block, all in C order. Numbers of cells that do not exist (at the
+edges of the grid) stay unused.
+
+Rules of this file
+------------------
+1. Only blocks that rows touch are numbered, so the numbers grow with the write and not with the
+   array.
+2. A numbering holds no labels: it travels to every task.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.grid.chunk_axis import ChunkAxis
+
+CELL: Final = "_cell"
+"""The column that holds the numbers."""
+
+_LARGEST: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellNumbers:
+    """How the cells of a part are numbered.
+
+    Parameters
+    ----------
+    axes
+        How blocks lie along the dimensions.
+    touched
+        By dimension: the numbers along the axis of the blocks that rows touch, ascending.
+    blocks_per_unit
+        By dimension: how many of them make a unit.
+    """
+
+    axes: tuple[ChunkAxis, ...]
+    touched: tuple[range | NDArray[np.int64], ...]
+    blocks_per_unit: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.units * self.cells_per_unit > _LARGEST:
+            raise UnsupportedError(
+                f"the write spans {self.units} units of {self.cells_per_unit} cells, more than one "
+                "write can number; write it in several parts",
+                units=self.units,
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the largest block."""
+        return tuple(_extent(axis) for axis in self.axes)
+
+    @property
+    def cells_per_block(self) -> int:
+        """How many numbers a block takes."""
+        return math.prod(self.shape)
+
+    @property
+    def cells_per_unit(self) -> int:
+        """How many numbers a unit takes: a cell's number by this is its unit."""
+        return math.prod(self.blocks_per_unit) * self.cells_per_block
+
+    @property
+    def unit_counts(self) -> tuple[int, ...]:
+        """How many units there are along each dimension."""
+        return tuple(
+            max(1, -(-len(touched) // taken))
+            for touched, taken in zip(self.touched, self.blocks_per_unit, strict=True)
+        )
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return math.prod(self.unit_counts)
+
+    def terms(self, axis: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what places along a dimension add to the number of a cell.
+
+        Parameters
+        ----------
+        axis
+            Position of the dimension.
+        places
+            int64: indices along it, in blocks that rows touch.
+        """
+        lines = self.axes[axis]
+        blocks = lines.chunk_of(places)
+        ranks = np.searchsorted(np.asarray(self.touched[axis], np.int64), blocks)
+        within = places - lines.start_of(blocks)
+        unit, inner = np.divmod(ranks, self.blocks_per_unit[axis])
+        after = slice(axis + 1, None)
+        terms: NDArray[np.int64] = (
+            unit * (math.prod(self.unit_counts[after]) * self.cells_per_unit)
+            + inner * (math.prod(self.blocks_per_unit[after]) * self.cells_per_block)
+            + within * math.prod(self.shape[after])
+        )
+        return terms
+
+    def block_bounds(self, block: int) -> tuple[list[int], list[int]] | None:
+        """Return the first indices of a block and the indices behind its last; None for no block.
+
+        Parameters
+        ----------
+        block
+            The number of one of its cells, by ``cells_per_block``.
+        """
+        per_unit = math.prod(self.blocks_per_unit)
+        if not 0 <= block < self.units * per_unit:
+            return None
+        unit, inner = divmod(block, per_unit)
+        start, stop = [], []
+        for axis in reversed(range(len(self.axes))):
+            unit, own_unit = divmod(unit, self.unit_counts[axis])
+            inner, own_inner = divmod(inner, self.blocks_per_unit[axis])
+            rank = own_unit * self.blocks_per_unit[axis] + own_inner
+            if rank >= len(self.touched[axis]):
+                return None
+            low, high = self.axes[axis].bounds(int(self.touched[axis][rank]))
+            start.append(low)
+            stop.append(high)
+        return start[::-1], stop[::-1]
+
+
+def number_cells(
+    axes: Sequence[ChunkAxis],
+    places: Sequence[NDArray[np.int64]],
+    *,
+    row_count: int | None,
+    rows_per_unit: int,
+    most_blocks_per_unit: int = 1 << 20,
+) -> CellNumbers:
+    """Return the numbering of the cells of a part.
+
+    Parameters
+    ----------
+    axes
+        How blocks lie along the dimensions of the part.
+    places
+        By dimension: the index of each distinct value.
+    row_count
+        Rows of the part, where known; otherwise the grid is taken for full.
+    rows_per_unit
+        Wanted rows of a unit.
+    most_blocks_per_unit
+        More blocks than this never make a unit.
+
+    Raises
+    ------
+    UnsupportedError
+        The grid is too large for one write.
+    """
+    touched = [np.unique(axis.chunk_of(own)) for axis, own in zip(axes, places, strict=True)]
+    counts = [max(1, len(found)) for found in touched]
+    total = math.prod(counts)
+    cells = math.prod(max(1, len(own)) for own in places)
+    rows = cells if row_count is None else min(row_count, cells)
+    wanted = max(1, min(most_blocks_per_unit, rows_per_unit * total // max(1, rows)))
+    # Blocks of a unit lie behind one another along the last dimensions first.
+    per_unit: list[int] = []
+    for count in reversed(counts):
+        taken = max(1, min(count, wanted))
+        per_unit.append(taken)
+        wanted //= taken
+    return CellNumbers(
+        axes=tuple(axes),
+        touched=tuple(_compact(found) for found in touched),
+        blocks_per_unit=tuple(reversed(per_unit)),
+    )
+
+
+def _compact(numbers: NDArray[np.int64]) -> range | NDArray[np.int64]:
+    """Return ascending numbers without gaps as a range, which is small."""
+    if len(numbers) and int(numbers[-1]) - int(numbers[0]) + 1 == len(numbers):
+        return range(int(numbers[0]), int(numbers[-1]) + 1)
+    return numbers
+
+
+def _extent(axis: ChunkAxis) -> int:
+    """Return the elements of the largest block along an axis."""
+    if axis.edges is None:
+        return max(1, min(axis.step, axis.size))
+    return max(1, int(np.diff(axis.edges).max(initial=1)))

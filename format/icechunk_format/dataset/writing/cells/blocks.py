@@ -1,0 +1,227 @@
+"""From the cells of a block to stored chunks of one array.
+
+Rules of this file
+------------------
+1. A chunk in which every cell has a row is stored as it is. A chunk in which some have is patched:
+   cells without a row keep what they held before the write, and what was outside of the array
+   becomes the missing value. A chunk without a row is not stored.
+2. Padding beyond the edge of the array is the fill value, as Zarr writers have it.
+3. Chunks are stored in batches of bounded size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.dataset.cf.column_types import missing_value_advice
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.repository.files.chunk_files import store_chunks
+from icechunk_format.repository.files.metadata_files import load_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.codecs.chain import ChunkCodecs
+    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+_BATCH_BYTES: Final = 32 * 2**20
+_BATCH_CHUNKS: Final = 1024
+
+
+class OldArrays:
+    """The arrays as they are before the write, opened when a chunk has to be patched."""
+
+    def __init__(self, context: WriteContext, storage: Storage) -> None:
+        self._context = context
+        self._storage = storage
+        self._snapshot: Snapshot | None = None
+        self._readers: dict[str, ArrayReader] = {}
+
+    def reader(self, path: str) -> ArrayReader:
+        """Return the reader of an array of the base version.
+
+        Raises
+        ------
+        NotFoundError
+            The version has no such array.
+        """
+        if path not in self._readers:
+            base = self._context.base
+            if self._snapshot is None and base is not None:
+                self._snapshot = load_snapshot(self._storage, base)
+            node = None if self._snapshot is None else self._snapshot.node(path)
+            if node is None or self._snapshot is None:
+                raise NotFoundError(
+                    f"snapshot {base} has no array {path}; plan the write anew",
+                    kind="variable",
+                    name=path,
+                )
+            self._readers[path] = ArrayReader(
+                storage=self._storage,
+                snapshot=self._snapshot,
+                variable=Variable(node),
+                chunk_source=self._context.chunk_source,
+            )
+        return self._readers[path]
+
+
+class BlockWriter:
+    """Stores chunks of the arrays of a part.
+
+    Parameters
+    ----------
+    context
+        The part.
+    storage
+        The repository's objects.
+    """
+
+    def __init__(self, context: WriteContext, storage: Storage) -> None:
+        self._context = context
+        self._storage = storage
+        self._old = OldArrays(context, storage)
+        self._codecs: dict[str, ChunkCodecs] = {}
+
+    def store(
+        self, array: ArrayTarget, values: NDArray[Any], seen: NDArray[np.bool_], start: list[int]
+    ) -> list[ChunkRefs]:
+        """Store the chunks of a block that have rows.
+
+        Parameters
+        ----------
+        array
+            The array.
+        values
+            Stored values of the block, in the array's order of dimensions.
+        seen
+            Which cells have a row, in the order of the part.
+        start
+            First indices of the block, in the order of the part.
+
+        Returns
+        -------
+        list of ChunkRefs
+            The stored chunks; several parts where they are many.
+
+        Raises
+        ------
+        InvalidInputError
+            A cell has no row, and the array no missing value.
+        """
+        order = [self._context.dims.index(dim) for dim in array.dims]
+        seen = seen.transpose(order)
+        origin = [start[axis] for axis in order]
+        found: list[ChunkRefs] = []
+        coords: list[tuple[int, ...]] = []
+        payloads: list[bytes] = []
+        waiting = 0
+        for at, chunk in self._chunks(array, values, seen, origin):
+            payload = self._encode(array, chunk)
+            coords.append(at)
+            payloads.append(payload)
+            waiting += len(payload)
+            if waiting >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
+                found.append(self._put(array, coords, payloads))
+                coords, payloads, waiting = [], [], 0
+        if payloads:
+            found.append(self._put(array, coords, payloads))
+        return found
+
+    def _put(
+        self, array: ArrayTarget, coords: list[tuple[int, ...]], payloads: list[bytes]
+    ) -> ChunkRefs:
+        at = np.array(coords, np.int64).reshape(len(coords), len(array.dims))
+        return store_chunks(
+            self._storage, at, payloads, inline_threshold=self._context.inline_threshold
+        )
+
+    def _encode(self, array: ArrayTarget, chunk: NDArray[Any]) -> bytes:
+        codecs = self._codecs.get(array.path)
+        if codecs is None:
+            codecs = self._codecs[array.path] = array.metadata.chunk_codecs()
+        return codecs.encode(chunk)
+
+    def _chunks(
+        self,
+        array: ArrayTarget,
+        values: NDArray[Any],
+        seen: NDArray[np.bool_],
+        origin: Sequence[int],
+    ) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+        grid = array.metadata.grid
+        end = [low + size for low, size in zip(origin, values.shape, strict=True)]
+        first, last = grid.chunks_of_box(origin, end)
+        for at in itertools.product(*map(range, first, last)):
+            lower, upper = grid.box_of(at)
+            inside = tuple(
+                slice(a - low, b - low) for a, b, low in zip(lower, upper, origin, strict=True)
+            )
+            has_row = seen[inside]
+            rows = int(np.count_nonzero(has_row))
+            if not rows:
+                continue
+            cells = values[inside]
+            if rows < has_row.size:
+                cells = self._patched(array, cells, has_row, lower, upper)
+            shape = grid.full_chunk_shape(at)
+            if cells.shape != shape:
+                whole = array.metadata.fill_array(shape)
+                whole[tuple(slice(0, size) for size in cells.shape)] = cells
+                cells = whole
+            yield at, cells
+
+    def _patched(
+        self,
+        array: ArrayTarget,
+        cells: NDArray[Any],
+        has_row: NDArray[np.bool_],
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> NDArray[Any]:
+        """Return cells with what cells without a row hold: what they held, or the missing value."""
+        assert array.encoder is not None
+        old_shape = array.old_shape or (0,) * len(lower)
+        is_old = array.old_shape is not None and all(
+            low < size for low, size in zip(lower, old_shape, strict=True)
+        )
+        known = [min(b, size) for b, size in zip(upper, old_shape, strict=True)] if is_old else []
+        old = tuple(slice(0, b - a) for a, b in zip(lower, known, strict=False))
+        if array.encoder.absent is None:
+            covered = has_row.copy()
+            if is_old:
+                covered[old] = True
+            if not covered.all():
+                self._refuse_gap(array, covered, lower)
+        result = array.encoder.blank(cells.shape, array.metadata.fill_value)
+        if is_old:
+            result[old] = self._old.reader(array.path).read_box(lower, known)
+        result[has_row] = cells[has_row]
+        return result
+
+    def _refuse_gap(
+        self, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
+    ) -> None:
+        gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
+        cell = self._context.cell(
+            {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
+        )
+        assert array.encoder is not None
+        data_type = array.metadata.data_type
+        advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
+        raise InvalidInputError(
+            f"no row for the cell ({cell}) of {array.name}, and its array of "
+            f"{data_type.name} has no missing value to put there; add the rows, or "
+            f"create the array with one: {advice}",
+            variable=array.name,
+            cell=cell,
+        )

@@ -1,0 +1,96 @@
+"""Cutting a write into blocks of chunks that all its variables share.
+
+A *block* is the smallest box of cells that is made of whole chunks of every variable: a task holds
+one at a time. A *unit* is a box of blocks: it goes to one task, which writes one manifest per array
+for it, so that the manifests of a write are boxes that do not overlap (``write_cells``).
+
+Rules of this file
+------------------
+1. Variables share blocks while the common block stays near the size of their chunks; others become
+   parts of the write of their own, with their own shuffle.
+2. Everything is a function of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+
+# A common block may have this many times the cells of a chunk before variables go apart.
+_MOST_GROWTH: Final = 4
+
+
+def common_axes(
+    dims: Sequence[str], arrays: Sequence[tuple[tuple[str, ...], ArrayMetadata]]
+) -> tuple[ChunkAxis, ...]:
+    """Return the axes of the blocks that hold whole chunks of all arrays.
+
+    Parameters
+    ----------
+    dims
+        The dimensions of the part.
+    arrays
+        Dimensions and metadata of each array; all have the same dimensions in some order.
+    """
+    found = []
+    for dim in dims:
+        axes = [grid_axes(metadata.grid)[own.index(dim)] for own, metadata in arrays]
+        found.append(reduce(_joined, axes))
+    return tuple(found)
+
+
+def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
+    if one.edges is None and other.edges is None:
+        # A block that reaches beyond the array has no other chunk to share.
+        step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
+        return ChunkAxis(size=one.size, step=max(1, step))
+    edges = np.intersect1d(_edges(one), _edges(other))
+    return ChunkAxis(size=one.size, step=1, edges=edges)
+
+
+def _edges(axis: ChunkAxis) -> NDArray[np.int64]:
+    if axis.edges is not None:
+        return axis.edges
+    return axis.start_of(np.arange(axis.count + 1, dtype=np.int64))
+
+
+def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
+    """Return how many cells the largest block has, at most."""
+    cells = 1
+    for axis in axes:
+        if axis.edges is None:
+            cells *= max(1, min(axis.step, axis.size))
+        else:
+            cells *= int(np.diff(axis.edges).max(initial=1))
+    return cells
+
+
+def group_arrays(
+    arrays: Mapping[str, tuple[tuple[str, ...], ArrayMetadata]],
+) -> list[tuple[str, ...]]:
+    """Group the names of arrays on one set of dimensions so that each group shares blocks."""
+    groups: list[list[str]] = []
+    for name, (dims, metadata) in arrays.items():
+        own = cells_of_block(grid_axes(metadata.grid))
+        for group in groups:
+            members = [arrays[other] for other in group]
+            largest = max(own, *(cells_of_block(grid_axes(grid.grid)) for _, grid in members))
+            axes = common_axes(dims, [(dims, metadata), *members])
+            if cells_of_block(axes) <= _MOST_GROWTH * largest:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return [tuple(group) for group in groups]

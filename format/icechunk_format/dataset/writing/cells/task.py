@@ -1,0 +1,260 @@
+"""What an executor does in a write of cells: rows to chunks, chunks to objects and a manifest.
+
+Steps
+-----
+1. Rows come sorted by the number of their cell (``write_cells``), so units and blocks come one
+   after another. Rows of one block are put into one array for each variable, and noted in a map
+   of which cells have a row.
+2. When the block ends, its chunks are stored: whole ones as they are, partial ones of existing
+   arrays over what they held, and chunks without a row not at all.
+3. When the unit ends, its references become one manifest for each array.
+
+Rules of this file
+------------------
+1. Memory is one block of all variables and one batch of rows, whatever the row count.
+2. Every step works on whole columns; no row is touched alone.
+3. A second row for a cell is an error, and never the last one that wins. In sorted rows it comes
+   directly behind the first.
+4. Objects have random names: a task that runs twice or fails leaves garbage and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from icechunk_format.dataset.writing.cell_numbers import CELL
+from icechunk_format.dataset.writing.cells.blocks import BlockWriter
+from icechunk_format.dataset.writing.context import TaskReceipt, native_sizes
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+
+_MOST_SHOWN: Final = 3
+
+_Bounds: TypeAlias = "tuple[list[int], list[int]]"
+
+
+def write_batches(context: WriteContext, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+    """Write the rows of one task.
+
+    Parameters
+    ----------
+    context
+        Of the part of the write.
+    batches
+        Column ``_cell`` (``int64``) and the variables of the part, sorted by the former.
+
+    Raises
+    ------
+    InvalidInputError
+        Two rows mean one cell, a value does not fit, a cell has no row and no missing value, or
+        the rows are not sorted.
+    StorageError, FormatError
+        The store failed, or a chunk that had to be patched is damaged.
+    """
+    task = _Task(context)
+    for batch in batches:
+        task.add(batch)
+    return task.finish()
+
+
+class _Block:
+    """The cells of one block, while rows come in; in the order of the part's dimensions.
+
+    Arrays have the shape of the largest block, whose cells are what numbers count.
+    """
+
+    def __init__(self, context: WriteContext, shape: tuple[int, ...], bounds: _Bounds) -> None:
+        self.context = context
+        self.start, self.stop = bounds
+        self._shape = shape
+        self._seen = np.zeros(math.prod(shape), np.bool_)
+        self._values = [
+            np.zeros(math.prod(shape), array.metadata.data_type.numpy) for array in context.arrays
+        ]
+
+    def add(self, cells: NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        """Put rows into their cells, which are ascending numbers within the block."""
+        first, last = int(cells[0]), int(cells[-1])
+        # Rows without gaps, as most are, need no list of places.
+        at = slice(first, last + 1) if last - first + 1 == len(cells) else cells
+        self._seen[at] = True
+        for array, values in zip(self.context.arrays, self._values, strict=True):
+            assert array.encoder is not None
+            column = batch.column(batch.schema.get_field_index(array.name))
+            values[at] = array.encoder.encode(column)
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Which cells have a row."""
+        return self._clipped(self._seen)
+
+    def values(self) -> Iterator[tuple[ArrayTarget, NDArray[Any]]]:
+        """Yield each array with its values, in its own order of dimensions."""
+        dims = self.context.dims
+        for array, values in zip(self.context.arrays, self._values, strict=True):
+            order = [dims.index(dim) for dim in array.dims]
+            yield array, self._clipped(values).transpose(order)
+
+    def _clipped(self, values: NDArray[Any]) -> NDArray[Any]:
+        block = values.reshape(self._shape)
+        # Axis by axis, because no index at all would make a number of an array without axes.
+        for axis, (low, high) in enumerate(zip(self.start, self.stop, strict=True)):
+            block = block[(slice(None),) * axis + (slice(0, high - low),)]
+        return block
+
+
+class _Task:
+    def __init__(self, context: WriteContext) -> None:
+        assert context.numbers is not None, "cells are written with their numbers"
+        self._context = context
+        self._numbers = context.numbers
+        self._shape = self._numbers.shape
+        self._per_block = self._numbers.cells_per_block
+        self._per_unit = self._numbers.cells_per_unit
+        self._storage = context.open_storage()
+        self._writer = BlockWriter(context, self._storage)
+        self._last = -1
+        self._block_number: int | None = None
+        self._block: _Block | None = None
+        self._refs: list[list[ChunkRefs]] = [[] for _ in context.arrays]
+        self._receipts: dict[str, list[ManifestReceipt]] = {a.path: [] for a in context.arrays}
+        self.rows = self._files = self._nbytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in sorted rows."""
+        if not batch.num_rows:
+            return
+        cells = self._cells(batch)
+        self.rows += batch.num_rows
+        start = 0
+        while start < len(cells):
+            number = int(cells[start]) // self._per_block
+            if number != self._block_number:
+                self._begin(number)
+            assert self._block is not None
+            first = number * self._per_block
+            stop = int(np.searchsorted(cells, first + self._per_block))
+            self._block.add(cells[start:stop] - first, batch.slice(start, stop - start))
+            start = stop
+
+    def _cells(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """Return the numbers of a batch; refuses what is not there, or not sorted, or twice."""
+        column = batch.column(batch.schema.get_field_index(CELL))
+        if column.null_count:
+            raise InvalidInputError(
+                f"a row has a value of {' or '.join(map(repr, self._context.dims))} that was not "
+                "there when the write was planned: the source of the DataFrame changed meanwhile, "
+                "or is not deterministic. Persist the DataFrame, and write again",
+                dims=self._context.dims,
+            )
+        cells: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+        steps = np.diff(cells, prepend=self._last)
+        lowest = int(steps.min())
+        if lowest < 0 or int(cells[0]) < 0:
+            raise InvalidInputError(
+                "the rows of a task are not sorted by _cell; sort them within the partition"
+            )
+        if not lowest:
+            self._refuse_twice(np.unique(cells[steps == 0])[:_MOST_SHOWN])
+        self._last = int(cells[-1])
+        return cells
+
+    def _refuse_twice(self, cells: NDArray[np.int64]) -> None:
+        texts = []
+        for cell in cells.tolist():
+            block, within = divmod(cell, self._per_block)
+            bounds = self._numbers.block_bounds(block)
+            assert bounds is not None
+            places = zip(
+                self._context.dims, bounds[0], _unravelled(within, self._shape), strict=True
+            )
+            texts.append(self._context.cell({dim: low + index for dim, low, index in places}))
+        names = ", ".join(array.name for array in self._context.arrays[:_MOST_SHOWN])
+        where = "; ".join(f"({text})" for text in texts)
+        context = self._context
+        if len(context.dims) < len(context.table_dims):
+            raise InvalidInputError(
+                f"more than one value for the cell {where} of {names}, which was read from an "
+                f"array over ({', '.join(context.dims)}) while this write has the dimensions "
+                f"({', '.join(context.table_dims)}): its values differ along the others now. Write "
+                f"it as a column that was computed, such as {names} + 0, to store it over all",
+                cells=tuple(texts),
+            )
+        dims = ", ".join(context.dims)
+        raise InvalidInputError(
+            f"more than one row for the cell {where} of {names}; a cell has one value. The "
+            f"dimensions of this write are ({dims}): if another column tells such rows apart, it "
+            f"is a dimension, too; name all of them with the option dims={dims.replace(' ', '')},"
+            "... Rows that are true duplicates can be removed by df.dropDuplicates(), or by an "
+            "aggregate over the dimensions",
+            cells=tuple(texts),
+        )
+
+    def finish(self) -> TaskReceipt:
+        """Store what is left and say what was written."""
+        self._end_block()
+        self._end_unit()
+        return TaskReceipt(
+            part=self._context.part,
+            rows=self.rows,
+            manifests={path: tuple(found) for path, found in self._receipts.items() if found},
+            files=self._files,
+            nbytes=self._nbytes,
+        )
+
+    def _begin(self, number: int) -> None:
+        self._end_block()
+        unit = number * self._per_block // self._per_unit
+        if self._block_number is not None and (
+            unit != self._block_number * self._per_block // self._per_unit
+        ):
+            self._end_unit()
+        bounds = self._numbers.block_bounds(number)
+        if bounds is None:
+            raise InvalidInputError(
+                f"a row has a cell of block {number}, which the write does not have; use the "
+                "dimension tables of the plan"
+            )
+        self._block_number = number
+        self._block = _Block(self._context, self._shape, bounds)
+
+    def _end_block(self) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        for refs, (array, values) in zip(self._refs, block.values(), strict=True):
+            refs += self._writer.store(array, values, block.seen, block.start)
+
+    def _end_unit(self) -> None:
+        """Store the references of a unit: one manifest for each array, or more where huge."""
+        arrays = [
+            (array, refs)
+            for array, refs in zip(self._context.arrays, self._refs, strict=True)
+            if refs
+        ]
+        for files, nbytes in (native_sizes(part) for _, refs in arrays for part in refs):
+            self._files += files
+            self._nbytes += nbytes
+        parts = ((array.node_id, ChunkRefs.concat(refs)) for array, refs in arrays)
+        stored = store_manifests(self._storage, self._context.manifest_format, parts)
+        for (array, _), receipts in zip(arrays, stored, strict=True):
+            self._receipts[array.path] += receipts
+        self._refs = [[] for _ in self._context.arrays]
+
+
+def _unravelled(number: int, shape: tuple[int, ...]) -> list[int]:
+    """Return the indices of the element that is `number` in C order."""
+    return [int(index) for index in np.unravel_index(number, shape)]

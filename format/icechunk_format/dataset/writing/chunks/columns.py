@@ -1,0 +1,106 @@
+"""The columns of rows that are chunks or references: which there are, and what they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.table.columns import CHUNKS_FIELDS, REFS_FIELDS
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.writing.context import ArrayTarget
+
+
+def check_layout_columns(schema: pa.Schema, layout: str) -> None:
+    """Refuse a schema that is not that of a layout.
+
+    Raises
+    ------
+    InvalidInputError
+        A column is missing, is not part of the layout, or has another type.
+    """
+    fields = CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS
+    needed = {
+        "chunks": ("array", "chunk", "data"),
+        "refs": ("array", "chunk", "kind"),
+    }[layout]
+    names = {name for name, _ in fields} | ({"data"} if layout == "refs" else set())
+    types = dict(fields) | {"data": dict(CHUNKS_FIELDS)["data"]}
+    for column in schema:
+        if column.name not in names:
+            raise InvalidInputError(
+                f"layout={layout} has no column {column.name!r}; its columns are "
+                f"{', '.join(name for name, _ in fields)}",
+                column=column.name,
+            )
+        wanted = types[column.name]
+        if str(column.type).replace("large_", "") != str(wanted) and not (
+            str(wanted).startswith("list") and str(column.type).startswith("list")
+        ):
+            raise InvalidInputError(
+                f"column {column.name!r} of layout={layout} is {column.type}, and must be {wanted}",
+                column=column.name,
+            )
+    for name in needed:
+        if name not in schema.names:
+            raise InvalidInputError(
+                f"layout={layout} needs the columns {', '.join(needed)}; {name!r} is missing",
+                column=name,
+            )
+
+
+def array_names(column: pa.Array) -> pa.Array:
+    """Return the names of arrays: the last part of each path."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    encoded = column.dictionary_encode()
+    names = [text.rpartition("/")[2] for text in encoded.dictionary.to_pylist()]
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
+    """Return a column of lists as ``int64 (n, ndim)``.
+
+    Raises
+    ------
+    InvalidInputError
+        A list is NULL, has another length, or holds NULL.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    lengths = pc.list_value_length(column)
+    flat = column.flatten()
+    is_wrong = column.null_count or flat.null_count
+    if is_wrong or (len(column) and not pc.all(pc.equal(lengths, ndim)).as_py()):
+        raise InvalidInputError(
+            f"a row of array {name!r} has a chunk that is not a list of {ndim} numbers, one for "
+            "each dimension",
+            variable=name,
+        )
+    found: NDArray[np.int64] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found.reshape(len(column), ndim)
+
+
+def check_places(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
+    """Refuse places outside of a chunk grid.
+
+    Raises
+    ------
+    InvalidInputError
+        A chunk is not in the grid.
+    """
+    wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
+    if wrong.any():
+        found = coords[int(np.argmax(wrong))].tolist()
+        raise InvalidInputError(
+            f"array {target.name!r} of shape {target.metadata.shape} has {list(counts)} chunks, so "
+            f"there is no chunk {found}; give a larger shape with the option encoding",
+            variable=target.name,
+            chunk=tuple(found),
+        )

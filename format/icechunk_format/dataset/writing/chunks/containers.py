@@ -1,0 +1,141 @@
+"""The virtual chunk containers that a write of references adds to its repository.
+
+Existing libraries fetch a virtual chunk only from a container of the configuration, so a write of
+virtual references adds those that are missing: where the repository has none, one for each bucket
+or host, and one for the folder that all local files have in common; else the prefixes that the
+write authorises. A container authorises nothing: each reader has to do that for itself.
+
+Specification: "Virtual chunk containers".
+"""
+
+from __future__ import annotations
+
+import os.path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
+from icechunk_format.spec.config.config import VirtualChunkContainer
+from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import parse_options, relevant_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.repository.repository import Repository
+
+NAMED: Final = "vcc://"
+_FILE: Final = "file://"
+_ROOT: Final = r"^(?P<root>[a-z][a-z0-9+.-]*://[^/]+/)"
+_STORE_KINDS: Final = {"s3": "s3", "gs": "gcs", "az": "azure", "http": "http"}
+_S3_OPTIONS: Final = {
+    "region": "region",
+    "endpoint_url": "endpoint_url",
+    "anon": "anonymous",
+    "allow_http": "allow_http",
+    "requester_pays": "requester_pays",
+}
+
+
+def outside_of(locations: pa.Array, containers: Iterable[VirtualChunkContainer]) -> pa.Array:
+    """Return the locations that lie in no container."""
+    for container in containers:
+        is_inside = pc.starts_with(locations, container.url_prefix)
+        if container.name is not None:
+            named = pc.starts_with(locations, f"{NAMED}{container.name}/")
+            is_inside = pc.or_(is_inside, named)
+        locations = locations.filter(pc.invert(is_inside))
+    return locations
+
+
+def authorized_places(locations: pa.Array, authorized: Sequence[str]) -> tuple[set[str], pa.Array]:
+    """Return the authorised prefixes that some locations lie below, and the other locations."""
+    found: set[str] = set()
+    for text in authorized:
+        prefix = text.rstrip("/") + "/"
+        is_below = pc.starts_with(locations, prefix)
+        if pc.any(is_below).as_py():
+            found.add(prefix)
+            locations = locations.filter(pc.invert(is_below))
+    return found, locations
+
+
+def places_of(locations: pa.Array) -> set[str]:
+    """Return the buckets and hosts of locations, and the folder that local files share."""
+    is_file = pc.starts_with(locations, _FILE)
+    roots = pc.extract_regex(locations.filter(pc.invert(is_file)), _ROOT)
+    found = set(pc.unique(roots.field("root").drop_null()).to_pylist()) if len(roots) else set()
+    files = locations.filter(is_file)
+    if len(files):
+        ends = pc.min_max(files)
+        found.add(_folder([ends["min"].as_py(), ends["max"].as_py()]))
+    return found
+
+
+def _folder(texts: list[str]) -> str:
+    # Character by character, since URLs are no paths; the last name is cut off.
+    return os.path.commonprefix(texts).rpartition("/")[0] + "/"  # noqa: RUF071
+
+
+def add_containers(
+    repository: Repository,
+    places: Iterable[str],
+    *,
+    authorized: Sequence[str],
+    virtual_options: Mapping[str, str],
+) -> None:
+    """Add containers for places that no container of the repository covers.
+
+    Raises
+    ------
+    CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
+        The configuration could not be changed.
+    """
+    kept = {text.rstrip("/") + "/" for text in authorized}
+    wanted = set(places)
+    # Each task knows the folder of its own files alone.
+    files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
+    if files:
+        wanted = (wanted - set(files)) | {_folder([files[0], files[-1]])}
+    known = [c.url_prefix for c in repository.config.virtual_chunk_containers]
+    added: dict[str, VirtualChunkContainer] = {}
+    for prefix in sorted(wanted):  # the shorter one first, which covers the longer
+        if any(prefix.startswith(other) for other in [*known, *added]):
+            continue
+        container = _container(prefix, virtual_options)
+        if container is not None:
+            added[prefix] = container
+    if added:
+        repository.update_config({"virtual_chunk_containers": added})
+
+
+def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkContainer | None:
+    """Return a container without credentials; None for stores that no configuration can name."""
+    try:
+        parts = parse_url(prefix)
+    except MalformedUrlError:
+        return None
+    if parts.scheme == "file":
+        return VirtualChunkContainer(
+            url_prefix=prefix, store_kind="local_file_system", store_options={"path": parts.path}
+        )
+    kind = Location(f"{parts.scheme}://{parts.authority}").address.kind
+    if kind not in _STORE_KINDS:
+        return None
+    given = parse_options(kind, relevant_options(kind, virtual_options))
+    options: dict[str, Any] = {}
+    store_kind = _STORE_KINDS[kind]
+    if kind == "s3":
+        for name, stored in _S3_OPTIONS.items():
+            if name in given:
+                is_text = stored in ("region", "endpoint_url")
+                options[stored] = given[name] if is_text else given[name] == "true"
+        if "virtual_hosted_style" in given:
+            options["force_path_style"] = given["virtual_hosted_style"] != "true"
+        if "endpoint_url" in options:
+            store_kind = "s3_compatible"
+    elif kind == "az" and "account_name" in given:
+        options["account"] = given["account_name"]
+    return VirtualChunkContainer(url_prefix=prefix, store_kind=store_kind, store_options=options)

@@ -1,0 +1,291 @@
+"""Planning a write of whole chunks, or of references to chunks.
+
+Rows name an array and a place in its chunk grid, so no coordinates are matched and nothing is
+scattered: a row is a chunk. The arrays exist, or the option ``encoding`` describes them.
+
+Rules of this file
+------------------
+1. Rows of one outer chunk (a shard, where there are shards) go to one task, and so do those of one
+   *unit*: a box of chunks whose references make one manifest.
+2. Units are numbered by arithmetic on chunk coordinates, which Spark can do by itself with the
+   numbers of ``WritePlan.array_table``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from icechunk_format.arrays.fill_values import default_fill_value
+from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.dataset.writing.chunks.task import (
+    BASE,
+    write_layout_batches,
+    write_layout_table,
+)
+from icechunk_format.dataset.writing.columns.new_arrays import (
+    codecs_of,
+    declared_missing,
+    default_chunks,
+    described_attributes,
+    encoded_fill,
+    named_type,
+    sizes_of,
+)
+from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+from icechunk_format.dataset.writing.plan import WritePart, WritePlan, new_node_id
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.dataset.table.variable import Variable
+    from icechunk_format.dataset.writing.prepare import PreparedWrite
+
+__all__ = ["plan_layout_write", "write_layout_batches", "write_layout_table"]
+
+_REFS_PER_UNIT: Final = 200_000
+_BYTES_PER_UNIT: Final = 2**28
+
+_TABLE_FIELDS: Final = pa.schema(
+    [
+        ("array", pa.string()),
+        ("base", pa.int64()),
+        ("per_block", pa.list_(pa.int64())),
+        ("blocks_per_unit", pa.list_(pa.int64())),
+        ("unit_strides", pa.list_(pa.int64())),
+        ("block_strides", pa.list_(pa.int64())),
+    ]
+)
+
+
+def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
+    """Decide everything about a write in the layouts ``chunks`` and ``refs``.
+
+    Raises
+    ------
+    InvalidInputError
+        An array is described badly, or there is none.
+    UnsupportedError
+        A data type or codec is not known here.
+    """
+    created, resized, targets = _targets(prepared)
+    if not targets:
+        raise InvalidInputError(
+            f"group {prepared.group} has no array to write chunks to; describe each with "
+            'encoding={"name": {"shape": [...], "chunks": [...], "dtype": "float32", '
+            '"dims": [...]}}',
+            group=str(prepared.group),
+        )
+    context = WriteContext(
+        location=prepared.location,
+        part=0,
+        dims=(),
+        arrays=tuple(targets),
+        base=prepared.base,
+        chunk_source=prepared.chunk_source,
+        manifest_format=prepared.manifest_format,
+        decoded=prepared.options.decoded,
+    )
+    table, units = _array_table(targets, prepared.options.layout)
+    fields = [pa.field("_unit", pa.int64()), pa.field("_block", pa.int64())]
+    fields += [pa.field(name, column.arrow_type) for name, column in prepared.columns.items()]
+    part = WritePart(
+        number=0,
+        dims=(),
+        variables=tuple(prepared.columns),
+        is_distinct=False,
+        units=units,
+        context=context,
+        input_schema=pa.schema(fields),
+    )
+    return WritePlan(
+        prepared=prepared,
+        parts=(part,),
+        base=prepared.base,
+        created=tuple(created),
+        resized=tuple(resized),
+        array_table=table,
+    )
+
+
+def _targets(
+    prepared: PreparedWrite,
+) -> tuple[list[ArrayTarget], list[tuple[str, ArrayMetadata]], list[ArrayTarget]]:
+    created: list[ArrayTarget] = []
+    resized: list[tuple[str, ArrayMetadata]] = []
+    targets: list[ArrayTarget] = []
+    encoding = prepared.options.encoding
+    for variable in prepared.kept.values():
+        metadata = _existing(variable, encoding.get(variable.name, {}))
+        if metadata is not variable.metadata:
+            resized.append((variable.path, metadata))
+        targets.append(
+            ArrayTarget(
+                name=variable.name,
+                path=variable.path,
+                node_id=variable.node.id,
+                dims=variable.dims,
+                metadata=metadata,
+                old_shape=variable.shape,
+            )
+        )
+    described = {name: said for name, said in encoding.items() if name not in prepared.kept}
+    # Replaced arrays that nobody describes anew keep their description, without chunks.
+    before = {n: v for n, v in prepared.replaced.items() if n not in described}
+    for name, said in described.items():
+        created.append(_new(prepared, name, _described(prepared.array_path(name), name, said)))
+    for name, variable in before.items():
+        created.append(_new(prepared, name, variable.metadata))
+    return created, resized, [*targets, *created]
+
+
+def _new(prepared: PreparedWrite, name: str, metadata: ArrayMetadata) -> ArrayTarget:
+    names = metadata.dimension_names or (None,) * metadata.ndim
+    return ArrayTarget(
+        name=name,
+        path=prepared.array_path(name),
+        node_id=new_node_id(),
+        dims=tuple(dim or f"dim_{axis}" for axis, dim in enumerate(names)),
+        metadata=metadata,
+    )
+
+
+def _existing(variable: Variable, said: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the document of an existing array, larger where the user says so."""
+    others = sorted(said.keys() - {"shape"})
+    if others:
+        raise InvalidInputError(
+            f"array {variable.path} exists, and only its shape can change; leave "
+            f"{', '.join(others)} out of its encoding, or write with mode=overwrite",
+            variable=variable.name,
+        )
+    if said.get("shape") is None:
+        return variable.metadata
+    shape = _shape(said["shape"], variable.name)
+    if len(shape) != len(variable.shape) or any(
+        new < old for new, old in zip(shape, variable.shape, strict=False)
+    ):
+        raise InvalidInputError(
+            f"array {variable.path} has the shape {variable.shape} and can only grow; found "
+            f"shape={list(shape)}",
+            variable=variable.name,
+        )
+    return variable.metadata if shape == variable.shape else variable.metadata.with_shape(shape)
+
+
+def _shape(given: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(given, list | tuple) or not all(type(n) is int and n >= 0 for n in given):
+        raise InvalidInputError(
+            f"encoding of {name!r}: shape={given!r} should be a list of whole numbers",
+            variable=name,
+        )
+    return tuple(given)
+
+
+def _described(path: str, name: str, said: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the document of an array that the user describes."""
+    for key in ("shape", "dtype"):
+        if said.get(key) is None:
+            raise InvalidInputError(
+                f"array {path} does not exist, and its encoding lacks {key!r}; describe it with "
+                "shape, dtype, chunks and dims",
+                variable=name,
+                key=key,
+            )
+    shape = _shape(said["shape"], name)
+    dims = said.get("dims")
+    if dims is not None and (not isinstance(dims, list | tuple) or len(dims) != len(shape)):
+        raise InvalidInputError(
+            f"encoding of {name!r}: dims={dims!r} should name each of the {len(shape)} dimensions",
+            variable=name,
+        )
+    data_type = named_type(said["dtype"], name)
+    axes = tuple(dims) if dims is not None else tuple(f"dim_{n}" for n in range(len(shape)))
+    attributes = described_attributes(said, data_type, name)
+    # A CF attribute that no reader could use is refused here and not by every reader.
+    missing = declared_missing(attributes, data_type, name)
+    chunks = sizes_of(said.get("chunks"), axes, "chunks", name)
+    codecs = said.get("codecs")
+    if codecs is None and "compressors" in said:
+        codecs = codecs_of(said["compressors"], data_type, name)
+    fill_value = encoded_fill(said.get("fill_value"), data_type, name)
+    if fill_value is None:
+        # Chunks that nobody writes are missing values, as far as the array has any.
+        fill_value = default_fill_value(data_type) if missing is None else missing
+    return build_array_metadata(
+        shape=shape,
+        data_type=data_type,
+        chunk_shape=chunks or default_chunks(shape, data_type),
+        shard_shape=sizes_of(said.get("shards"), axes, "shards", name),
+        fill_value=fill_value,
+        codecs=codecs,
+        dimension_names=dims,
+        attributes=attributes,
+        node_path=path,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    per_block: tuple[int, ...]
+    blocks_per_unit: tuple[int, ...]
+    unit_strides: tuple[int, ...]
+    block_strides: tuple[int, ...]
+    units: int
+
+
+def _array_table(targets: list[ArrayTarget], layout: str) -> tuple[pa.Table, int]:
+    rows: list[dict[str, Any]] = []
+    base = 0
+    for target in targets:
+        cells = _cells(target.metadata, layout)
+        rows.append(
+            {
+                "array": target.name,
+                BASE: base,
+                "per_block": cells.per_block,
+                "blocks_per_unit": cells.blocks_per_unit,
+                "unit_strides": cells.unit_strides,
+                "block_strides": cells.block_strides,
+            }
+        )
+        base += cells.units
+    return pa.Table.from_pylist(rows, schema=_TABLE_FIELDS), base
+
+
+def _cells(metadata: ArrayMetadata, layout: str) -> _Cells:
+    counts = [max(1, count) for count in metadata.grid.num_chunks]
+    per_block = (1,) * len(counts)
+    sharding = metadata.chunk_codecs().sharding
+    chunk_shape = metadata.grid.chunk_shape
+    if layout == "chunks" and sharding is not None and chunk_shape is not None:
+        pairs = zip(chunk_shape, sharding.inner_shape, strict=True)
+        per_block = tuple(outer // inner for outer, inner in pairs)
+    wanted = _REFS_PER_UNIT
+    if layout == "chunks":
+        item = metadata.data_type.itemsize or 64
+        nbytes = item * math.prod(chunk_shape or (2**20,))
+        wanted = max(1, _BYTES_PER_UNIT // nbytes)
+    per_unit: list[int] = []
+    for count in reversed(counts):
+        taken = max(1, min(count, wanted))
+        per_unit.append(taken)
+        wanted //= taken
+    per_unit.reverse()
+    units = [-(-count // taken) for count, taken in zip(counts, per_unit, strict=True)]
+    return _Cells(
+        per_block=per_block,
+        blocks_per_unit=tuple(per_unit),
+        unit_strides=_strides(units),
+        block_strides=_strides(counts),
+        units=math.prod(units),
+    )
+
+
+def _strides(counts: list[int]) -> tuple[int, ...]:
+    return tuple(math.prod(counts[axis + 1 :]) for axis in range(len(counts)))

@@ -1,0 +1,205 @@
+"""Rows that are references to chunks, as columns of a manifest.
+
+Rules of this file
+------------------
+1. Coordinates, offsets and locations go from Arrow to NumPy whole; a location is checked once,
+   however many rows share it.
+2. References to the repository's own objects are refused: they mean nothing in another repository,
+   and in this one they exist already.
+3. What no reader would fetch is not written: malformed URLs, ``.`` and ``..`` segments, and, where
+   the configuration of the repository has virtual chunk containers, places outside of them and of
+   what the write authorises (the reference library refuses those as well). Schemes are stored in
+   lower case, the rest as given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.writing.chunks.columns import check_places
+from icechunk_format.dataset.writing.chunks.containers import (
+    NAMED,
+    authorized_places,
+    outside_of,
+    places_of,
+)
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, virtual_refs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.repository.chunks.source import ChunkSource
+
+_SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
+# A host or bucket without user or port, and a path of names that begin with no dot.
+_PLAIN: Final = (
+    r"^([A-Za-z][A-Za-z0-9+-]*://[A-Za-z0-9][A-Za-z0-9._-]*|file://)"
+    r"(/[A-Za-z0-9_=+,~-][A-Za-z0-9._=+,~-]*)+$"
+)
+
+
+def references(
+    target: ArrayTarget,
+    coords: NDArray[np.int64],
+    rows: pa.Table,
+    source: ChunkSource,
+) -> tuple[ChunkRefs, set[str]]:
+    """Return references of one array as the rows describe them, and what needs a container.
+
+    Parameters
+    ----------
+    target
+        The array.
+    coords
+        Integers, shape (n, ndim): places in its chunk grid.
+    rows
+        n rows of the layout ``refs``.
+    source
+        Has the virtual chunk containers of the repository, and the prefixes that the write
+        authorises; with no container, locations may lie anywhere.
+
+    Raises
+    ------
+    InvalidInputError
+        A row lacks what its kind needs, is of another kind, or names a place outside of the grid
+        or of the containers.
+    """
+    check_places(target, coords, target.metadata.grid.num_chunks)
+    kinds = rows.column("kind").combine_chunks()
+    parts: list[ChunkRefs] = []
+    roots: set[str] = set()
+    known = 0
+    for kind in ("virtual", "inline"):
+        is_kind = pc.fill_null(pc.equal(kinds, kind), False)
+        places = np.flatnonzero(np.asarray(is_kind.to_numpy(zero_copy_only=False)))
+        if len(places):
+            known += len(places)
+            own, at = rows.take(pa.array(places)), coords[places]
+            if kind == "virtual":
+                refs, without_container = _virtual(target, at, own, source)
+                parts.append(refs)
+                roots |= without_container
+            else:
+                parts.append(_inline(target, at, own))
+    if known < rows.num_rows:
+        others = sorted({str(k) for k in pc.unique(kinds).to_pylist()} - {"virtual", "inline"})
+        raise InvalidInputError(
+            f"a row of array {target.name!r} has the kind {others[0]!r}; 'virtual' and 'inline' "
+            "references can be written. Chunks inside of a repository are copied with "
+            "layout=chunks",
+            variable=target.name,
+            kind=others[0],
+        )
+    return joined_refs(target, parts), roots
+
+
+def _virtual(
+    target: ArrayTarget,
+    coords: NDArray[np.int64],
+    rows: pa.Table,
+    source: ChunkSource,
+) -> tuple[ChunkRefs, set[str]]:
+    location = _column(rows, "location", target).dictionary_encode()
+    locations = _checked_locations(target, location.dictionary)
+    places = _new_places(target, locations, source)
+    etags = rows.column("etag") if "etag" in rows.column_names else None
+    modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
+    seconds = None
+    if modified is not None and modified.null_count < len(modified):
+        micro = pc.fill_null(modified.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
+        seconds = micro.combine_chunks().to_numpy(zero_copy_only=False) // 1_000_000
+    has_etag = etags is not None and etags.null_count < len(etags)
+    refs = virtual_refs(
+        coords,
+        locations.to_pylist(),
+        _column(rows, "offset", target).to_numpy(zero_copy_only=False),
+        _column(rows, "length", target).to_numpy(zero_copy_only=False),
+        location_of_row=location.indices.to_numpy(zero_copy_only=False),
+        etags=etags.to_pylist() if etags is not None and has_etag else None,
+        last_modified=seconds,
+    )
+    return refs, places
+
+
+def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
+    """Return distinct locations with the scheme in lower case; refuses what cannot be read."""
+    # Text that is plainly a URL is not taken apart one by one: there may be millions of files.
+    plain = pc.match_substring_regex(locations, _PLAIN)
+    for text in locations.filter(pc.invert(plain)).to_pylist():
+        try:
+            parse_url(text)
+        except MalformedUrlError as error:
+            raise InvalidInputError(
+                f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which "
+                f"no reader would fetch: {error}; an absolute URL is needed, like "
+                "s3://bucket/file.nc or file:///data/file.nc",
+                variable=target.name,
+                location=shown(text),
+            ) from None
+    parts = pc.extract_regex(locations, _SCHEME)
+    scheme = pc.ascii_lower(parts.field("scheme"))
+    return pc.binary_join_element_wise(scheme, parts.field("rest"), "")
+
+
+def _new_places(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -> set[str]:
+    """Return what needs a container; refuses locations outside of the containers that are there."""
+    # Containers whose prefix does not end with "/" are ignored by every reader.
+    usable = [item for item in source.containers if item.url_prefix.endswith("/")]
+    outside = outside_of(locations, usable)
+    places, outside = authorized_places(outside, source.authorized)
+    refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
+    if not len(refused):
+        return places | places_of(outside)
+    text = refused[0].as_py()
+    known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
+    raise InvalidInputError(
+        f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which is "
+        "below no virtual chunk container of the repository; containers are: "
+        f"{', '.join(map(shown, known)) or 'none'}. Correct the location, or name the new place "
+        "with the option virtual.authorize, and the write adds a container for it",
+        variable=target.name,
+        location=shown(text),
+    )
+
+
+def _inline(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
+    return inline_refs(coords, _column(rows, "data", target).to_pylist())
+
+
+def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
+    column = rows.column(name).combine_chunks() if name in rows.column_names else None
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    if column is None or column.null_count:
+        raise InvalidInputError(
+            f"a reference of array {target.name!r} has no {name!r}; virtual ones need location, "
+            "offset and length, inline ones data",
+            variable=target.name,
+            column=name,
+        )
+    return column
+
+
+def joined_refs(target: ArrayTarget, parts: list[ChunkRefs]) -> ChunkRefs:
+    """Join references of one array; refuses a chunk that comes twice.
+
+    Raises
+    ------
+    InvalidInputError
+        Two parts have one chunk.
+    """
+    joined = ChunkRefs.concat(parts)
+    if len(joined) < sum(map(len, parts)):
+        raise InvalidInputError(
+            f"a chunk of array {target.name!r} comes in more than one row; each has one",
+            variable=target.name,
+        )
+    return joined

@@ -1,0 +1,406 @@
+"""What an executor does with rows that are chunks, or references to chunks.
+
+Rules of this file
+------------------
+1. References stay columns (``write_references``); no row of them is touched alone.
+2. Chunks are handled one by one, since each is encoded and stored on its own. Inner chunks of one
+   shard come together, are laid over what the shard held before, and become one object.
+3. What a row says is checked against its array: place, shape, data type, number of bytes. Stored
+   bytes are decoded once, so that nothing is committed that no reader could read.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.reading.layouts.chunks import data_type_text
+from icechunk_format.dataset.writing.cells.blocks import OldArrays
+from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
+from icechunk_format.dataset.writing.chunks.references import joined_refs, references
+from icechunk_format.dataset.writing.context import BLOCK, UNIT, TaskReceipt, native_sizes
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.repository.files.chunk_files import store_chunks
+from icechunk_format.repository.files.manifest_files import store_manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.codecs.chain import ChunkCodecs
+    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+    from icechunk_format.dataset.writing.plan import WritePlan
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+BASE: Final = "base"
+_BATCH_BYTES: Final = 32 * 2**20
+_ROWS_PER_BATCH: Final = 65_536
+
+
+def write_layout_batches(context: WriteContext, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+    """Write the rows of one task.
+
+    Parameters
+    ----------
+    context
+        Of the write.
+    batches
+        The columns of the layout, and ``_unit`` and ``_block``; sorted by ``_unit``, ``array``
+        and ``_block``.
+
+    Raises
+    ------
+    InvalidInputError
+        A row names no array or no chunk of it, comes twice, or does not hold what it should.
+    StorageError, FormatError
+        The store failed, or a shard that had to be patched is damaged.
+    """
+    task = _LayoutTask(context)
+    for unit, table in _tables_of_units(batches):
+        task.add(unit, table)
+    return task.finish()
+
+
+def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
+    """Write a table that holds all rows, in this process."""
+    [part] = plan.parts
+    assert plan.array_table is not None
+    numbered = number_rows(plan.array_table, table)
+    return write_layout_batches(part.context, numbered.to_batches(_ROWS_PER_BATCH))
+
+
+def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
+    """Return rows with ``_unit`` and ``_block``, sorted as tasks take them."""
+    units = np.zeros(table.num_rows, np.int64)
+    blocks = np.zeros(table.num_rows, np.int64)
+    names = array_names(table.column("array").combine_chunks())
+    for described in array_table.to_pylist():
+        rows = np.flatnonzero(pc.equal(names, described["array"]).to_numpy(zero_copy_only=False))
+        if not len(rows):
+            continue
+        chunk = table.column("chunk").take(pa.array(rows)).combine_chunks()
+        coords = chunk_coords(chunk, len(described["per_block"]), described["array"])
+        units[rows] = described[BASE]
+        for axis, per_block in enumerate(described["per_block"]):
+            block = coords[:, axis] // per_block
+            unit = block // described["blocks_per_unit"][axis]
+            units[rows] += unit * described["unit_strides"][axis]
+            blocks[rows] += block * described["block_strides"][axis]
+    numbered = table.append_column(UNIT, pa.array(units)).append_column(BLOCK, pa.array(blocks))
+    return numbered.sort_by([(UNIT, "ascending"), ("array", "ascending"), (BLOCK, "ascending")])
+
+
+def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each unit, in pieces of bounded size; the rows of a block stay together."""
+    waiting: list[pa.RecordBatch] = []
+    unit, size = 0, 0
+    for batch in batches:
+        units = _numbers(batch, UNIT)
+        edges = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist(), len(units)]
+        for start, stop in pairwise(edges):
+            if start == stop:
+                continue
+            if waiting and int(units[start]) != unit:
+                yield unit, pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+            unit = int(units[start])
+            piece = batch.slice(start, stop - start)
+            if size + piece.nbytes >= _BATCH_BYTES:
+                # The last block may go on in the next batch; what lies before it is complete.
+                last = _start_of_last_block(_numbers(piece, BLOCK))
+                if last:
+                    yield unit, pa.Table.from_batches([*waiting, piece.slice(0, last)])
+                    waiting, size, piece = [], 0, piece.slice(last)
+            waiting.append(piece)
+            size += piece.nbytes
+    if waiting:
+        yield unit, pa.Table.from_batches(waiting)
+
+
+def _start_of_last_block(blocks: NDArray[np.int64]) -> int:
+    changes = np.flatnonzero(np.diff(blocks))
+    return int(changes[-1]) + 1 if len(changes) else 0
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    column = pc.fill_null(batch.column(batch.schema.get_field_index(name)), 0)
+    found: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+class _LayoutTask:
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
+        self._storage = context.open_storage()
+        self._old = OldArrays(context, self._storage)
+        self._targets = {array.name: array for array in context.arrays}
+        self._codecs: dict[str, ChunkCodecs] = {}
+        self._unit: int | None = None
+        self._refs: dict[str, list[ChunkRefs]] = {}
+        self._receipts: dict[str, list[ManifestReceipt]] = {}
+        self._rows = self._files = self._nbytes = 0
+        self._places: set[str] = set()
+
+    def add(self, unit: int, table: pa.Table) -> None:
+        """Take in rows of one unit."""
+        if unit != self._unit:
+            self._end_unit()
+            self._unit = unit
+        self._rows += table.num_rows
+        names = array_names(table.column("array"))
+        if names.null_count:
+            raise InvalidInputError("a row names no array: the column 'array' is NULL")
+        for name in pc.unique(names).to_pylist():
+            target = self._targets.get(name)
+            if target is None:
+                raise InvalidInputError(
+                    f"a row names the array {name!r}, which is not in the group; there are "
+                    f"{', '.join(self._targets)}. Describe new arrays with the option encoding",
+                    variable=name,
+                )
+            rows = table.filter(pc.equal(names, name)).combine_chunks()
+            coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
+            if "kind" in rows.column_names:
+                refs, places = references(target, coords, rows, self._context.chunk_source)
+                self._places |= places
+                found = [refs]
+            else:
+                found = self._chunks(target, coords, rows)
+            self._refs.setdefault(name, []).extend(found)
+
+    def finish(self) -> TaskReceipt:
+        """Store what is left and say what was written."""
+        self._end_unit()
+        return TaskReceipt(
+            part=self._context.part,
+            rows=self._rows,
+            manifests={path: tuple(found) for path, found in self._receipts.items()},
+            files=self._files,
+            nbytes=self._nbytes,
+            places=tuple(self._places),
+        )
+
+    def _end_unit(self) -> None:
+        targets = [self._targets[name] for name in self._refs]
+        for files, nbytes in (native_sizes(part) for refs in self._refs.values() for part in refs):
+            self._files += files
+            self._nbytes += nbytes
+        parts = (
+            (target.node_id, joined_refs(target, self._refs[target.name])) for target in targets
+        )
+        stored = store_manifests(self._storage, self._context.manifest_format, parts)
+        for target, receipts in zip(targets, stored, strict=True):
+            self._receipts.setdefault(target.path, []).extend(receipts)
+        self._refs = {}
+
+    # -- chunks -----------------------------------------------------------------------------
+
+    def _chunks(
+        self, target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table
+    ) -> list[ChunkRefs]:
+        codecs = self._codecs_of(target)
+        grid = target.metadata.grid
+        sharding = codecs.sharding
+        unit_shape = None if sharding is None else sharding.inner_shape
+        if unit_shape is None:
+            check_places(target, coords, grid.num_chunks)
+            outer = coords
+        else:
+            counts = tuple(
+                -(-size // inner) for size, inner in zip(grid.shape, unit_shape, strict=True)
+            )
+            check_places(target, coords, counts)
+            starts = coords * np.array(unit_shape, np.int64)
+            outer = (
+                np.stack(
+                    [grid.chunk_indices(axis, starts[:, axis]) for axis in range(grid.ndim)], axis=1
+                )
+                if grid.ndim
+                else coords
+            )
+        _check_said(target, rows)
+        data = rows.column("data").combine_chunks()
+        if isinstance(data, pa.ChunkedArray):
+            data = pa.concat_arrays(data.chunks)
+        found: list[ChunkRefs] = []
+        waiting: dict[tuple[int, ...], bytes] = {}
+        size = 0
+        for place, members in _by_place(outer):
+            payload = self._payload(target, codecs, place, coords, members, data)
+            waiting[place] = payload
+            size += len(payload)
+            if size >= _BATCH_BYTES:
+                found.append(self._put(target, waiting))
+                waiting, size = {}, 0
+        if waiting:
+            found.append(self._put(target, waiting))
+        return found
+
+    def _put(self, target: ArrayTarget, waiting: dict[tuple[int, ...], bytes]) -> ChunkRefs:
+        ndim = len(target.metadata.shape)
+        at = np.array(list(waiting), np.int64).reshape(len(waiting), ndim)
+        return store_chunks(
+            self._storage,
+            at,
+            list(waiting.values()),
+            inline_threshold=self._context.inline_threshold,
+        )
+
+    def _payload(
+        self,
+        target: ArrayTarget,
+        codecs: ChunkCodecs,
+        place: tuple[int, ...],
+        coords: NDArray[np.int64],
+        members: NDArray[np.int64],
+        data: pa.Array,
+    ) -> bytes:
+        grid = target.metadata.grid
+        full = grid.full_chunk_shape(place)
+        sharding = codecs.sharding
+        if sharding is None:
+            if len(members) > 1:
+                raise _twice(target, place)
+            raw = _bytes_at(target, data, members[0], place)
+            if not self._context.decoded:
+                self._check_stored(target, raw, codecs, full, place)
+                return raw
+            lower, upper = grid.box_of(place)
+            values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], place)
+            return codecs.encode(_padded(target, values, full))
+        shard = target.metadata.fill_array(full)
+        lower, upper = grid.box_of(place)
+        if target.old_shape is not None and all(
+            low < size for low, size in zip(lower, target.old_shape, strict=True)
+        ):
+            known = [min(b, size) for b, size in zip(upper, target.old_shape, strict=True)]
+            box = tuple(slice(0, b - a) for a, b in zip(lower, known, strict=True))
+            shard[box] = self._old.reader(target.path).read_box(lower, known)
+        inner = sharding.inner_shape
+        seen: set[tuple[int, ...]] = set()
+        for member in members.tolist():
+            at = tuple(coords[member].tolist())
+            if at in seen:
+                raise _twice(target, at)
+            seen.add(at)
+            raw = _bytes_at(target, data, member, at)
+            first = [i * n for i, n in zip(at, inner, strict=True)]
+            if self._context.decoded:
+                shape = [
+                    min(n, size - a)
+                    for n, size, a in zip(inner, target.metadata.shape, first, strict=True)
+                ]
+                values = _values(target, raw, shape, at)
+            else:
+                values = self._check_stored(target, raw, sharding.inner, inner, at)
+            box = tuple(
+                slice(a - low, a - low + n)
+                for a, low, n in zip(first, lower, values.shape, strict=True)
+            )
+            shard[box] = values
+        return codecs.encode(shard)
+
+    def _check_stored(
+        self, target: ArrayTarget, raw: bytes, codecs: Any, shape: Any, place: Any
+    ) -> NDArray[Any]:
+        try:
+            found: NDArray[Any] = codecs.decode(raw, tuple(shape))
+        except FormatError as error:
+            raise InvalidInputError(
+                f"the data of chunk {list(place)} of array {target.name!r} are not stored bytes of "
+                f"the array: {error.facts['problem']}. Rows with decoded values need decoded=true",
+                variable=target.name,
+                chunk=tuple(place),
+            ) from error
+        return found
+
+    def _codecs_of(self, target: ArrayTarget) -> ChunkCodecs:
+        if target.name not in self._codecs:
+            self._codecs[target.name] = target.metadata.chunk_codecs()
+        return self._codecs[target.name]
+
+
+def _by_place(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """Yield each outer chunk with the rows that belong to it, in order of first appearance."""
+    if not outer.shape[1]:
+        yield (), np.arange(len(outer))
+        return
+    places, inverse = np.unique(outer, axis=0, return_inverse=True)
+    order = np.argsort(inverse.reshape(-1), kind="stable")
+    edges = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(places) + 1))
+    for number, place in enumerate(places.tolist()):
+        yield tuple(place), order[edges[number] : edges[number + 1]]
+
+
+def _check_said(target: ArrayTarget, rows: pa.Table) -> None:
+    """Refuse rows whose data type is not that of the array."""
+    if "dtype" not in rows.column_names:
+        return
+    wanted = data_type_text(target.metadata.data_type)
+    for found in pc.unique(rows.column("dtype")).to_pylist():
+        if found is not None and found != wanted:
+            raise InvalidInputError(
+                f"a row of array {target.name!r} has the dtype {found!r}, and the array stores "
+                f"{wanted!r}; convert the data, or write them to another array",
+                variable=target.name,
+                found=found,
+                wanted=wanted,
+            )
+
+
+def _bytes_at(target: ArrayTarget, data: pa.Array, row: Any, place: tuple[int, ...]) -> bytes:
+    value = data[int(row)]
+    if not value.is_valid:
+        raise InvalidInputError(
+            f"the data of chunk {list(place)} of array {target.name!r} are NULL",
+            variable=target.name,
+        )
+    found: bytes = value.as_py()
+    return found
+
+
+def _values(
+    target: ArrayTarget, raw: bytes, shape: list[int], place: tuple[int, ...]
+) -> NDArray[Any]:
+    """Return the values of a decoded chunk: C order, little endian, clipped to the array."""
+    dtype = target.metadata.data_type.numpy
+    if dtype.hasobject:
+        raise UnsupportedError(
+            f"array {target.name!r} holds {target.metadata.data_type.name} values, which have no "
+            "fixed size; write them with layout=cells, or stored chunks with decoded=false",
+            variable=target.name,
+        )
+    stored = dtype.newbyteorder("<")
+    wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(raw) != wanted:
+        raise InvalidInputError(
+            f"chunk {list(place)} of array {target.name!r} has {len(raw)} bytes of data, and "
+            f"{shape} elements of {dtype} have {wanted}; chunks at the edge are clipped to the "
+            "array",
+            variable=target.name,
+            chunk=place,
+        )
+    return np.frombuffer(raw, stored).reshape(shape).astype(dtype, copy=False)
+
+
+def _padded(target: ArrayTarget, values: NDArray[Any], full: tuple[int, ...]) -> NDArray[Any]:
+    if values.shape == full:
+        return values
+    whole = target.metadata.fill_array(full)
+    whole[tuple(slice(0, size) for size in values.shape)] = values
+    return whole
+
+
+def _twice(target: ArrayTarget, place: tuple[int, ...]) -> InvalidInputError:
+    return InvalidInputError(
+        f"the chunk {list(place)} of array {target.name!r} comes in more than one row; each has "
+        "one",
+        variable=target.name,
+        chunk=place,
+    )

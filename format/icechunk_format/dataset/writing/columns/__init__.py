@@ -1,0 +1,1 @@
+"""Columns of a write: which arrays they become, and which coordinates they bring."""

@@ -1,0 +1,129 @@
+"""What is refused before any row of a write moves.
+
+Rules of this file
+------------------
+1. Each message names what does not fit, what was found, and what to do instead.
+2. Nothing is read here but what is at hand already, save whether a new place is free.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.repository.lifecycle.create import check_new_root
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from icechunk_format.dataset.table.variable import Variable
+    from icechunk_format.dataset.writing.columns.source import SourceColumn
+    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.storage.location import Location
+
+
+def check_new_place(place: Location, options: WriteOptions) -> None:
+    """Make sure that the commit will be able to create the repository."""
+    check_new_root(open_storage(place))
+    if options.branch != "main" and not options.create_branch:
+        raise NotFoundError(
+            f"there is no repository at {place}, so there is no branch {options.branch!r} either; "
+            "write to main first, or set createBranch=true to make the branch with the repository",
+            kind="branch",
+            name=options.branch,
+        )
+
+
+def check_index_type(column: SourceColumn) -> None:
+    """Refuse a column of indices that are no integers."""
+    text = str(column.arrow_type)
+    if not text.startswith(("int", "uint")):
+        raise InvalidInputError(
+            f"the dimension {column.name!r} has no labels, so its column holds indices from 0 and "
+            f"must be BIGINT; found {text}",
+            dim=column.name,
+        )
+
+
+def check_existing(
+    variable: Variable,
+    column: SourceColumn,
+    dims: Sequence[str],
+    options: WriteOptions,
+    *,
+    others: Collection[str],
+) -> None:
+    """Refuse a column that does not fit the array that it is to be written to.
+
+    ``others`` are the columns that the group has no array for: a dimension may hide among them.
+    """
+    name = column.name
+    if name in dims:
+        return
+    if not variable.codecs.can_encode:
+        raise UnsupportedError(
+            f"array {variable.path} stores its chunks in a format that is only read "
+            f"({_codec_names(variable)}), so nothing can be written into it; leave the column "
+            f"{name!r} out, or write it under another name",
+            variable=name,
+        )
+    absent = [dim for dim in variable.dims if dim not in dims]
+    if absent or variable.has_repeated_dimension:
+        hidden = [other for other in sorted(others) if other not in dims]
+        hint = ""
+        if absent and hidden:
+            hint = (
+                f": there is no column {absent[0]!r}. If {' or '.join(map(repr, hidden))} is that "
+                f"dimension, rename it: df.withColumnRenamed({hidden[0]!r}, {absent[0]!r})"
+            )
+        raise InvalidInputError(
+            f"array {variable.path} has the dimensions ({', '.join(variable.dims)}), and the "
+            f"DataFrame ({', '.join(dims)}); every dimension of the array needs a column{hint}",
+            variable=name,
+            dims=variable.dims,
+        )
+    if options.encoding.get(name):
+        raise InvalidInputError(
+            f"array {variable.path} exists, and an append keeps its encoding; leave encoding of "
+            f"{name!r} out, or write with mode=overwrite",
+            variable=name,
+        )
+    chunks = variable.metadata.grid.chunk_shape
+    if variable.codecs.sharding is not None:
+        chunks = variable.codecs.sharding.inner_shape
+    for dim, size in (options.chunks or {}).items():
+        if chunks is None or (dim in variable.dims and chunks[variable.dims.index(dim)] != size):
+            raise InvalidInputError(
+                f"array {variable.path} exists with chunks of {chunks}, and an append keeps them; "
+                f"leave chunks={dim}={size} out, or write with mode=overwrite",
+                variable=name,
+            )
+
+
+def _codec_names(variable: Variable) -> str:
+    codecs = variable.metadata.raw["codecs"]
+    return ", ".join(str(c.get("name") if isinstance(c, dict) else c) for c in codecs)
+
+
+def check_names(
+    options: WriteOptions, columns: Mapping[str, SourceColumn], dims: Sequence[str]
+) -> None:
+    """Refuse options that name no column or dimension."""
+    for option, names, allowed in (
+        ("encoding", options.encoding, tuple(columns)),
+        ("chunks", options.chunks or {}, tuple(dims)),
+        ("shards", options.shards or {}, tuple(dims)),
+        ("order", options.order or {}, tuple(dims)),
+    ):
+        for name in names:
+            if name not in allowed:
+                near = get_close_matches(name, allowed, n=1, cutoff=0.0)
+                raise InvalidInputError(
+                    f"{option} names {name!r}, which is no "
+                    f"{'column' if option == 'encoding' else 'dimension'}; did you mean "
+                    f"{near[0]!r}? There are {', '.join(allowed)}",
+                    option=option,
+                    name=name,
+                )

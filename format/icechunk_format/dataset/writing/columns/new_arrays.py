@@ -1,0 +1,421 @@
+"""What a column becomes where there is no array yet: the ``zarr.json`` of the new array.
+
+Rules of this file
+------------------
+1. Three sources, in this order: the option ``encoding`` (and ``chunks``, ``shards``), what the
+   column's metadata says of the array that it was read from, and defaults, which are xarray's.
+2. A column that was read and not changed gives the same array again: data type, chunks, codecs,
+   attributes, CF encoding and fill value.
+3. The fill value of the array is its missing value, so that cells read as NULL that nobody has
+   written, now or after it has grown. Labels have no such cells.
+4. Default chunks have about 8 MiB, and leave the last dimensions whole: rows come in along the
+   first.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.arrays.fill_values import decode_fill_value, default_fill_value
+from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
+from icechunk_format.dataset.cf.column_types import (
+    BOOLEAN_FLAGS,
+    default_array_type,
+    missing_value_advice,
+)
+from icechunk_format.dataset.cf.decode import attribute_decoder
+from icechunk_format.dataset.cf.encode import (
+    VariableEncoder,
+    missing_value,
+    variable_encoder,
+)
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.arrays.data_types import DataType
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.dataset.writing.columns.source import SourceColumn
+
+CHUNK_BYTES: Final = 8 * 2**20
+_LEAST_LABELS: Final = 1024
+_VARIABLE_ITEM_BYTES: Final = 64
+_MISSING_KEYS: Final = ("_FillValue", "missing_value")
+_CF_KEYS: Final = (
+    *_MISSING_KEYS,
+    "scale_factor",
+    "add_offset",
+    "_Unsigned",
+    "units",
+    "calendar",
+)
+
+
+class NewArray:
+    """A column on its way to a new array. What does not depend on sizes is found at once.
+
+    Parameters
+    ----------
+    column
+        The column.
+    path
+        Where the array will be.
+    dims
+        Names of its dimensions.
+    said
+        What the option ``encoding`` says of it.
+
+    Raises
+    ------
+    InvalidInputError
+        The column's type has no array, or the encoding does not fit it.
+    """
+
+    def __init__(
+        self, column: SourceColumn, *, path: str, dims: Sequence[str], said: Mapping[str, Any]
+    ) -> None:
+        self.column = column
+        self.path = path
+        self.dims = tuple(dims)
+        self._said = said
+        self._described: Mapping[str, Any] = column.described
+        try:
+            self.data_type, self.attributes = self._typed()
+            self.encoder = self._encoder()
+        except (InvalidInputError, UnsupportedError, FormatError):
+            if not self._described:
+                raise
+            # The column is no longer what its metadata describes.
+            self._described = {}
+            self.data_type, self.attributes = self._typed()
+            self.encoder = self._encoder()
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the column holds stored numbers, beside CF attributes that describe them."""
+        return bool(self._described) and self.column.is_raw
+
+    @property
+    def advice(self) -> str:
+        """How the array gets a missing value, in words of the options."""
+        return missing_value_advice(self.column.name, self.data_type, self.column.arrow_type)
+
+    def _encoder(self) -> VariableEncoder:
+        return variable_encoder(
+            self.data_type,
+            self.attributes,
+            self.column.arrow_type,
+            decode_cf=not self.is_raw,
+            name=self.column.name,
+        )
+
+    def _typed(self) -> tuple[DataType, dict[str, Any]]:
+        said, described = self._said, self._described
+        data_type, defaults = default_array_type(self.column.arrow_type, name=self.column.name)
+        attributes: dict[str, Any] = {}
+        if "stored_dtype" in described:
+            data_type = parse_data_type(described["stored_dtype"], node_path=self.path)
+            attributes = _attributes_of(described)
+            defaults = {}
+        if said.get("dtype") is not None:
+            data_type = named_type(said["dtype"], self.column.name)
+            if data_type.kind in ("datetime", "timedelta", "string"):
+                defaults = {}
+            if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
+                has_missing = any(said.get(key) is not None for key in _MISSING_KEYS)
+                defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
+                attributes.pop("dtype", None)
+        attributes = described_attributes(
+            said, data_type, self.column.name, before={**defaults, **attributes}
+        )
+        is_plain_float = data_type.kind == "float" and "stored_dtype" not in described
+        if is_plain_float and "_FillValue" not in said:
+            attributes.setdefault("_FillValue", _base64_double(math.nan))
+        return data_type, attributes
+
+    def metadata(
+        self,
+        shape: Sequence[int],
+        *,
+        chunks: Mapping[str, int],
+        shards: Mapping[str, int],
+        is_complete: bool,
+    ) -> ArrayMetadata:
+        """Return the document of the array.
+
+        Parameters
+        ----------
+        shape
+            Elements per dimension.
+        chunks, shards
+            The options, by dimension.
+        is_complete
+            Whether every cell will be written.
+
+        Raises
+        ------
+        InvalidInputError
+            The parts do not fit together.
+        UnsupportedError
+            A codec cannot be had.
+        """
+        chunk_shape, shard_shape, is_same = self._chunking(shape, chunks, shards)
+        metadata = build_array_metadata(
+            shape=shape,
+            data_type=self.data_type,
+            chunk_shape=chunk_shape,
+            shard_shape=shard_shape,
+            fill_value=self._fill_value(is_complete),
+            codecs=self._codecs(),
+            dimension_names=self.dims or None,
+            attributes=self.attributes,
+            node_path=self.path,
+        )
+        grid = self._described.get("chunk_grid")
+        if is_same and grid is not None and list(shape) == self._described.get("shape"):
+            raw = {**metadata.raw, "chunk_grid": grid}
+            return parse_array_metadata(dump_document(raw), node_path=self.path)
+        return metadata
+
+    def _chunking(
+        self, shape: Sequence[int], chunks: Mapping[str, int], shards: Mapping[str, int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...] | None, bool]:
+        said, described = self._said, self._described
+        is_same = self.column.dims == self.dims
+        before = described.get("chunks") if is_same else None
+        before_shards = described.get("shards") if is_same else None
+        asked = sizes_of(said.get("chunks"), self.dims, "chunks", self.column.name)
+        asked_shards = sizes_of(said.get("shards"), self.dims, "shards", self.column.name)
+        labels = len(self.dims) == 1 and self.dims[0] == self.column.name
+        if asked is None and not labels and any(dim in chunks for dim in self.dims):
+            base = before or default_chunks(shape, self.data_type)
+            asked = tuple(chunks.get(dim, size) for dim, size in zip(self.dims, base, strict=True))
+        if asked_shards is None and not labels and any(dim in shards for dim in self.dims):
+            base = asked or before or default_chunks(shape, self.data_type)
+            asked_shards = tuple(
+                shards.get(dim, size) for dim, size in zip(self.dims, base, strict=True)
+            )
+        if asked is not None:
+            return asked, asked_shards, False
+        if before is not None:
+            if asked_shards is not None:
+                return tuple(before), asked_shards, False
+            return tuple(before), None if before_shards is None else tuple(before_shards), True
+        if labels:
+            # Labels are read whole, and grow by a few at a time.
+            return (max(_LEAST_LABELS, min(shape[0], 2**20)),), asked_shards, True
+        return default_chunks(shape, self.data_type), asked_shards, True
+
+    def _codecs(self) -> list[Any] | None:
+        if "compressors" in self._said:
+            return codecs_of(self._said["compressors"], self.data_type, self.column.name)
+        codecs = self._described.get("codecs")
+        same_type = self._described.get("stored_dtype") == self.data_type.to_json()
+        if not isinstance(codecs, list) or not same_type or self.column.dims != self.dims:
+            return None
+        first = codecs[0] if len(codecs) == 1 else None
+        if isinstance(first, dict) and first.get("name") == "sharding_indexed":
+            inner = first.get("configuration", {}).get("codecs")
+            return inner if isinstance(inner, list) else None
+        return codecs
+
+    def _fill_value(self, is_complete: bool) -> Any:
+        said = encoded_fill(self._said.get("fill_value"), self.data_type, self.column.name)
+        if said is not None:
+            return said
+        raw = self._described.get("fill_value")
+        same_type = self._described.get("stored_dtype") == self.data_type.to_json()
+        if raw is not None and same_type and (is_complete or self.encoder.absent is None):
+            return decode_fill_value(raw, self.data_type, node_path=self.path)
+        is_label = self.dims == (self.column.name,) and self.data_type.kind != "float"
+        if self.encoder.absent is None or (is_complete and is_label):
+            return default_fill_value(self.data_type)
+        return self.encoder.absent
+
+
+def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]:
+    """Return chunks of about 8 MiB: whole along the last dimensions, cut along the first.
+
+    Where a plane of the last two is too large, it is cut into squares.
+    """
+    item = data_type.itemsize or _VARIABLE_ITEM_BYTES
+    target = max(1, CHUNK_BYTES // item)
+    sizes = [max(1, int(size)) for size in shape]
+    chunks = list(sizes)
+    for axis in range(len(sizes)):
+        inside = math.prod(sizes[axis + 1 :])
+        if inside <= target and axis < len(sizes) - 2:
+            chunks[axis] = min(sizes[axis], target // inside)
+            return tuple(chunks)
+        if axis >= len(sizes) - 2:
+            break
+        chunks[axis] = 1
+    if len(sizes) == 1:
+        return (min(sizes[0], target),)
+    if len(sizes) >= 2 and sizes[-1] * sizes[-2] > target:
+        if sizes[-1] <= math.isqrt(target):
+            chunks[-2] = target // sizes[-1]
+        else:
+            side = min(sizes[-2], math.isqrt(target))
+            chunks[-1] = min(sizes[-1], target // side)
+            chunks[-2] = min(sizes[-2], target // chunks[-1])
+    return tuple(chunks)
+
+
+def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Put attributes and CF encoding together again, as the array had them."""
+    attributes = dict(described.get("attributes") or {})
+    encoding = described.get("encoding") or {}
+    data_type = parse_data_type(described["stored_dtype"])
+    for key, value in encoding.items():
+        if key == "dtype":
+            if value == "bool" and data_type.kind != "bool":
+                attributes["dtype"] = "bool"
+            elif str(value).startswith("timedelta64") and data_type.kind != "timedelta":
+                attributes["dtype"] = value
+        elif key in ("_FillValue", "missing_value"):
+            attributes[key] = _fill_attribute(value, data_type, key, "")
+        else:
+            attributes[key] = value
+    return attributes
+
+
+def described_attributes(
+    said: Mapping[str, Any],
+    data_type: DataType,
+    name: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return attributes after what the option ``encoding`` says; null takes a CF attribute away."""
+    attributes = {**(before or {}), **(said.get("attributes") or {})}
+    for key in _CF_KEYS:
+        if key not in said:
+            continue
+        value = said[key]
+        if value is None:
+            attributes.pop(key, None)
+        elif key in _MISSING_KEYS:
+            if data_type.numpy.kind == "b":
+                advice = missing_value_advice(name, data_type, pa.bool_())
+                raise InvalidInputError(
+                    f"encoding of {name!r}: {key}={value!r} would make every real "
+                    f"{str(bool(value)).lower()} a missing value; take {advice}",
+                    variable=name,
+                    key=key,
+                )
+            # The one name of it with which xarray opens texts.
+            is_text = data_type.kind in ("string", "bytes")
+            called = "missing_value" if is_text else key
+            attributes[called] = _fill_attribute(value, data_type, called, name)
+        else:
+            attributes[key] = value
+    return attributes
+
+
+def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
+    """Return the stored value that CF attributes call missing; None where they call none so.
+
+    Raises
+    ------
+    InvalidInputError
+        No reader could use an attribute.
+    """
+    decoder = attribute_decoder(attributes, data_type, name=name)
+    if all(attributes.get(key) is None for key in _MISSING_KEYS):
+        return None
+    return missing_value(attributes, decoder, data_type)
+
+
+def encoded_fill(given: Any, data_type: DataType, name: str) -> Any:
+    """Return the ``fill_value`` that the option ``encoding`` gives; None where it gives none."""
+    if given is None:
+        return None
+    try:
+        return decode_fill_value(given, data_type, node_path=name)
+    except FormatError as error:
+        raise InvalidInputError(
+            f"encoding of {name!r}: fill_value={given!r} is no value of {data_type.name}",
+            variable=name,
+        ) from error
+
+
+def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any:
+    """Return a missing value as xarray writes it: floats in base64, others as they are."""
+    if key == "missing_value" or data_type.kind != "float" or isinstance(value, list):
+        return value
+    words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    if isinstance(value, str):
+        if value not in words:
+            return value
+        value = words[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInputError(
+            f"encoding of {name!r}: {key}={value!r} is no number", variable=name, key=key
+        )
+    return _base64_double(float(value))
+
+
+def _base64_double(value: float) -> str:
+    return base64.b64encode(struct.pack("<d", value)).decode("ascii")
+
+
+def named_type(given: Any, name: str) -> DataType:
+    """Return the data type that the option ``encoding`` names, as NumPy does or as Zarr does."""
+    try:
+        if isinstance(given, str):
+            words = {"str": "string", "object": "string"}
+            known = words.get(given, given)
+            if known in ("string", "bytes"):
+                return data_type_from_numpy(known)
+            return data_type_from_numpy(np.dtype(known))
+        return parse_data_type(given, node_path=name)
+    except (TypeError, FormatError, UnsupportedError) as error:
+        raise InvalidInputError(
+            f"encoding of {name!r}: dtype={given!r} names no data type; write it as NumPy does, "
+            "like float32, int16, datetime64[s] or string",
+            variable=name,
+        ) from error
+
+
+def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int, ...] | None:
+    """Read the chunk shape of one variable: a list in the order of its dimensions, or a mapping."""
+    if given is None:
+        return None
+    if isinstance(given, dict) and set(given) == set(dims):
+        given = [given[dim] for dim in dims]
+    is_list = isinstance(given, list | tuple) and len(given) == len(dims)
+    if not is_list or not all(type(size) is int and size >= 1 for size in given):
+        raise InvalidInputError(
+            f"encoding of {name!r}: {key}={given!r} should have a whole number of elements for "
+            f"each of the dimensions {', '.join(dims)}",
+            variable=name,
+            key=key,
+        )
+    return tuple(given)
+
+
+def codecs_of(given: Any, data_type: DataType, name: str) -> list[Any]:
+    """Return the codecs of a chunk: its elements, and the compressors that the user wants."""
+    # Deciding how elements become bytes is not the user's business here.
+    elements = build_array_metadata(shape=(), data_type=data_type, chunk_shape=()).codecs_json[0]
+    if given is None:
+        return [elements]
+    listed = given if isinstance(given, list) else [given]
+    for codec in listed:
+        if not isinstance(codec, str) and not (isinstance(codec, dict) and "name" in codec):
+            raise InvalidInputError(
+                f"encoding of {name!r}: the compressor {codec!r} should read like "
+                '{"name": "zstd", "configuration": {"level": 3, "checksum": false}}',
+                variable=name,
+            )
+    return [elements, *({"name": c} if isinstance(c, str) else c for c in listed)]

@@ -1,0 +1,266 @@
+"""What a DataFrame says about its columns: roles, dimensions, and how they were stored before.
+
+A column that was read with this project carries a description of its array (``table.describe``) in
+its field metadata. Others carry nothing, and options or the existing group decide.
+
+Rules of this file
+------------------
+1. What metadata says is a wish, not a truth: a user may have dropped a dimension or cast a column
+   since. What no longer fits is not used; what options say comes first.
+2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
+3. Expressions lose field metadata, so a column without any may be a dimension that was computed.
+   Then the group's dimensions count, and those that the other columns name; where a named dimension
+   is still missing and a column without metadata may be it, the write is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from icechunk_format.dataset.table.variable import Variable
+
+_CF_KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumn:
+    """A column of the DataFrame.
+
+    Parameters
+    ----------
+    name, arrow_type
+        Of the column.
+    described
+        What its field metadata says; empty where it has none.
+    """
+
+    name: str
+    arrow_type: pa.DataType
+    described: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_dimension(self) -> bool:
+        """Whether the column was a dimension when it was read."""
+        return self.described.get("role") == "dimension"
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the column was a dimension without labels when it was read."""
+        return self.is_dimension and "stored_dtype" not in self.described
+
+    @property
+    def dims(self) -> tuple[str, ...] | None:
+        """The dimensions that the array had; None where nothing is known."""
+        found = self.described.get("dimensions")
+        if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
+            return tuple(found)
+        return None
+
+    @property
+    def table_dims(self) -> tuple[str, ...]:
+        """All dimensions of the table that the column was read from, where it was one of them."""
+        found = self.described.get("table_dimensions")
+        if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
+            return tuple(found)
+        return ()
+
+    @property
+    def group_attributes(self) -> Mapping[str, Any]:
+        """The attributes of the group that the column was read from, where it was a dimension."""
+        found = self.described.get("group_attributes")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the column holds stored numbers, read with ``decodeCf=false``."""
+        attributes = self.described.get("attributes")
+        if not isinstance(attributes, dict):
+            return False
+        units = attributes.get("units")
+        return any(key in attributes for key in _CF_KEYS) or (
+            isinstance(units, str) and "since" in units
+        )
+
+
+def source_columns(schema: pa.Schema) -> dict[str, SourceColumn]:
+    """Return the columns of a schema by name.
+
+    Raises
+    ------
+    InvalidInputError
+        Two columns have one name, or a name cannot be that of an array.
+    """
+    found: dict[str, SourceColumn] = {}
+    for column in schema:
+        if column.name in found:
+            raise InvalidInputError(
+                f"the DataFrame has two columns {column.name!r}; rename one", column=column.name
+            )
+        if not column.name or "/" in column.name or column.name in (".", "..", "zarr.json"):
+            raise InvalidInputError(
+                f"the column {column.name!r} cannot become an array of that name; rename it, "
+                "without '/'",
+                column=column.name,
+            )
+        found[column.name] = SourceColumn(
+            name=column.name, arrow_type=column.type, described=_described(column)
+        )
+    if not found:
+        raise InvalidInputError("the DataFrame has no columns; there is nothing to write")
+    return found
+
+
+def _described(column: pa.Field) -> Mapping[str, Any]:
+    raw = (column.metadata or {}).get(FIELD_METADATA_KEY)
+    if raw is None:
+        return {}
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        # Metadata travels through other people's code; damaged, it says nothing.
+        return {}
+    # Statistics of the layout summary describe the values that they were made of, not themselves.
+    return found if isinstance(found, dict) and "statistic" not in found else {}
+
+
+def find_dims(
+    columns: Mapping[str, SourceColumn],
+    *,
+    asked: Sequence[str] | None,
+    existing: Iterable[Variable],
+) -> tuple[str, ...]:
+    """Return the names of the dimension columns, in order.
+
+    Parameters
+    ----------
+    columns
+        The DataFrame.
+    asked
+        The option ``dims``.
+    existing
+        The arrays that the group keeps.
+
+    Raises
+    ------
+    InvalidInputError
+        They cannot be found, or a name is no column.
+    """
+    if asked is not None:
+        _check_dims(columns, asked)
+        return tuple(asked)
+    arrays = list(existing)
+    found = _described_dims(columns, arrays) or _dims_of_group(columns, arrays)
+    if found:
+        return found
+    shown = ", ".join(columns)
+    first = list(columns)[: max(1, len(columns) - 1)]
+    raise InvalidInputError(
+        f"which columns are dimensions is not known: the DataFrame has {shown}, without the "
+        "metadata of a reader, and no group with such dimensions exists. Name them with the "
+        f"option dims, for instance dims={','.join(first)}",
+        columns=tuple(columns),
+    )
+
+
+def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
+    """Return the column of each dimension that was read, which may have been renamed since."""
+    return {
+        column.dims[0]: name
+        for name, column in columns.items()
+        if column.is_dimension and column.dims
+    }
+
+
+def _described_dims(
+    columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
+) -> tuple[str, ...]:
+    """Return the dimensions that field metadata tells, with the group's help where it is partial.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension has no column any more, and columns without metadata may be it.
+    """
+    columns_of = named_as(columns)
+    named = [columns_of.get(dim, dim) for dim in _dims_before(columns.values())]
+    found = [
+        name
+        for name in named
+        if name in columns and (columns[name].is_dimension or not columns[name].described)
+    ]
+    missing = [name for name in named if name not in found]
+    computed = [name for name, column in columns.items() if not column.described]
+    if not found or not computed or (not missing and all(columns[n].is_dimension for n in found)):
+        return tuple(found)
+    found += [name for name in _dims_of_group(columns, arrays) if name not in found]
+    free = [name for name in computed if name not in found]
+    has_array = any(
+        variable.name in columns and variable.name not in found and variable.dims
+        for variable in arrays
+    )
+    # Without a value that was read, one of the computed columns has to be the value.
+    values = [c for name, c in columns.items() if c.described and name not in found]
+    if missing and not has_array and len(free) > (0 if values else 1):
+        shown = ", ".join(map(repr, free))
+        raise InvalidInputError(
+            f"which columns are dimensions is not clear: the DataFrame comes from a table over "
+            f"({', '.join(named)}), it has no column {' or '.join(map(repr, missing))} any more, "
+            f"and {shown} may be dimensions or values, since computed columns carry no metadata. "
+            f"Name all dimensions with the option dims: dims={','.join(found)} if {shown} are "
+            f"values, dims={','.join([free[0], *found])} if {free[0]!r} is a dimension",
+            columns=tuple(columns),
+            missing=tuple(missing),
+        )
+    return tuple(found)
+
+
+def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
+    """Return the dimensions of what was read, in the order of the array that has most of them."""
+    described = [(column.is_dimension, column) for column in columns if column.described]
+    lists = [column.dims or () for is_dimension, column in described if not is_dimension]
+    lists.sort(key=len, reverse=True)
+    lists += [column.table_dims for is_dimension, column in described if is_dimension]
+    lists += [column.dims or () for is_dimension, column in described if is_dimension]
+    return list(dict.fromkeys(dim for dims in lists for dim in dims))
+
+
+def _dims_of_group(
+    columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
+) -> tuple[str, ...]:
+    """Return the columns that are dimensions of the group; none where it does not say."""
+    # Labels of a group are columns of the same name; arrays that are columns say the order.
+    known = {dim for variable in arrays for dim in variable.dims if dim in columns}
+    named = [variable for variable in arrays if variable.name in columns and variable.dims]
+    named.sort(key=lambda variable: -len(variable.dims))
+    for variable in named:
+        if not variable.is_dimension_coordinate and set(variable.dims) <= columns.keys():
+            rest = sorted(known - set(variable.dims), key=list(columns).index)
+            return (*variable.dims, *rest)
+    if known and len(known) < len(columns):
+        return tuple(name for name in columns if name in known)
+    return ()
+
+
+def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> None:
+    for dim in asked:
+        if dim not in columns:
+            near = get_close_matches(dim, columns, n=1, cutoff=0.0)
+            raise InvalidInputError(
+                f"dims names {dim!r}, which is no column; did you mean {near[0]!r}? The DataFrame "
+                f"has {', '.join(columns)}",
+                dim=dim,
+                columns=tuple(columns),
+            )
+    if len(set(asked)) < len(asked):
+        raise InvalidInputError(f"dims={','.join(asked)} names a column twice", dims=tuple(asked))

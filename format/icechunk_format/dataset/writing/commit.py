@@ -1,0 +1,301 @@
+"""The end of a write: receipts of all tasks become one commit.
+
+Rules of this file
+------------------
+1. One session, one commit: nobody sees half a write.
+2. The driver takes manifests over as they are; its work grows with their number, and not with that
+   of the chunks.
+3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
+   outcome is unknown, it may be data.
+4. A repository that the write brings along is created once the receipts are known to be good,
+   directly before the commit.
+5. Where others committed first, what they did decides: changes that do not meet are laid over
+   theirs, and what others did to the arrays of the write makes it be planned again
+   (``write_again``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.writing.again.adopt import Adopted
+from icechunk_format.dataset.writing.again.conflicts import of_session, refused
+from icechunk_format.dataset.writing.again.plan import PlanIsOld, PlannedCommit, Watch, plan_again
+from icechunk_format.dataset.writing.chunks.containers import add_containers
+from icechunk_format.dataset.writing.message import commit_message
+from icechunk_format.dataset.writing.prepare import branch_missing
+from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.commit.commit import Written
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.session import DEFAULT_REBASE_TRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.dataset.writing.context import TaskReceipt
+    from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
+    from icechunk_format.repository.changes.conflicts import TheirCommit
+    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.repository.session.session import WriteSession
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot.file import Snapshot
+
+__all__ = ["WriteResult", "finish_write"]
+
+
+def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
+    """Commit what the tasks of a plan have written.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    receipts
+        Of every task, each once.
+
+    Raises
+    ------
+    InvalidInputError
+        Two tasks wrote one chunk, or the tasks met other rows than the plan was made for.
+    AlreadyExistsError
+        The write was to create the repository or its arrays, and somebody else has done so
+        meanwhile.
+    ConflictError
+        Others wrote the same cells, and the options do not say who wins, or changed the arrays;
+        nothing was committed.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+    NotFoundError, ReadOnlyError, StorageError, FormatError
+        The repository cannot be written; nothing was committed.
+    """
+    options = plan.prepared.options
+    location = plan.prepared.location
+    repository: Repository | None = None
+    if plan.base is not None or Repository.exists(location):
+        repository = Repository.open(location)
+        done = find_committed(repository, options)
+        if done is not None:
+            return done
+    receipts = list(receipts)
+    rows, manifests = _collected(plan, receipts)
+    if plan.base is None or repository is None:
+        repository = _new_repository(plan)
+    base = plan.base or _first_version(repository)
+    if branch_missing(repository, options):
+        _create_branch(repository, options.branch, base)
+    source = plan.prepared.chunk_source
+    add_containers(
+        repository,
+        {place for receipt in receipts for place in receipt.places},
+        authorized=source.authorized,
+        virtual_options=source.virtual_options,
+    )
+    return _committed(repository, plan, manifests, repository.snapshot(base), rows, receipts)
+
+
+def _committed(
+    repository: Repository,
+    plan: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    base: Snapshot,
+    rows: int,
+    receipts: Sequence[TaskReceipt],
+) -> WriteResult:
+    """Commit, on top of whatever others commit first."""
+    options = plan.prepared.options
+    work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
+    planned = PlannedCommit(plan=plan, work=work, base=base)
+    theirs: list[TheirCommit] = []
+    for times_again in range(DEFAULT_REBASE_TRIES):
+        session = repository.writable_session(options.branch, base=planned.base.id)
+        _change(session, planned)
+        if not session.has_changes:
+            return WriteResult(
+                branch=options.branch,
+                snapshot_id=planned.base.id,
+                is_skipped=True,
+                reason="there are no rows to write",
+            )
+        try:
+            commit = session.commit(
+                options.message or commit_message(plan, rows),
+                metadata=txn_metadata(options),
+                on_conflict=options.on_conflict,
+                when_moved=Watch(repository=repository, planned=planned, session=session),
+            )
+        except PlanIsOld as found:
+            done = find_committed(repository, options)
+            if done is not None:
+                return done
+            theirs += found.theirs
+            again = plan_again(plan, manifests, base, PlanIsOld(found.tip, theirs))
+            if isinstance(again, WriteResult):
+                return again
+            planned = again
+        except ConflictError as error:
+            raise of_session(plan.prepared, error) from error
+        else:
+            commit = replace(commit, rebased=commit.rebased + times_again)
+            return _result(planned, rows, commit, receipts)
+    raise refused(plan.prepared, f"others committed first {DEFAULT_REBASE_TRIES} times")
+
+
+def _change(session: WriteSession, planned: PlannedCommit) -> None:
+    _change_nodes(session, planned.plan)
+    for labels in planned.plan.labels:
+        _write_labels(session, labels)
+    for path, coords in planned.work.deleted.items():
+        session.delete_chunks(path, coords)
+    for path, found in planned.work.manifests.items():
+        session.add_manifests(path, found)
+
+
+def _result(
+    planned: PlannedCommit, rows: int, commit: CommitResult, receipts: Sequence[TaskReceipt]
+) -> WriteResult:
+    found = planned.work.manifests.values()
+    return WriteResult(
+        branch=commit.branch,
+        snapshot_id=commit.snapshot_id,
+        rows=rows,
+        chunks=sum(r.num_chunk_refs for manifests in found for r in manifests),
+        manifests=sum(len(manifests) for manifests in found),
+        commit=_with_tasks(commit, receipts),
+    )
+
+
+def _collected(
+    plan: WritePlan, receipts: Iterable[TaskReceipt]
+) -> tuple[int, dict[str, list[ManifestReceipt]]]:
+    """Return how many rows were written, and the manifests by the path of their array."""
+    rows_of_part = dict.fromkeys((part.number for part in plan.parts), 0)
+    manifests: dict[str, list[ManifestReceipt]] = {}
+    paths = {array.path for part in plan.parts for array in part.context.arrays}
+    for receipt in receipts:
+        if receipt.part not in rows_of_part or not paths.issuperset(receipt.manifests):
+            raise InvalidInputError(
+                f"a receipt is about part {receipt.part} with the arrays "
+                f"{', '.join(receipt.manifests)}, which this write does not have; hand over the "
+                "receipts of one plan"
+            )
+        rows_of_part[receipt.part] += receipt.rows
+        for path, stored in receipt.manifests.items():
+            manifests.setdefault(path, []).extend(stored)
+    # The session checks this, too, but by then a new repository is there.
+    for found in manifests.values():
+        ChunkChanges(len(found[0].extents)).add_receipts(found)
+    for part in plan.parts:
+        count = rows_of_part[part.number]
+        # Rows of other parts were made distinct first, so nobody knows how many there should be.
+        if plan.row_count is not None and not part.is_distinct and count != plan.row_count:
+            raise InvalidInputError(
+                f"the DataFrame had {plan.row_count:,} rows when its coordinates were read, and "
+                f"{count:,} when they were written: its source changed in between, or is not "
+                "deterministic. Nothing was committed; cache() or checkpoint() the DataFrame, or "
+                "store it first, and write again",
+                expected=plan.row_count,
+                found=count,
+            )
+    return rows_of_part.get(0, 0), manifests
+
+
+def _new_repository(plan: WritePlan) -> Repository:
+    """Create the repository of a write that found none, or open that of somebody faster."""
+    location, wanted = plan.prepared.location, plan.prepared.options.spec_version
+    try:
+        return Repository.create(location, spec_version=wanted, check_clean_root=False)
+    except AlreadyExistsError as error:
+        repository = Repository.open(location)
+        if repository.spec_version == wanted:
+            return repository
+        raise AlreadyExistsError(
+            f"somebody else has created a repository of spec version {repository.spec_version} at "
+            f"{location} while this write, which found none and has specVersion={wanted}, was "
+            "under way; nothing was committed, and the same write can be run again",
+            **error.facts,
+        ) from None
+
+
+def _with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
+    """Return what the commit says, with the files that tasks have stored among the counts."""
+    written = Written(dict(commit.files_written), dict(commit.bytes_written))
+    for receipt in receipts:
+        written.add("chunks", receipt.files, receipt.nbytes)
+        for found in receipt.manifests.values():
+            written.add("manifests", len(found), sum(one.size_bytes for one in found))
+    return replace(commit, files_written=written.files, bytes_written=written.bytes)
+
+
+def _first_version(repository: Repository) -> SnapshotId:
+    """Return the oldest version of ``main``, before all that anybody has written."""
+    *_, oldest = repository.ancestry(branch="main")
+    return oldest.id
+
+
+def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
+    try:
+        repository.create_branch(name, base)
+    except AlreadyExistsError:
+        # Somebody else was faster, which is as good; what they committed is looked at below.
+        return
+
+
+def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
+    prepared = plan.prepared
+    for path in prepared.missing_groups:
+        attributes = prepared.group_attributes if path == prepared.group else None
+        group = build_group_metadata(attributes=attributes, node_path=path)
+        session.create_group(path, group.to_bytes())
+    if prepared.group not in prepared.missing_groups and not prepared.kept:
+        _describe_group(session, plan)
+    for variable in prepared.replaced.values():
+        session.delete(variable.path)
+    for array in plan.created:
+        session.create_array(
+            array.path,
+            array.metadata.to_bytes(),
+            shape=array.metadata.shape,
+            num_chunks=array.metadata.grid.num_chunks,
+            dimension_names=array.metadata.dimension_names,
+            node_id=array.node_id,
+        )
+    for path, metadata in plan.resized:
+        session.update_metadata(
+            path,
+            metadata.to_bytes(),
+            shape=metadata.shape,
+            num_chunks=metadata.grid.num_chunks,
+        )
+
+
+def _describe_group(session: WriteSession, plan: WritePlan) -> None:
+    """Give a group without arrays and attributes of its own those that the rows come with."""
+    path, attributes = plan.prepared.group, plan.prepared.group_attributes
+    node = session.node(path)
+    if node is None or not attributes:
+        return
+    group = parse_group_metadata(node.user_data, node_path=path)
+    if not group.attributes:
+        session.update_metadata(path, group.with_attributes(attributes).to_bytes())
+
+
+def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
+    grid, codecs = labels.metadata.grid, labels.metadata.chunk_codecs()
+    stop = labels.start + len(labels.values)
+    [first], [last] = grid.chunks_of_box([labels.start], [stop])
+    payloads: list[bytes] = []
+    for chunk in range(first, last):
+        low, high = grid.chunk_bounds(0, chunk)
+        values: Any = labels.metadata.fill_array(grid.full_chunk_shape([chunk]))
+        values[: high - low] = labels.values[low - labels.start : high - labels.start]
+        payloads.append(codecs.encode(values))
+    coords = np.arange(first, last, dtype=np.int64).reshape(-1, 1)
+    session.set_chunks(labels.path, coords, payloads)

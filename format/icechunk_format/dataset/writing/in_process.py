@@ -1,0 +1,99 @@
+"""A whole write in this process: the rows are one Arrow table.
+
+This is what a write without a cluster does, and what a driver does with rows that tasks could not
+place themselves. The steps are those of a distributed write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.writing.cell_numbers import CELL
+from icechunk_format.dataset.writing.cells.task import write_batches
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write_layout_table
+from icechunk_format.dataset.writing.commit import finish_write
+from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.prepare import prepare_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from icechunk_format.dataset.writing.context import TaskReceipt
+    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.dataset.writing.plan import WritePart, WritePlan
+    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.result import WriteResult
+    from icechunk_format.storage.location import Place
+
+_ROWS_PER_BATCH = 65_536
+
+
+def write_table(
+    location: Place,
+    table: pa.Table,
+    options: WriteOptions,
+    *,
+    authorize: Sequence[str] = (),
+    virtual_options: Mapping[str, str] | None = None,
+) -> WriteResult:
+    """Write a table, in any layout, in one commit.
+
+    Raises
+    ------
+    IcechunkError
+        As ``prepare_write``, ``plan_write``, ``write_batches`` and ``finish_write``.
+    """
+    prepared = prepare_write(
+        location, table.schema, options, authorize=authorize, virtual_options=virtual_options
+    )
+    if prepared.skipped is not None:
+        return prepared.skipped
+    return write_prepared_table(prepared, table)
+
+
+def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResult:
+    """Write a table for which ``prepare_write`` has been called."""
+    if prepared.options.layout != "cells":
+        plan = plan_layout_write(prepared)
+        return finish_write(plan, [write_layout_table(plan, table)])
+    coordinates = {dim: pc.unique(table.column(dim)) for dim in prepared.dims}
+    plan = plan_write(prepared, coordinates, table.num_rows)
+    return finish_write(plan, [write_part(plan, part, table) for part in plan.parts])
+
+
+def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt:
+    """Write one part of a plan from a table of all its rows."""
+    return write_batches(part.context, placed_batches(plan, part, table))
+
+
+def placed_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part with the numbers of their cells, sorted by them."""
+    if part.is_distinct:
+        table = _distinct(table.select([*part.dims, *part.variables]))
+    cells = np.zeros(table.num_rows, np.int64)
+    for dim in part.dims:
+        places = plan.dimension_tables[dim]
+        rows = pc.index_in(table.column(dim), places.column("value")).to_numpy()
+        cells += places.column(f"cell_{part.number}").to_numpy()[rows]
+    order = np.argsort(cells, kind="stable")
+    placed = pa.table(
+        [pa.array(cells), *(table.column(name) for name in part.variables)],
+        names=[CELL, *part.variables],
+    )
+    for start in range(0, len(order), _ROWS_PER_BATCH):
+        taken = placed.take(pa.array(order[start : start + _ROWS_PER_BATCH]))
+        yield from taken.combine_chunks().to_batches()
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    """Return the distinct rows of a table."""
+    if not table.num_columns or not table.num_rows:
+        return table
+    numbered = table.append_column("_row", pa.array(np.arange(table.num_rows)))
+    # Groups take NULL and NaN for values of their own, which is what distinct means in SQL.
+    groups = numbered.group_by(table.column_names, use_threads=False).aggregate([("_row", "min")])
+    return table.take(groups.column("_row_min"))

@@ -1,0 +1,363 @@
+"""The second half of planning a write: with the distinct coordinates, everything is decided.
+
+Steps
+-----
+1. Each dimension gets its places: old labels keep theirs, new ones follow.
+2. Every array gets its document, with its size after the write. Arrays of the group that no column
+   names grow as well where a dimension grows, so that the group stays one dataset.
+3. Variables that share blocks of chunks become parts; places become numbers of cells.
+
+Rules of this file
+------------------
+1. The plan can be pickled. It holds distinct coordinates, never rows or chunks.
+2. Nothing is created here. Tasks store chunks and manifests where a repository will be; where
+   there is none yet, the commit makes it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
+from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
+from icechunk_format.dataset.writing.columns.new_arrays import NewArray
+from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+from icechunk_format.dataset.writing.dimensions import DimensionPlaces
+from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.chunk_axis import grid_axes
+from icechunk_format.spec.ids import NodeId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.spec.ids import SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelChunks:
+    """Labels that the driver writes: all from ``start`` on, which begins a chunk."""
+
+    path: str
+    metadata: ArrayMetadata
+    start: int
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePart:
+    """Variables that are written together.
+
+    Parameters
+    ----------
+    number
+        Of the part.
+    dims, variables
+        Names of columns.
+    is_distinct
+        Whether rows repeat along dimensions that the part has not, and must be made distinct.
+    units
+        How many units there are.
+    cells_per_unit
+        The number of a cell by this is its unit; of no meaning in the layouts of chunks.
+    context
+        For the tasks.
+    input_schema
+        Of the batches that tasks take.
+    """
+
+    number: int
+    dims: tuple[str, ...]
+    variables: tuple[str, ...]
+    is_distinct: bool
+    units: int
+    cells_per_unit: int = 1
+    context: WriteContext
+    input_schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """A write that is fully decided.
+
+    Parameters
+    ----------
+    prepared
+        What was known before.
+    parts
+        What tasks do; nearly always one part.
+    dimension_tables
+        By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
+        ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
+        number of a cell.
+    base
+        The version that the write starts from; None where the commit creates the repository.
+    row_count
+        Rows that the coordinates were found in, which tasks have to find again.
+    created
+        Arrays that are new.
+    resized
+        Existing arrays that grow: path and document.
+    labels
+        Labels that the driver writes.
+    moved
+        By dimension: where each label of the base goes, if some do not stay where they are.
+    array_table
+        In the layouts of chunks: what numbers the units and blocks of rows.
+    """
+
+    prepared: PreparedWrite
+    parts: tuple[WritePart, ...]
+    dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    base: SnapshotId | None = None
+    row_count: int | None = None
+    created: tuple[ArrayTarget, ...] = ()
+    resized: tuple[tuple[str, ArrayMetadata], ...] = ()
+    labels: tuple[LabelChunks, ...] = ()
+    moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    array_table: pa.Table | None = None
+
+
+def plan_write(
+    prepared: PreparedWrite,
+    coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
+    row_count: int | None = None,
+    *,
+    stay: Mapping[str, int] | None = None,
+) -> WritePlan:
+    """Decide everything about a write of cells.
+
+    Parameters
+    ----------
+    prepared
+        From ``prepare_write``.
+    coordinates
+        The distinct values of each dimension column, NULL included, in any order.
+    row_count
+        Rows of the DataFrame, where known.
+    stay
+        By dimension: how many of its labels have to stay; see ``DimensionPlaces``.
+
+    Raises
+    ------
+    InvalidInputError
+        Coordinates are NULL, NaN or nearly those that are there; rows cover too little of the
+        grid; cells stay empty for which there is no missing value.
+    """
+    return _Planner(prepared, coordinates, row_count, stay).plan()
+
+
+def new_node_id() -> NodeId:
+    """Return an id for an array that tasks write before it exists."""
+    return NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+
+
+class _Planner:
+    def __init__(
+        self,
+        prepared: PreparedWrite,
+        coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
+        row_count: int | None,
+        stay: Mapping[str, int] | None,
+    ) -> None:
+        self._prepared = prepared
+        self._rows = row_count
+        self._places = DimensionPlaces(prepared, coordinates, stay)
+        self._placed = self._places.placed
+        self._places.check_density(row_count)
+
+    def _is_complete(self, dims: tuple[str, ...]) -> bool:
+        """Whether rows cover every cell of a new array with these dimensions."""
+        cells = math.prod(self._placed[dim].distinct for dim in self._prepared.dims)
+        return self._rows == cells and all(
+            self._placed[dim].distinct == self._placed[dim].size for dim in dims
+        )
+
+    # -- arrays -----------------------------------------------------------------------------
+
+    def plan(self) -> WritePlan:
+        """Return the whole plan."""
+        prepared = self._prepared
+        arrays: dict[str, ArrayTarget] = {}
+        labels: list[LabelChunks] = []
+        for name, target in prepared.targets.items():
+            array = self._array(name, target)
+            if name not in prepared.dims:
+                arrays[name] = array
+                continue
+            found = self._labels(array)
+            if found is not None:
+                labels.append(found)
+            if isinstance(target, NewArray):
+                arrays[name] = array
+        is_variable = {name: a for name, a in arrays.items() if name not in prepared.dims}
+        parts = self._parts(is_variable)
+        return WritePlan(
+            prepared=prepared,
+            parts=tuple(parts),
+            dimension_tables=self._tables(parts),
+            base=prepared.base,
+            row_count=self._rows,
+            created=tuple(a for a in arrays.values() if a.old_shape is None),
+            resized=self._resized(),
+            labels=tuple(labels),
+            moved={d: p.moved for d, p in self._placed.items() if p.moved is not None},
+        )
+
+    def _array(self, name: str, target: ExistingArray | NewArray) -> ArrayTarget:
+        shape = tuple(self._placed[dim].size for dim in target.dims)
+        if isinstance(target, ExistingArray):
+            variable = target.variable
+            for dim, size in variable.dimensions:
+                if size != self._placed[dim].old_size:
+                    raise InvalidInputError(
+                        f"array {variable.path} has {size} elements along {dim!r}, and the "
+                        f"dimension has {self._placed[dim].old_size}; repair the group first",
+                        variable=name,
+                    )
+            return ArrayTarget(
+                name=name,
+                path=target.path,
+                node_id=variable.node.id,
+                dims=target.dims,
+                metadata=variable.metadata.with_shape(shape),
+                encoder=target.encoder,
+                old_shape=variable.shape,
+            )
+        options = self._prepared.options
+        is_complete = self._is_complete(target.dims)
+        if not is_complete and self._rows is not None and name not in self._prepared.dims:
+            self._check_gaps(target)
+        metadata = target.metadata(
+            shape,
+            chunks=options.chunks or {},
+            shards=options.shards or {},
+            is_complete=is_complete or name in self._prepared.dims,
+        )
+        return ArrayTarget(
+            name=name,
+            path=target.path,
+            node_id=new_node_id(),
+            dims=target.dims,
+            metadata=metadata,
+            encoder=target.encoder,
+        )
+
+    def _check_gaps(self, target: NewArray) -> None:
+        if target.encoder.absent is not None:
+            return
+        cells = math.prod(self._placed[dim].size for dim in target.dims)
+        if self._rows is not None and self._rows > math.prod(
+            self._placed[dim].size for dim in self._prepared.dims
+        ):
+            # Two rows have one cell; the task that meets them says which.
+            return
+        raise InvalidInputError(
+            f"the {self._rows} rows do not cover all {cells} cells of {target.column.name!r}, and "
+            f"{target.data_type.name} has no missing value for the others. The dimensions of this "
+            f"write are ({', '.join(self._prepared.dims)}): if {target.column.name!r} is one, too, "
+            "name all of them with the option dims. Otherwise add the rows, or give it a missing "
+            f"value: {target.advice}",
+            variable=target.column.name,
+        )
+
+    def _labels(self, array: ArrayTarget) -> LabelChunks | None:
+        """Return the labels to write: whole chunks, from the first that changes."""
+        placed = self._placed[array.name]
+        assert placed.new_labels is not None
+        if not len(placed.new_labels):
+            return None
+        if array.old_shape is None:
+            return LabelChunks(
+                path=array.path, metadata=array.metadata, start=0, values=placed.new_labels
+            )
+        [axis] = grid_axes(array.metadata.grid)
+        first = placed.old_size
+        if placed.moved is not None:
+            first = int(np.argmax(placed.moved != np.arange(first)))
+        start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
+        kept = self._places.old_labels[array.name][start:]
+        values = np.concatenate([kept, placed.new_labels])
+        return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
+
+    def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:
+        grown = {dim: p for dim, p in self._placed.items() if p.size > p.old_size}
+        found = []
+        for variable in self._prepared.kept.values():
+            is_named = variable.array.dimension_names is not None
+            if not is_named and variable.name not in self._prepared.targets:
+                continue
+            shape = tuple(
+                grown[dim].size if dim in grown and size == grown[dim].old_size else size
+                for dim, size in variable.dimensions
+            )
+            if shape != variable.shape:
+                found.append((variable.path, variable.metadata.with_shape(shape)))
+        return tuple(found)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _parts(self, arrays: Mapping[str, ArrayTarget]) -> list[WritePart]:
+        by_dims: dict[frozenset[str], dict[str, tuple[tuple[str, ...], ArrayMetadata]]] = {}
+        for name, array in arrays.items():
+            by_dims.setdefault(frozenset(array.dims), {})[name] = (array.dims, array.metadata)
+        found: list[WritePart] = []
+        for members in by_dims.values():
+            for names in group_arrays(members):
+                found.append(self._part(len(found), [arrays[name] for name in names]))
+        return found
+
+    def _part(self, number: int, arrays: list[ArrayTarget]) -> WritePart:
+        prepared = self._prepared
+        dims = tuple(dim for dim in prepared.dims if dim in arrays[0].dims)
+        is_distinct = len(dims) < len(prepared.dims)
+        numbers = number_cells(
+            common_axes(dims, [(array.dims, array.metadata) for array in arrays]),
+            [self._placed[dim].places for dim in dims],
+            row_count=None if is_distinct else self._rows,
+            rows_per_unit=prepared.options.rows_per_unit,
+        )
+        fields = [pa.field(CELL, pa.int64())]
+        fields += [pa.field(a.name, prepared.columns[a.name].arrow_type) for a in arrays]
+        context = WriteContext(
+            location=prepared.location,
+            part=number,
+            dims=dims,
+            numbers=numbers,
+            arrays=tuple(arrays),
+            table_dims=prepared.dims,
+            base=prepared.base,
+            chunk_source=prepared.chunk_source,
+            manifest_format=prepared.manifest_format,
+            labels=self._places.labels_for_messages(dims),
+        )
+        return WritePart(
+            number=number,
+            dims=dims,
+            variables=tuple(array.name for array in arrays),
+            is_distinct=is_distinct,
+            units=numbers.units,
+            cells_per_unit=numbers.cells_per_unit,
+            context=context,
+            input_schema=pa.schema(fields),
+        )
+
+    def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
+        tables: dict[str, pa.Table] = {}
+        for dim, placed in self._placed.items():
+            columns: dict[str, Any] = {"value": self._places.values[dim], "place": placed.places}
+            for part in parts:
+                if dim in part.dims and part.context.numbers is not None:
+                    axis = part.dims.index(dim)
+                    columns[f"cell_{part.number}"] = part.context.numbers.terms(axis, placed.places)
+            tables[dim] = pa.table(columns)
+        return tables

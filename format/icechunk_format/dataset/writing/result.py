@@ -1,0 +1,83 @@
+"""What a write answers, and how a write that was done before is recognised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import SnapshotId
+
+TXN_APP_ID: Final = "txnAppId"
+TXN_VERSION: Final = "txnVersion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """What became of a write.
+
+    Parameters
+    ----------
+    branch
+        The branch that was written.
+    snapshot_id
+        Its version afterwards; that of before where the write was skipped.
+    is_skipped
+        Whether nothing was committed.
+    reason
+        Why it was skipped.
+    rows
+        Rows that were written.
+    chunks
+        Chunks of variables that were written; small ones become part of a manifest, so that there
+        may be fewer objects. Those of labels are not counted.
+    manifests
+        Manifests that tasks have stored.
+    commit
+        What the repository says of the commit, and of the files that it and the tasks have
+        stored; None where the write was skipped.
+    """
+
+    branch: str
+    snapshot_id: SnapshotId | None
+    is_skipped: bool = False
+    reason: str | None = None
+    rows: int = 0
+    chunks: int = 0
+    manifests: int = 0
+    commit: CommitResult | None = None
+
+
+def txn_metadata(options: WriteOptions) -> dict[str, Any]:
+    """Return the metadata of the commit: the user's, and who wrote it as which version."""
+    found = dict(options.metadata or {})
+    if options.txn_app_id is not None:
+        found[TXN_APP_ID] = options.txn_app_id
+        found[TXN_VERSION] = options.txn_version
+    return found
+
+
+def find_committed(repository: Repository, options: WriteOptions) -> WriteResult | None:
+    """Return the result of a write that its writer has committed before; None where it has not.
+
+    Versions of one writer only grow: what is not newer than the newest is done.
+    """
+    app, version = options.txn_app_id, options.txn_version
+    if app is None or version is None or options.branch not in repository.branches():
+        return None
+    for info in repository.ancestry(branch=options.branch):
+        metadata = info.metadata
+        done = metadata.get(TXN_VERSION)
+        if metadata.get(TXN_APP_ID) == app and isinstance(done, int):
+            if done < version:
+                return None
+            return WriteResult(
+                branch=options.branch,
+                snapshot_id=repository.resolve(branch=options.branch),
+                is_skipped=True,
+                reason=f"{app!r} has committed version {done} in snapshot {info.id} already",
+            )
+    return None

@@ -1,0 +1,358 @@
+"""Garbage collection: deleting the objects that no version of a repository needs any more.
+
+Steps
+-----
+1. Find the snapshots to keep (``collect_roots``).
+2. Mark: read each of them and each manifest once, and gather ids (``collect_marks``).
+3. Take the other snapshots out of ``repo``, in one conditional update, before a single file goes.
+   If the repository changed so that marks are out of date, begin again. Snapshots that others added
+   since step 1 are marked now: no later one can need anything that none of these needs.
+4. Sweep (``collect_sweep``): snapshots, transaction logs, manifests, chunks. What refers to others
+   goes before what it refers to, so a collection that is interrupted anywhere leaves a repository
+   that is whole, and the next one finishes the work.
+
+Rules of this file
+------------------
+1. The steps are written once, for one process and for Spark: a ``Collector`` does the work.
+2. Nothing is deleted that the store says was written at or after the cutoff. That rule alone
+   protects writers, whose files nothing refers to before they commit.
+3. Version 1 has no update that parts steps 3 and 4. There, refs are looked at once more after the
+   snapshots went; whoever commits data of an old snapshot makes sure afterwards that its file is
+   still there. One of both sees the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
+from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
+from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
+from icechunk_format.maintenance.collecting.result import (
+    CollectResult,
+    DeleteReport,
+    Phase,
+    distinct_errors,
+)
+from icechunk_format.maintenance.collecting.roots import (
+    Roots,
+    RootsMoved,
+    kept_logs,
+    reachable,
+    reachable_v1,
+    tips_v1,
+    without_dropped,
+)
+from icechunk_format.maintenance.collecting.sweep import (
+    MAX_FAILURES_IN_A_ROW,
+    delete_garbage,
+    find_garbage,
+    listed_ids,
+)
+from icechunk_format.repository.lifecycle.expire import as_microseconds
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import Declined, update_repo
+from icechunk_format.repository.state.transitions import check_writable
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.id_columns import IdSet
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.storage.protocol import StagingStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from icechunk_format.repository.state.transitions import Transition
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.storage.location import Place
+    from icechunk_format.storage.protocol import Storage
+
+_ATTEMPTS: Final = 20
+_FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
+
+
+def collect_garbage(
+    location: Place,
+    older_than: datetime,
+    *,
+    dry_run: bool = False,
+    trim_overwritten_older_than: datetime | None = None,
+    extra_roots: Iterable[SnapshotId | str] = (),
+) -> CollectResult:
+    """Delete the objects of a repository that no branch, tag or new snapshot reaches.
+
+    Which cutoff to choose
+    ----------------------
+    ``older_than`` is all that protects writers at work: what a session has stored is garbage until
+    it commits. It must lie before the beginning of the longest write that may be open now, rebases
+    and retries of its job included, and some minutes more for clocks that differ: it is compared
+    with the times that the store gives to objects. Where no job writes for longer than a few
+    hours, a day ago is enough; a week is safe almost everywhere. Snapshots that nothing reaches
+    (detached ones, amended ones, those of deleted branches, released ones) are kept as long as
+    their files are newer than the cutoff.
+
+    Parameters
+    ----------
+    location
+        Where the repository is.
+    older_than
+        Objects written before that instant may be deleted; with a time zone.
+    dry_run
+        Count what would go, and change nothing.
+    trim_overwritten_older_than
+        Also delete copies in ``overwritten/`` that were made before that instant and that no
+        operations log reaches (see ``collect_overwritten``); None leaves them all. It must lie
+        before any change of the repository that may be under way: minutes are enough.
+    extra_roots
+        Snapshots that are kept with their ancestors, as if a tag were on each.
+
+    Returns
+    -------
+    CollectResult
+        What was deleted. Objects that could not be are counted, and the kinds of objects after
+        theirs are left for the next run.
+
+    Raises
+    ------
+    InvalidInputError
+        An instant has no time zone, or an id is malformed.
+    NotFoundError
+        There is no repository or no extra root, or a file that a kept version needs is missing;
+        nothing was deleted.
+    FormatError
+        A file that a kept version needs is damaged; nothing was deleted.
+    ConflictError
+        Others changed the repository all the time.
+    ReadOnlyError
+        The repository or the store is read-only.
+    CommitOutcomeUnknownError
+        The store did not say whether ``repo`` was changed; no file was deleted.
+    StorageError
+        The store failed. Collecting again finishes what was begun.
+
+    Notes
+    -----
+    Memory: 12 bytes for each distinct chunk that is kept (at most about 80 while they are sorted
+    in), 20 for each object that goes, and up to 64 MiB of manifests at a time. Where that is too
+    much for one process, ``icechunk_spark.maintenance.collect_garbage`` does the same.
+    """
+    repository = Repository.open(location)
+    return collect_from(
+        repository.storage,
+        OneProcessCollector(repository.storage, older_than, dry_run=dry_run),
+        spec_version=repository.spec_version,
+        older_than=older_than,
+        dry_run=dry_run,
+        trim_overwritten_older_than=trim_overwritten_older_than,
+        extra_roots=extra_roots,
+    )
+
+
+def collect_from(
+    storage: Storage,
+    collector: Collector,
+    *,
+    spec_version: int,
+    older_than: datetime,
+    dry_run: bool = False,
+    trim_overwritten_older_than: datetime | None = None,
+    extra_roots: Iterable[SnapshotId | str] = (),
+) -> CollectResult:
+    """Take the steps of a collection; see ``collect_garbage``.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    collector
+        Does the work in steps 2 and 4.
+    spec_version
+        Of the repository.
+    """
+    as_microseconds(older_than, "older_than")
+    if trim_overwritten_older_than is not None:
+        as_microseconds(trim_overwritten_older_than, "trim_overwritten_older_than")
+    if storage.is_read_only and not dry_run:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read; collect where the store can be written",
+            location=storage.root_url,
+        )
+    extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
+    if spec_version == SPEC_V1:
+        info = None
+        kept = logs = _marked_v1(storage, collector, extra)
+    else:
+        info = _marked_state(storage, collector, extra, dry_run=dry_run)
+        kept, logs = frozenset(info.snapshots), frozenset(kept_logs(info))
+    needed: set[str] = set()
+    if trim_overwritten_older_than is not None and info is not None:
+        needed = needed_copies(storage, info)
+
+    result = CollectResult(dry_run=dry_run)
+    needed_ids = {Phase.SNAPSHOTS: kept, Phase.TRANSACTION_LOGS: logs}
+    for phase in _FILES:
+        if result.objects_failed_to_delete:
+            result = result.with_skipped(phase)
+            continue
+        report = collector.sweep(phase, needed_ids.get(phase))
+        result = result.with_phase(phase, report)
+        _check_progress(storage, phase, report, result)
+        if info is None and phase is Phase.SNAPSHOTS and not tips_v1(storage) <= kept:
+            added = reachable_v1(storage, extra) - kept
+            collector.mark_also(added)
+            needed_ids[Phase.TRANSACTION_LOGS] = logs | added
+    if trim_overwritten_older_than is not None:
+        report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
+        result = result.with_phase(Phase.OVERWRITTEN, report)
+        _check_progress(storage, Phase.OVERWRITTEN, report, result)
+    if isinstance(storage, StagingStorage):
+        sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
+        report = DeleteReport(
+            deleted_objects=len(sizes),
+            deleted_bytes=sum(sizes),
+            failed_objects=len(failures),
+            errors=distinct_errors(tuple(failure.reason for failure in failures)),
+        )
+        result = result.with_phase(Phase.STAGED, report)
+    return result
+
+
+def _marked_v1(
+    storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
+) -> frozenset[SnapshotId]:
+    """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
+    for _ in range(_ATTEMPTS):
+        kept = reachable_v1(storage, extra)
+        collector.mark(kept)
+        if storage.head(REPO) is not None:
+            raise ConflictError(
+                f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
+                "nothing was deleted. Collect again",
+            )
+        if tips_v1(storage) <= kept:
+            return kept
+    raise ConflictError(
+        f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
+        "nothing was deleted. Collect when fewer branches are moved about",
+        attempts=_ATTEMPTS,
+    )
+
+
+def _marked_state(
+    storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...], *, dry_run: bool
+) -> RepoInfo:
+    """Mark what stays, and return the state of ``repo`` that lists nothing else."""
+    why = ""
+    for _ in range(_ATTEMPTS):
+        info = repo_info.decode(storage.get(REPO).data)
+        if not dry_run:
+            check_writable(info)
+        reached = reachable(info, extra)
+        candidates = frozenset(info.snapshots) - reached
+        dropped = collector.old_snapshots(candidates) if candidates else frozenset()
+        roots = Roots(kept=frozenset(info.snapshots) - dropped, dropped=dropped)
+        collector.mark(roots.kept)
+
+        def change(state: RepoInfo, roots: Roots = roots) -> Transition | RootsMoved:
+            return without_dropped(state, roots)
+
+        if dry_run:
+            planned = change(info)
+            if isinstance(planned, RootsMoved):
+                raise AssertionError(f"a state does not move by itself: {planned.why}")
+            return planned.info
+        answer = update_repo(storage, change)
+        if not isinstance(answer, Declined):
+            added = frozenset(answer.info.snapshots) - roots.kept
+            if added:
+                collector.mark_also(added)
+            return answer.info
+        why = answer.reason.why
+    raise ConflictError(
+        f"{storage.root_url} was changed {_ATTEMPTS} times while garbage was looked for ({why}); "
+        "nothing was deleted. Collect when fewer branches are moved about",
+        attempts=_ATTEMPTS,
+    )
+
+
+def _check_progress(
+    storage: Storage, phase: Phase, report: DeleteReport, result: CollectResult
+) -> None:
+    if report.gave_up:
+        raise StorageError(
+            f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was given up, since "
+            f"{MAX_FAILURES_IN_A_ROW} requests in a row failed ({'; '.join(report.errors[:3])}); "
+            f"{report.deleted_objects} were deleted, {report.failed_objects} are left. Check who "
+            "may delete there, then collect again: it goes on where this one stopped",
+            phase=phase.value,
+            result=result,
+        )
+
+
+class Collector(Protocol):
+    """What does the work of a collection; every method may be called again after a restart."""
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        ...
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and remember what they need."""
+        ...
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Remember what more snapshots need, beside those of the last ``mark``."""
+        ...
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete what is old and not needed; ``kept`` are ids, or None for those of ``mark``."""
+        ...
+
+
+class OneProcessCollector:
+    """Collects in this process.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    older_than
+        The cutoff.
+    dry_run
+        Whether deletions are only counted.
+    """
+
+    def __init__(self, storage: Storage, older_than: datetime, *, dry_run: bool = False) -> None:
+        self._storage = storage
+        self._older_than = older_than
+        self._dry_run = dry_run
+        self._marks: dict[Phase, IdSet] = {}
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        wanted = IdSet.of(candidates)
+        pages = listed_ids(self._storage, SNAPSHOTS, self._older_than)
+        return frozenset(
+            SnapshotId(row.tobytes()) for page in pages for row in page[wanted.contains(page)]
+        )
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and remember what they need."""
+        self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
+        self.mark_also(kept)
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Read more snapshots, and those of their manifests that were not read yet."""
+        manifests, sizes = distinct_manifests(self._storage, added)
+        is_new = ~self._marks[Phase.MANIFESTS].contains(manifests)
+        for ids in referenced_chunks(self._storage, manifests[is_new], sizes[is_new]):
+            self._marks[Phase.CHUNKS].add(ids)
+        self._marks[Phase.MANIFESTS].add(manifests[is_new])
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete what is old and not needed."""
+        needed = self._marks[phase] if kept is None else IdSet.of(kept)
+        garbage = find_garbage(self._storage, phase.prefix, needed, self._older_than)
+        return delete_garbage(self._storage, garbage, dry_run=self._dry_run)

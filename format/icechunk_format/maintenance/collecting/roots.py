@@ -1,0 +1,157 @@
+"""Which snapshots a collection keeps, and the state of ``repo`` without the others.
+
+Rules of this file
+------------------
+1. Kept are the snapshots that a branch, a tag or an extra root reaches, and those that nothing
+   reaches but that are new: their files are not old enough to be deleted, by the store's clock,
+   or are not listed yet.
+2. The file's age decides whether a snapshot leaves ``repo``, and not the time that it says it was
+   made at: both deletions have to agree, and only the store's clock judges files.
+3. A kept snapshot whose parent goes is put on its nearest kept ancestor, and lists the transaction
+   logs of those in between.
+4. ``repo`` may change while a collection reads. New snapshots are kept and have to be marked as
+   well, since they may have the data of one that goes: unless they stand on one that was to go;
+   then, and where a ref points to one that was to go, everything begins again.
+
+Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.history.history import RefFilesHistory
+from icechunk_format.repository.lifecycle.expire import with_nearest
+from icechunk_format.repository.state.transitions import Transition
+from icechunk_format.spec.repo_info.updates import GCRanUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_SECOND: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The snapshots of one state of a repository, parted.
+
+    Parameters
+    ----------
+    kept
+        Snapshots whose manifests and chunks stay.
+    dropped
+        Snapshots that ``repo`` lists, and that leave it. Empty in spec version 1.
+    """
+
+    kept: frozenset[SnapshotId]
+    dropped: frozenset[SnapshotId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootsMoved:
+    """Others changed the repository so that what is to be kept has to be found anew."""
+
+    why: str
+
+
+def is_older(last_modified: datetime, cutoff: datetime) -> bool:
+    """Tell whether an object was certainly written before a cutoff.
+
+    A time of whole seconds may have been cut: the object was written within the second after it.
+    """
+    if last_modified.microsecond == 0:
+        return last_modified + _SECOND <= cutoff
+    return last_modified < cutoff
+
+
+def reachable(info: RepoInfo, extra_roots: Iterable[SnapshotId] = ()) -> set[SnapshotId]:
+    """Return the snapshots that refs and extra roots reach.
+
+    Raises
+    ------
+    NotFoundError
+        The repository does not list an extra root.
+    FormatError
+        The history is damaged.
+    """
+    found: set[SnapshotId] = set()
+    for tip in (*info.branches.values(), *info.tags.values(), *extra_roots):
+        following: SnapshotId | None = tip
+        # Histories share their beginnings, so each snapshot is passed once, whatever the refs.
+        while following is not None and following not in found:
+            snapshot = info.snapshots.get(following)
+            if snapshot is None:
+                info.ancestry(tip)  # which says what is wrong with this history
+                break
+            found.add(following)
+            following = snapshot.parent_id
+    return found
+
+
+def reachable_v1(storage: Storage, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
+    """Return the snapshots that refs and extra roots reach in spec version 1; one read for each.
+
+    Raises
+    ------
+    NotFoundError
+        A snapshot of a history, or an extra root, is not there.
+    FormatError
+        The history is damaged.
+    """
+    history = RefFilesHistory(storage)
+    found: set[SnapshotId] = set()
+    for tip in (*history.branches().values(), *history.tags().values(), *extra_roots):
+        if tip in found:
+            continue
+        for ancestor in history.ancestry(tip):
+            if ancestor.id in found:
+                break
+            found.add(ancestor.id)
+    if not found:
+        raise NotFoundError(
+            f"{storage.root_url} has no branch and no tag, so everything in it would be garbage; "
+            "nothing was deleted",
+            kind="branch",
+            root_url=storage.root_url,
+        )
+    return frozenset(found)
+
+
+def tips_v1(storage: Storage) -> set[SnapshotId]:
+    """Return what branches and tags point to in spec version 1."""
+    history = RefFilesHistory(storage)
+    return {*history.branches().values(), *history.tags().values()}
+
+
+def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
+    """Return the state without the dropped snapshots, or why the roots are out of date."""
+    snapshots: dict[SnapshotId, SnapshotInfo] = {}
+    for snapshot in info.snapshots.values():
+        if snapshot.id in roots.dropped:
+            continue
+        kept = snapshot
+        if snapshot.parent_id in roots.dropped:
+            if snapshot.id not in roots.kept:
+                return RootsMoved(why=f"snapshot {snapshot.id} was added on one that was to go")
+            kept = with_nearest(info, snapshot, lambda ancestor: ancestor.id in roots.kept)
+        snapshots[snapshot.id] = kept
+    for name, tip in (*info.branches.items(), *info.tags.items()):
+        if tip not in snapshots:
+            return RootsMoved(why=f"{name!r} was put on snapshot {tip}, which was to go")
+    return Transition(info=replace(info, snapshots=snapshots), details=GCRanUpdate())
+
+
+def kept_logs(info: RepoInfo) -> set[SnapshotId]:
+    """Return the ids of the transaction logs that a state refers to."""
+    found = set(info.snapshots)
+    for snapshot in info.snapshots.values():
+        found.update(snapshot.pruned_ancestor_tx_logs)
+    return found

@@ -1,0 +1,213 @@
+"""Sweeping: listing one kind of objects, finding what nobody refers to, and deleting it.
+
+Rules of this file
+------------------
+1. Only objects whose names are ids in their one canonical spelling are looked at. Everything else
+   below a prefix belongs to somebody else.
+2. A listing is finished before the first of its objects is deleted: not every store lists a
+   folder reliably while it shrinks. What is to go is kept as columns, 20 bytes an object.
+3. Deleting is idempotent. An object that is gone already counts as deleted.
+4. The store says how fast: deletions begin with one request of 1000 objects, more go out together
+   while that works, and after a refusal for the rate fewer, later. Too many failures in a row end
+   the deletions.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import StorageError
+from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.maintenance.collecting.roots import is_older
+from icechunk_format.spec.ids import decode_many, encode_many
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.id_columns import IdSet
+    from icechunk_format.storage.protocol import Storage
+
+DELETE_BATCH: Final = 1000
+"""Objects of one request: what S3 takes."""
+
+MAX_FAILURES_IN_A_ROW: Final = 20
+
+_LISTED_AT_ONCE: Final = 8192
+_MOST_REQUESTS: Final = 8
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 60.0
+_THROTTLED_STATUS: Final = (429, 503)
+_THROTTLED_WORDS: Final = ("SlowDown", "Throttl", "TooManyRequests", "ServerBusy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """Objects to delete below one prefix.
+
+    Parameters
+    ----------
+    prefix
+        Ends with a slash.
+    ids
+        uint8, shape (n, 12): names of the objects below it, as ids.
+    sizes
+        uint64, shape (n,): their bytes.
+    """
+
+    prefix: str
+    ids: NDArray[np.uint8]
+    sizes: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of some of the objects."""
+        return [f"{self.prefix}{name}" for name in encode_many(self.ids[start:stop])]
+
+
+def find_garbage(
+    storage: Storage, prefix: str, kept: IdSet, older_than: datetime, *, within: str = ""
+) -> Garbage:
+    """List objects and keep those that are old enough and that nobody refers to.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    prefix
+        Of one kind of objects, with its slash.
+    kept
+        Ids of objects that stay.
+    older_than
+        Only objects that the store says were written before may go.
+    within
+        First characters of the names to look at; empty for all.
+    """
+    ids = [np.empty((0, 12), dtype=np.uint8)]
+    sizes = [np.empty(0, dtype=np.uint64)]
+    listing = storage.list(prefix + within)
+    while page := list(islice(listing, _LISTED_AT_ONCE)):
+        raw, is_id = decode_many([info.key[len(prefix) :] for info in page])
+        rows = np.flatnonzero(is_id)
+        rows = rows[~kept.contains(raw[rows])]
+        old = np.fromiter(
+            (is_older(page[row].last_modified, older_than) for row in rows.tolist()),
+            dtype=bool,
+            count=len(rows),
+        )
+        rows = rows[old]
+        ids.append(raw[rows])
+        sizes.append(np.array([page[row].size for row in rows.tolist()], dtype=np.uint64))
+    return Garbage(prefix=prefix, ids=np.concatenate(ids), sizes=np.concatenate(sizes))
+
+
+def listed_ids(
+    storage: Storage, prefix: str, older_than: datetime, *, within: str = ""
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the ids below a prefix whose objects are old enough: uint8, shape (k, 12)."""
+    listing = storage.list(prefix + within)
+    while page := list(islice(listing, _LISTED_AT_ONCE)):
+        raw, is_id = decode_many([info.key[len(prefix) :] for info in page])
+        old = np.array([is_older(info.last_modified, older_than) for info in page], dtype=bool)
+        yield raw[is_id & old]
+
+
+def delete_garbage(storage: Storage, garbage: Garbage, *, dry_run: bool = False) -> DeleteReport:
+    """Delete objects, or count them in a dry run; see ``delete_keys``."""
+    if dry_run:
+        return DeleteReport(
+            deleted_objects=len(garbage), deleted_bytes=int(garbage.sizes.sum(dtype=np.uint64))
+        )
+    return delete_keys(storage, len(garbage), garbage.keys, garbage.sizes)
+
+
+def delete_keys(
+    storage: Storage,
+    count: int,
+    keys_of: Callable[[int, int], list[str]],
+    sizes: NDArray[np.uint64],
+    *,
+    pause: Callable[[float], None] = time.sleep,
+) -> DeleteReport:
+    """Delete objects at the rate that the store takes.
+
+    Parameters
+    ----------
+    storage
+        Where they are.
+    count
+        How many there are.
+    keys_of
+        Gives the keys of a range of them.
+    sizes
+        uint64, shape (count,): their bytes.
+    pause
+        Waits for some seconds.
+    """
+    total = DeleteReport()
+    requests, delay, in_a_row, start = 1, 0.0, 0, 0
+    while start < count:
+        stop = min(count, start + requests * DELETE_BATCH)
+        keys = keys_of(start, stop)
+        step, is_throttled = _delete(storage, keys, sizes[start:stop])
+        if is_throttled:
+            at_longest = delay >= _LONGEST_PAUSE
+            requests = max(1, requests // 2)
+            delay = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, delay * 2))
+            in_a_row += at_longest
+            total += DeleteReport(throttled_requests=1)
+            if in_a_row < MAX_FAILURES_IN_A_ROW:
+                pause(delay)
+                continue
+        total += step
+        in_a_row = in_a_row + 1 if step.failed_objects else 0
+        start = stop
+        if in_a_row >= MAX_FAILURES_IN_A_ROW:
+            return total + DeleteReport(failed_objects=count - start, gave_up=True)
+        requests, delay = min(_MOST_REQUESTS, requests * 2), 0.0
+    return total
+
+
+def _delete(
+    storage: Storage, keys: list[str], sizes: NDArray[np.uint64]
+) -> tuple[DeleteReport, bool]:
+    """Send one round of deletions; also tell whether it was refused for its rate."""
+    try:
+        failures = storage.delete_many(keys)
+    except StorageError as error:
+        reason = str(error.facts.get("reason") or error)
+        report = DeleteReport(failed_objects=len(keys), errors=(reason,))
+        return report, _is_throttled(error.facts.get("status"), [reason])
+    if failures and _is_throttled(None, [failure.reason for failure in failures]):
+        # All of them once more: a second deletion of one object does no harm.
+        reasons = DeleteReport(failed_objects=len(failures), errors=_reasons(failures))
+        return reasons, True
+    if not failures:
+        return DeleteReport(deleted_objects=len(keys), deleted_bytes=int(sizes.sum())), False
+    failed = {failure.key for failure in failures}
+    gone = np.array([key not in failed for key in keys], dtype=bool)
+    return DeleteReport(
+        deleted_objects=int(gone.sum()),
+        deleted_bytes=int(sizes[gone].sum()),
+        failed_objects=int((~gone).sum()),
+        errors=_reasons(failures),
+    ), False
+
+
+def _reasons(failures: Iterable[object]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(getattr(failure, "reason", failure)) for failure in failures))
+
+
+def _is_throttled(status: object, reasons: list[str]) -> bool:
+    if status in _THROTTLED_STATUS:
+        return True
+    return all(any(word in reason for word in _THROTTLED_WORDS) for reason in reasons)

@@ -1,0 +1,1 @@
+"""Copies of a line of versions to another repository."""

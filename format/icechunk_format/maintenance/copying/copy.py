@@ -1,0 +1,143 @@
+"""Copying the line of a branch or a tag into another repository, whatever stores they are in.
+
+Order of writing: manifests, a branch that keeps their chunks from collections (``copy_hold``),
+chunks, then snapshots and transaction logs, then ``repo`` of the target, which makes all of it
+visible at once. Ids stay, so running an interrupted copy again goes on where it stopped, and a
+later copy brings what is new.
+
+Specification: "Repo Info File".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
+from icechunk_format.maintenance.copying.objects import (
+    CHUNK_ROW,
+    Copied,
+    copy_chunks,
+    copy_manifests,
+    distinct_chunks,
+)
+from icechunk_format.maintenance.copying.plan import plan_copy
+from icechunk_format.maintenance.copying.publish import publish_copy
+from icechunk_format.repository.state.transitions import MAIN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.maintenance.copying.plan import CopyPlan
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.location import Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyResult:
+    """What a copy did.
+
+    Parameters
+    ----------
+    snapshots, manifests, chunks
+        Files that were stored.
+    bytes
+        Their size, transaction logs included.
+    skipped_chunks
+        Chunks that the target had already.
+    snapshot_id
+        Where the branch of the target is.
+    """
+
+    snapshots: int
+    manifests: int
+    chunks: int
+    bytes: int
+    skipped_chunks: int
+    snapshot_id: SnapshotId
+
+
+def copy(
+    source: Place,
+    target: Place,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    target_branch: str = MAIN,
+    history: bool = True,
+) -> CopyResult:
+    """Copy the line of a branch or a tag into another repository.
+
+    Snapshots, manifests and chunks keep their ids. Virtual chunks stay where they are; the
+    containers that name their places are carried over. A new repository also gets configuration,
+    metadata and feature flags of the source, and spec version 2.
+
+    Memory: 64 MiB or four of the largest chunks, 20 bytes for each distinct chunk, and an entry for
+    each snapshot.
+
+    Garbage may be collected in the target meanwhile, with a cutoff older than the copy. Chunks that
+    an interrupted copy into a repository has left are kept for the next one by the branch
+    ``copying/TARGET_BRANCH``, which that one deletes.
+
+    Parameters
+    ----------
+    source
+        A repository of either spec version.
+    target
+        An empty place, or a repository of spec version 2. A copy that was interrupted is continued
+        by the same call.
+    branch, tag
+        At most one; without, ``main``.
+    target_branch
+        The branch to create, or to move forward: where it is has to be in the copied history. A new
+        repository whose branch has another name gets a ``main`` at the first version.
+    history
+        Whether all versions are copied, or only the newest one, as one version on top of the first.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such repository, branch or tag, or the source lacks an object.
+    ConflictError
+        The branch of the target has versions of its own.
+    AlreadyExistsError
+        Something else lies at the target.
+    UnsupportedError
+        The target has spec version 1.
+    InvalidInputError
+        Source and target are the same, or give one name to different virtual chunk containers.
+    CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
+        A store failed, or a file is damaged. Nothing of the copy can be seen in the target then,
+        unless the outcome is unknown.
+    """
+    plan = plan_copy(
+        source, target, branch=branch, tag=tag, target_branch=target_branch, history=history
+    )
+    manifests = Copied()
+    found = np.empty(0, dtype=CHUNK_ROW)
+    pending: list[NDArray[np.void]] = []
+    for piece in plan.manifests:
+        copied, packed = copy_manifests(plan.context, piece)
+        manifests += copied
+        pending.append(np.frombuffer(packed, dtype=CHUNK_ROW))
+        if sum(map(len, pending)) > len(found):
+            found, pending = distinct_chunks([found, *pending]), []
+    hold_copy(plan)
+    chunks = copy_chunks(plan.context, distinct_chunks([found, *pending]))
+    return finish_copy(plan, manifests, chunks)
+
+
+def finish_copy(plan: CopyPlan, manifests: Copied, chunks: Copied) -> CopyResult:
+    """Publish a copy whose manifests and chunks are stored."""
+    stored = publish_copy(plan)
+    release_copy(plan)
+    return CopyResult(
+        snapshots=len(plan.new),
+        manifests=manifests.objects,
+        chunks=chunks.objects,
+        bytes=manifests.bytes + chunks.bytes + stored,
+        skipped_chunks=chunks.skipped,
+        snapshot_id=plan.tip,
+    )

@@ -1,0 +1,268 @@
+"""What a copy has to move, and whether the target can take it. Reads snapshots, writes nothing.
+
+Rules of this file
+------------------
+1. Snapshots keep their ids, so what the target has already is known by comparing ids. The line is
+   copied down to the first snapshot that the target has; from there on, its history is its own.
+2. A branch of the target is moved only along the line: where it is must be an ancestor of what is
+   copied, be it one that expired since.
+3. Where there is no repository, nothing but the remains of a copy may lie.
+4. Memory: one entry for each snapshot of the line, 24 bytes for each of their manifests, and the
+   snapshot files one at a time.
+
+Specification: "Repo Info File", "Snapshot Files".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    ReadOnlyError,
+    UnsupportedError,
+)
+from icechunk_format.maintenance.collecting.marks import listed_manifests
+from icechunk_format.maintenance.copying.objects import CopyContext, ManifestPiece
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.repo_file import RepoFile
+from icechunk_format.repository.state.transitions import MAIN, check_writable
+from icechunk_format.spec.ids import ManifestId, SnapshotId
+from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.storage.location import Location, Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.config.config import RepositoryConfig
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_PIECE_REFS: Final = 1_000_000
+_PIECE_FILES: Final = 256
+_LOOKED_AT: Final = 1_000
+
+_LISTED = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPlan:
+    """A copy that is planned and not done.
+
+    Parameters
+    ----------
+    source
+        The repository to copy from.
+    context
+        Both places, for tasks.
+    branch
+        The branch of the target.
+    tip
+        What it will point to.
+    new
+        The versions that the target does not have, newest first.
+    squashed
+        The version of the source that stands behind the tip, where history is left behind.
+    target_exists
+        Whether there is a repository at the target.
+    manifests
+        What has to be read and copied, in pieces.
+    references
+        References in all of them, as listed.
+    """
+
+    source: Repository
+    context: CopyContext
+    branch: str
+    tip: SnapshotId
+    new: tuple[SnapshotInfo, ...]
+    squashed: SnapshotInfo | None
+    target_exists: bool
+    manifests: tuple[ManifestPiece, ...]
+    references: int
+
+
+def plan_copy(
+    source: Place,
+    target: Place,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    target_branch: str = MAIN,
+    history: bool = True,
+) -> CopyPlan:
+    """Plan a copy; arguments and errors are those of ``copy``."""
+    repository = Repository.open(source)
+    place = Location.of(target)
+    storage = open_storage(place)
+    if str(place) == str(repository.location) and place.options == repository.location.options:
+        raise InvalidInputError(
+            f"source and target are both {place}; create a branch to have a line twice",
+            target=str(place),
+        )
+    if storage.is_read_only:
+        raise ReadOnlyError(f"{place} can only be read; give a target that can be written")
+    if not target_branch:
+        raise InvalidInputError("the branch of the target has no name; give one")
+    existing = _target_state(storage, place)
+    line = list(repository.ancestry(branch=branch, tag=tag))
+    squashed = None
+    if not history and len(line) > 1:
+        squashed = line[0]
+        line = [_squashed(line[0], line[-1]), line[-1]]
+    tip = line[0].id
+    known: Mapping[SnapshotId, SnapshotInfo] = {} if existing is None else existing.snapshots
+    if existing is not None:
+        check_writable(existing)
+        check_branch(existing, target_branch, line, place)
+        _check_containers(repository.config, Repository.open(place).config, place)
+    new: list[SnapshotInfo] = []
+    for info in line:
+        if info.id in known:
+            break
+        new.append(info)
+    to_read = [squashed.id if squashed is not None and info.id == tip else info.id for info in new]
+    listed = _distinct(
+        [
+            (files.ids, files.size_bytes, files.num_chunk_refs)
+            for files in listed_manifests(repository.storage, to_read)
+        ]
+    )
+    return CopyPlan(
+        source=repository,
+        context=CopyContext(source=repository.location, target=place),
+        branch=target_branch,
+        tip=tip,
+        new=tuple(new),
+        squashed=squashed,
+        target_exists=existing is not None,
+        manifests=tuple(_pieces(listed)),
+        references=int(listed["refs"].sum(dtype=np.uint64)),
+    )
+
+
+def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
+    state = RepoFile(storage).fetch()
+    if state is not None:
+        return state.info
+    if storage.head(MAIN_REF) is not None:
+        raise UnsupportedError(
+            f"the repository at {place} has spec version 1, and copies are made into version 2; "
+            "upgrade it first, or choose another place",
+            spec_version=1,
+        )
+    ours = (CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS)
+    for found in islice(storage.list(""), _LOOKED_AT):
+        if not found.key.startswith(ours):
+            raise AlreadyExistsError(
+                f"{place} holds {found.key!r}, and no repository: a copy needs an empty place, or "
+                "one where a copy was begun",
+                found=(found.key,),
+            )
+    return None
+
+
+def check_branch(
+    info: RepoInfo, branch: str, line: list[SnapshotInfo] | tuple[SnapshotInfo, ...], place: object
+) -> None:
+    """Refuse a branch of the target that is not on the line.
+
+    Raises
+    ------
+    ConflictError
+        It has versions that the line does not have.
+    """
+    tip = info.branches.get(branch)
+    if tip is None:
+        return
+    for version in line:
+        if tip == version.id or tip in version.pruned_ancestor_tx_logs:
+            return
+    raise ConflictError(
+        f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the history of what "
+        "is copied, so its versions would be lost; copy to another branch, with target_branch, "
+        "or reset this one if they may go",
+        branch=branch,
+        found=str(tip),
+    )
+
+
+def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
+    """Return the one version that stands for a whole line: the same each time, to be recognised."""
+    digest = hashlib.blake2b(tip.id.raw + b" without " + root.id.raw, digest_size=SnapshotId.SIZE)
+    return replace(
+        tip,
+        id=SnapshotId(digest.digest()),
+        parent_id=root.id,
+        flushed_at=max(now_in_microseconds(), root.flushed_at + 1),
+        pruned_ancestor_tx_logs=(),
+    )
+
+
+# -- containers ------------------------------------------------------------------------------
+
+
+def _check_containers(source: RepositoryConfig, target: RepositoryConfig, place: Location) -> None:
+    """Refuse where a name means two places: locations that begin with it would change meaning."""
+    names = {c.name: c.url_prefix for c in target.virtual_chunk_containers if c.name is not None}
+    for container in source.virtual_chunk_containers:
+        there = names.get(container.name or "")
+        if there is not None and there != container.url_prefix:
+            raise InvalidInputError(
+                f"the virtual chunk container {container.name!r} is {container.url_prefix} in the "
+                f"source and {there} in {place}, so virtual chunks would be looked for in the "
+                "wrong place; rename one of the containers",
+                name=container.name,
+            )
+
+
+def missing_containers(source: RepositoryConfig, target: RepositoryConfig) -> dict[str, Any]:
+    """Return the stored containers of the source that the target lacks, by prefix."""
+    have = {container.url_prefix for container in target.virtual_chunk_containers}
+    wanted = {c.url_prefix for c in source.virtual_chunk_containers} - have
+    stored = source.raw.get("virtual_chunk_containers") or {}
+    return {key: tree for key, tree in stored.items() if tree.get("url_prefix", key) in wanted}
+
+
+# -- manifests -------------------------------------------------------------------------------
+
+
+def _distinct(
+    lists: list[tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint32]]],
+) -> NDArray[np.void]:
+    """Return the manifests of several snapshots, each once."""
+    parts = [np.empty(0, dtype=_LISTED)]
+    for ids, sizes, refs in lists:
+        part = np.empty(len(ids), dtype=_LISTED)
+        part["id"], part["size"], part["refs"] = ids, sizes, refs
+        parts.append(part)
+    found = np.concatenate(parts)
+    keys = np.ascontiguousarray(found["id"]).view(f"V{ManifestId.SIZE}").reshape(-1)
+    _, first = np.unique(keys, return_index=True)
+    return found[first]
+
+
+def _pieces(listed: NDArray[np.void]) -> Iterator[ManifestPiece]:
+    start, refs = 0, 0
+    for row, count in enumerate([*listed["refs"].tolist(), 0]):
+        full = refs + count > _PIECE_REFS or row - start == _PIECE_FILES
+        if row > start and (full or row == len(listed)):
+            some = listed[start:row]
+            yield ManifestPiece(
+                ids=np.ascontiguousarray(some["id"]).tobytes(),
+                sizes=np.ascontiguousarray(some["size"]).tobytes(),
+                refs=np.ascontiguousarray(some["refs"]).tobytes(),
+            )
+            start, refs = row, 0
+        refs += count

@@ -1,0 +1,244 @@
+"""The end of a copy: snapshots and logs, then the one object that makes all of it count.
+
+Until ``repo`` of the target is written, nothing of a copy can be seen there; afterwards all of it
+can. What a copy leaves behind that does not get so far is used by the next one.
+
+Specification: "Repo Info File", "Initialize New Repository".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.maintenance.copying.plan import check_branch, missing_containers
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.lifecycle.restore import difference
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import Declined, now_in_microseconds, update_repo
+from icechunk_format.repository.state.repo_file import RepoFile
+from icechunk_format.repository.state.transitions import MAIN, Transition
+from icechunk_format.spec.envelope import SPEC_V2
+from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.updates import (
+    BranchCreatedUpdate,
+    BranchResetUpdate,
+    RepoInitializedUpdate,
+    RepoStatus,
+    Update,
+)
+from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.transaction_log import EncodedLog
+from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.location import open_storage
+from icechunk_format.storage.protocol import CreateOnly, ReadRequest, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icechunk_format.maintenance.copying.plan import CopyPlan
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_FILES_AT_ONCE: Final = 64
+_ATTEMPTS: Final = 5
+
+
+def publish_copy(plan: CopyPlan) -> int:
+    """Store the versions of a copy and publish them; return the bytes that were stored.
+
+    Raises
+    ------
+    ConflictError, AlreadyExistsError
+        Others changed the target meanwhile.
+    CommitOutcomeUnknownError, NotFoundError, ReadOnlyError, StorageError
+        The copy could not be finished; run it again.
+    """
+    source, target = plan.source.storage, open_storage(plan.context.target)
+    stored = 0
+    plain = [info for info in plan.new if plan.squashed is None or info.id != plan.tip]
+    stored += _copy_files(source, target, [snapshot_key(info.id) for info in plain])
+    logs = dict.fromkeys(
+        log_id for info in plain for log_id in (*info.pruned_ancestor_tx_logs, info.id)
+    )
+    stored += _copy_files(source, target, list(map(transaction_log_key, logs)), may_miss=True)
+    if plan.squashed is not None and plan.new:
+        stored += _store_squashed(plan, plan.squashed, target)
+    if plan.target_exists:
+        _add_to(plan, target)
+    else:
+        _create(plan, target)
+    return stored
+
+
+def _copy_files(
+    source: Storage, target: Storage, keys: Sequence[str], *, may_miss: bool = False
+) -> int:
+    """Copy small files. Logs may be missing, as that of the first version in spec version 1."""
+    stored = 0
+    for begin in range(0, len(keys), _FILES_AT_ONCE):
+        batch = list(keys[begin : begin + _FILES_AT_ONCE])
+        try:
+            contents = source.get_many([ReadRequest(key=key) for key in batch])
+        except NotFoundError:
+            if not may_miss:
+                raise
+            batch = [key for key in batch if source.head(key) is not None]
+            contents = source.get_many([ReadRequest(key=key) for key in batch])
+        target.put_many(zip(batch, contents, strict=True))
+        stored += sum(map(len, contents))
+    return stored
+
+
+def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
+    """Store the one version that stands for a line: its nodes, and a log in which all are new."""
+    made, root = plan.new[0], plan.new[0].parent_id
+    assert root is not None, "a squashed version stands on the root of its line"
+    storage = plan.source.storage
+    whole = load_snapshot(storage, tip.id)
+    log = difference(storage, load_snapshot(storage, root), whole, snapshot_id=made.id)
+    files = [
+        (
+            snapshot_key(made.id),
+            snapshot_file.encode(
+                replace(
+                    whole,
+                    id=made.id,
+                    parent_id=root,
+                    spec_version=SPEC_V2,
+                    flushed_at=made.flushed_at,
+                )
+            ),
+        ),
+        (transaction_log_key(made.id), EncodedLog(log).file()),
+    ]
+    target.put_many(files)
+    return sum(len(data) for _, data in files)
+
+
+# -- an existing repository ------------------------------------------------------------------
+
+
+def _add_to(plan: CopyPlan, target: Storage) -> None:
+    containers = missing_containers(plan.source.config, Repository.open(plan.context.target).config)
+    if containers:
+        Repository.open(plan.context.target).update_config({"virtual_chunk_containers": containers})
+    place = plan.context.target
+
+    def change(info: RepoInfo) -> Transition | None:
+        if info.branches.get(plan.branch) == plan.tip:
+            return None
+        check_branch(info, plan.branch, _whole_line(plan, info), place)
+        base = plan.new[-1].parent_id if plan.new else plan.tip
+        if base is not None and base not in info.snapshots:
+            raise ConflictError(
+                f"snapshot {base} of {place}, on which the copied versions stand, was removed "
+                "while they were copied; copy again",
+                snapshot=str(base),
+            )
+        fresh = {version.id: version for version in plan.new}
+        previous = info.branches.get(plan.branch)
+        return Transition(
+            info=replace(
+                info,
+                snapshots={**fresh, **info.snapshots},
+                branches={**info.branches, plan.branch: plan.tip},
+            ),
+            details=(
+                BranchCreatedUpdate(name=plan.branch)
+                if previous is None
+                else BranchResetUpdate(name=plan.branch, previous_snap_id=previous)
+            ),
+        )
+
+    answer = update_repo(
+        target, change, landed=lambda info: info.branches.get(plan.branch) == plan.tip
+    )
+    assert not isinstance(answer, Declined) or answer.reason is None
+
+
+def _whole_line(plan: CopyPlan, info: RepoInfo) -> list[SnapshotInfo]:
+    """Return the line as the target will have it, newest first."""
+    line = list(plan.new)
+    rest = line[-1].parent_id if line else plan.tip
+    return line if rest is None or rest not in info.snapshots else [*line, *info.ancestry(rest)]
+
+
+# -- a new repository ------------------------------------------------------------------------
+
+
+def _create(plan: CopyPlan, target: Storage) -> None:
+    now = now_in_microseconds()
+    root = plan.new[-1]
+    found_state = RepoFile(plan.source.storage).fetch()
+    state = None if found_state is None else found_state.info
+    branches = {MAIN: root.id, plan.branch: plan.tip}
+    info = RepoInfo(
+        branches=branches,
+        snapshots={version.id: version for version in plan.new},
+        status=RepoStatus(set_at=now),
+        config=_config(plan, state),
+        latest_updates=(Update(details=RepoInitializedUpdate(), updated_at=now),),
+    )
+    if state is not None:
+        info = replace(
+            info,
+            metadata_items=state.metadata_items,
+            enabled_feature_flags=state.enabled_feature_flags,
+            disabled_feature_flags=state.disabled_feature_flags,
+        )
+    data = repo_info.encode(info)
+    place = plan.context.target
+    for _ in range(_ATTEMPTS):
+        try:
+            if isinstance(target.put(REPO, data, condition=CreateOnly()), Written):
+                return
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+        try:
+            found = RepoFile(target).fetch()
+        except StorageError as error:
+            raise CommitOutcomeUnknownError(
+                f"the store did not answer when {REPO!r} of {place} was created, and cannot be "
+                "asked now; copy again, which finds out",
+                key=REPO,
+            ) from error
+        if found is None:
+            continue
+        # A client that repeats a request whose answer went missing loses against itself.
+        if found.info.branches.get(plan.branch) == plan.tip:
+            return
+        raise AlreadyExistsError(
+            f"somebody created a repository at {place} while this one was copied there; copy "
+            "again to add the branch to it, or choose another place",
+            location=str(place),
+        )
+    raise StorageError(
+        f"{REPO!r} of {place} could not be created in {_ATTEMPTS} attempts; copy again",
+        key=REPO,
+    )
+
+
+def _config(plan: CopyPlan, state: RepoInfo | None) -> bytes | None:
+    """Return the configuration for the new repository.
+
+    Settings of storage belong to the kind of store that they were saved for: those of a local
+    folder say that there are no conditional updates, which would lose commits in a bucket.
+    """
+    tree: dict[str, Any] = dict(plan.source.config.raw)
+    same_kind = plan.context.source.address.kind == plan.context.target.address.kind
+    if state is not None and (same_kind or "storage" not in tree):
+        return state.config
+    if not same_kind:
+        tree.pop("storage", None)
+    return encode_flexbuffer(tree) if tree else None

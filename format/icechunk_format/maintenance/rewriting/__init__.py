@@ -1,0 +1,1 @@
+"""Manifests rewritten to other splitting rules."""

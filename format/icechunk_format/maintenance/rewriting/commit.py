@@ -1,0 +1,288 @@
+"""The commit of a rewrite: new manifests in the place of old ones, whatever happened meanwhile.
+
+Rules of this file
+------------------
+1. Manifests never change. An array that still lists every manifest that was rewritten still has
+   the references that the new ones hold, however many commits came in between.
+2. An array where that is not so, or where somebody's new manifest overlaps one of ours, is left as
+   it is and reported. Nothing of it is guessed.
+3. The log of the version is empty, since it changes no node and no chunk; so it never conflicts
+   with what others have open.
+
+Specification: "Snapshot Files", "Transaction Log Files".
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.grid.boxes import overlapping_pairs
+from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.commit.commit import (
+    CommitResult,
+    Written,
+    commit_metadata,
+    new_snapshot_id,
+    pause_after_lost_race,
+    store_snapshot,
+)
+from icechunk_format.repository.files.bounded_reads import manifest_keys
+from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
+from icechunk_format.repository.lifecycle.create import RESERVED_METADATA
+from icechunk_format.repository.state import conflict_errors
+from icechunk_format.repository.state.transitions import TipMoved
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.spec.values.metadata_items import checked_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+
+_TRIES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayReplacement:
+    """New manifests of one array, and those whose place they take.
+
+    Parameters
+    ----------
+    node_id, path
+        The array.
+    removed
+        The manifests that go.
+    files
+        The manifests that come.
+    """
+
+    node_id: NodeId
+    path: str
+    removed: ManifestRefs
+    files: tuple[ManifestReceipt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult:
+    """What a rewrite did, or would do.
+
+    Parameters
+    ----------
+    commit
+        The version that was made; None where nothing was to do, and after a dry run.
+    manifests_before, manifests_after
+        Manifest files of the version before and after; after a dry run, an estimate.
+    references
+        References in the new files; after a dry run, in those that would be replaced.
+    bytes_before, bytes_after
+        Bytes of those manifest files; None where nobody knows yet.
+    left_out
+        Paths of arrays that others changed meanwhile in such a way that their old manifests stay;
+        rewrite again for these.
+    dry_run
+        Nothing was written.
+    """
+
+    commit: CommitResult | None
+    manifests_before: int
+    manifests_after: int
+    references: int
+    bytes_before: int
+    bytes_after: int | None
+    left_out: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+def commit_rewrite(
+    repository: Repository,
+    branch: str,
+    base: Snapshot,
+    replacements: Sequence[ArrayReplacement],
+    *,
+    format: ManifestFormat,
+    splitting: dict[str, Any],
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    amend: bool,
+) -> RewriteResult:
+    """Commit new manifests to a branch.
+
+    Parameters
+    ----------
+    base
+        The version that the work was planned on.
+    replacements
+        The work; with none, nothing is committed.
+    splitting
+        The rules, which are noted in the metadata of the version.
+
+    Raises
+    ------
+    ConflictError
+        No array can be rewritten any more, or with ``amend`` the branch has moved.
+    UnsupportedError, CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
+        As for commits.
+    """
+    size_before = int(base.manifest_files.size_bytes.sum())
+    if not replacements:
+        return RewriteResult(
+            commit=None,
+            manifests_before=len(base.manifest_files),
+            manifests_after=len(base.manifest_files),
+            references=0,
+            bytes_before=size_before,
+            bytes_after=size_before,
+        )
+    storage = repository.storage
+    tip = repository.writable_tip(branch)
+    written = Written()
+    current = base
+    for attempt in range(_TRIES):
+        began = time.monotonic()
+        applied = _applied(current, replacements, is_base=current is base)
+        if not applied.nodes:
+            raise ConflictError(
+                f"others have changed the chunks of {', '.join(applied.left_out[:8])} in branch "
+                f"{branch!r} of {repository.location} while their manifests were rewritten; "
+                "nothing was committed. Rewrite again, when fewer writers are busy there",
+                branch=branch,
+                paths=applied.left_out,
+            )
+        changed = applied.nodes.values()
+        nodes = current.nodes.changed([node.path for node in changed], changed)
+        replaced = tip.amendable(current.id) if amend else None
+        snapshot_id = new_snapshot_id()
+        log = TransactionLog(id=snapshot_id)
+        if amend:
+            log = replace(load_transaction_log(storage, current.id), id=snapshot_id)
+        version = store_snapshot(
+            storage,
+            format,
+            snapshot_id=snapshot_id,
+            base=current,
+            nodes=nodes,
+            files=manifest_files_of(
+                nodes,
+                current.manifest_files,
+                applied.files,
+                object_key=snapshot_key(current.id),
+            ),
+            log=EncodedLog(log, spec_version=format.spec_version),
+            parent_id=current.id if replaced is None else replaced.parent_id,
+            pruned_ancestor_tx_logs=() if replaced is None else replaced.pruned_ancestor_tx_logs,
+            message=message,
+            metadata=commit_metadata(
+                _with_splitting(metadata, splitting),
+                spec_version=format.spec_version,
+                rebased=attempt,
+            ),
+            written=written,
+        )
+        moved = tip.amend(current.id, version.info) if amend else tip.advance(version.info)
+        if moved is None:
+            after = version.snapshot.manifest_files
+            written.add(
+                "manifests", len(applied.files), sum(file.size_bytes for file in applied.files)
+            )
+            return RewriteResult(
+                commit=CommitResult(
+                    snapshot_id=version.info.id,
+                    parent_id=version.info.parent_id,
+                    branch=branch,
+                    rebased=attempt,
+                    files_written=written.files,
+                    bytes_written=written.bytes,
+                ),
+                manifests_before=len(current.manifest_files),
+                manifests_after=len(after),
+                references=sum(file.num_chunk_refs for file in applied.files),
+                bytes_before=int(current.manifest_files.size_bytes.sum()),
+                bytes_after=int(after.size_bytes.sum()),
+                left_out=applied.left_out,
+            )
+        if moved.tip is None or amend:
+            raise conflict_errors.tip_moved(storage, moved, current.id)
+        pause_after_lost_race(attempt + 1, time.monotonic() - began)
+        current = load_snapshot(storage, moved.tip)
+    raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), base.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Applied:
+    """Arrays as they will be, the files behind them, and the paths of arrays that stay."""
+
+    nodes: dict[NodeId, NodeSnapshot]
+    files: list[ManifestReceipt]
+    left_out: tuple[str, ...]
+
+
+def _applied(
+    current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
+) -> _Applied:
+    """Lay replacements over a version."""
+    changed: dict[NodeId, NodeSnapshot] = {}
+    files: list[ManifestReceipt] = []
+    left_out: list[str] = []
+    for item in replacements:
+        node = current.node_with_id(item.node_id)
+        if node is None or node.array is None:
+            continue  # It was deleted, and takes its manifests along.
+        found = _replaced(node.array.manifests, item, is_base=is_base)
+        if found is None:
+            left_out.append(item.path)
+            continue
+        changed[node.id] = replace(node, array=replace(node.array, manifests=found))
+        files += item.files
+    return _Applied(nodes=changed, files=files, left_out=tuple(left_out))
+
+
+def _replaced(
+    listed: ManifestRefs, item: ArrayReplacement, *, is_base: bool
+) -> ManifestRefs | None:
+    """Return the list of an array with the new manifests; None where they do not fit in."""
+    if listed.ndim != item.removed.ndim:
+        return None
+    have, gone = manifest_keys(listed), manifest_keys(item.removed)
+    if not is_base and not np.isin(gone, have).all():
+        return None
+    stays = ~np.isin(have, gone)
+    ids = np.frombuffer(b"".join(f.manifest_id.raw for f in item.files), dtype=np.uint8)
+    extents = np.array([f.extents for f in item.files], dtype=np.uint32)
+    found = ManifestRefs(
+        ids=np.concatenate([listed.ids[stays], ids.reshape(-1, ManifestId.SIZE)]),
+        extents=np.concatenate(
+            [listed.extents[stays], extents.reshape(len(item.files), listed.ndim, 2)]
+        ),
+    )
+    if not is_base:
+        kept = int(stays.sum())
+        for pairs in overlapping_pairs(found.extents):
+            if (pairs >= kept).any():
+                return None
+    return found
+
+
+def _with_splitting(
+    metadata: Mapping[str, Any] | None, splitting: dict[str, Any]
+) -> dict[str, Any]:
+    given = checked_values(metadata)
+    reserved = given.get(RESERVED_METADATA, {})
+    if not isinstance(reserved, dict):
+        raise InvalidInputError(
+            f"the name {RESERVED_METADATA!r} in commit metadata belongs to Icechunk libraries, "
+            f"which keep a map there, not {reserved!r}; choose another name",
+            found=reserved,
+        )
+    given[RESERVED_METADATA] = {**reserved, "splitting_config": splitting}
+    return given

@@ -1,0 +1,130 @@
+"""Which manifests of an array a rewrite leaves alone, and how the others are cut into work. Pure.
+
+Algorithm
+---------
+1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest fits
+   if it lies in one cell and shares that cell with no other one. Where a cell holds more references
+   than a file may, several files fit as well, unless they are many more than needed.
+2. What does not fit is rewritten, in boxes that hold about as many references as one file may
+   (``listed_refs.cut_into_boxes``). Nothing is read for the plan.
+3. A manifest that reaches into several boxes is read for each of them.
+
+Memory is a few times the list of the array's manifests.
+
+Specification: "Chunk Manifest Files", ``ManifestRef``; ``manifest.splitting`` of the configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.boxes import overlapping_pairs
+from icechunk_format.repository.commit.manifest_plan import grouped_rows
+from icechunk_format.repository.files.bounded_reads import BoxOfReferences, cut_into_boxes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# A cell of more references than one file may hold can have so many times the files it needs: how
+# they are cut depends on where the references lie, and writing them again would change nothing.
+_FILES_OVER_NEED: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RewriteOfArray:
+    """What a rewrite does to the manifests of one array.
+
+    Parameters
+    ----------
+    kept_rows
+        int64: manifests that fit and stay.
+    replaced_rows
+        int64: manifests that go.
+    boxes
+        Where they are rewritten; rows are those of the array's list.
+    """
+
+    kept_rows: NDArray[np.int64]
+    replaced_rows: NDArray[np.int64]
+    boxes: tuple[BoxOfReferences, ...]
+
+
+def plan_rewrite_of(
+    extents: NDArray[np.uint32],
+    counts: NDArray[np.int64],
+    cells: Sequence[int],
+    max_refs: int,
+) -> RewriteOfArray:
+    """Plan the rewrite of one array.
+
+    Parameters
+    ----------
+    extents
+        uint32, shape (n, ndim, 2), of its manifests.
+    counts
+        int64, shape (n,): references in each of them.
+    cells
+        Chunks per manifest along each axis.
+    max_refs
+        Most references in one file.
+    """
+    boxes = extents.astype(np.int64)
+    sizes = np.array(cells, dtype=np.int64)
+    counts = np.maximum(counts, 1)
+    # A manifest without room for a chunk holds none; it goes.
+    filled = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
+    fits = np.zeros(len(boxes), dtype=np.bool_)
+    fits[filled] = _fitting(extents[filled], boxes[filled], counts[filled], sizes, max_refs)
+    todo = filled[~fits[filled]]
+    return RewriteOfArray(
+        kept_rows=np.flatnonzero(fits),
+        replaced_rows=np.flatnonzero(~fits),
+        boxes=tuple(
+            replace(box, rows=todo[box.rows])
+            for box in cut_into_boxes(extents[todo], counts[todo], tuple(cells), max_refs)
+        ),
+    )
+
+
+def _fitting(
+    extents: NDArray[np.uint32],
+    boxes: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    max_refs: int,
+) -> NDArray[np.bool_]:
+    """Tell for each manifest, none of them empty, whether it may stay."""
+    first, last = boxes[:, :, 0] // cells, (boxes[:, :, 1] - 1) // cells
+    in_one = (first == last).all(axis=1)
+    fits = np.zeros(len(boxes), dtype=np.bool_)
+    inner = np.flatnonzero(in_one)
+    groups = [inner[rows] for rows in grouped_rows(first[inner])]
+    for rows in groups:
+        total, files = int(counts[rows].sum()), len(rows)
+        if files == 1:
+            fits[rows] = total <= max_refs
+        elif total > max_refs:
+            needed = -(-total // max_refs)
+            is_limited = bool((counts[rows] <= max_refs).all())
+            fits[rows] = is_limited and files <= _FILES_OVER_NEED * needed
+    for pairs in overlapping_pairs(extents):
+        fits[pairs.reshape(-1)] = False
+    # Whatever reaches into a cell from outside is rewritten, and so is the cell.
+    outer = np.flatnonzero(~in_one)
+    if len(outer) and fits.any():
+        chosen = np.concatenate([np.flatnonzero(fits), outer])
+        in_cells = np.stack([first[chosen], last[chosen] + 1], axis=2).astype(np.uint32)
+        for pairs in overlapping_pairs(in_cells):
+            left, right = chosen[pairs[:, 0]], chosen[pairs[:, 1]]
+            fits[left[~in_one[right]]] = False
+            fits[right[~in_one[left]]] = False
+    # A cell stays as a whole or not at all.
+    for rows in groups:
+        if len(rows) > 1 and not fits[rows].all():
+            fits[rows] = False
+    return fits

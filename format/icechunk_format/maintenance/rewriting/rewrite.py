@@ -1,0 +1,373 @@
+"""Bringing manifests into the shape that the splitting rules ask for: few and whole, or many.
+
+Appending leaves small manifests behind, and rules that change leave manifests of the old rules.
+A rewrite makes one version of the same nodes and chunks over new manifests: no chunk is read, and
+the transaction log of the version is empty.
+
+Steps
+-----
+1. Plan: compare the extents of all manifests with the rules; nothing but the snapshot is read.
+2. Tasks read the manifests that do not fit, and store new ones (``rewrite_task``).
+3. Commit. Where others committed meanwhile, the new manifests still take the place of the old ones
+   in each array that holds all of the old ones and nothing that overlaps the new: manifests never
+   change, so what was rewritten is what is there. Other arrays are left as they are.
+
+The same three steps run on executors: see ``icechunk_spark.maintenance``.
+
+Specification: "Chunk Manifest Files"; the reference calls this ``rewrite_manifests``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.maintenance.rewriting.commit import (
+    ArrayReplacement,
+    RewriteResult,
+    commit_rewrite,
+)
+from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
+from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
+from icechunk_format.repository.commit.assemble import listed_counts
+from icechunk_format.repository.files.bounded_reads import ListedManifests
+from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.node_path import is_below, parse_node_path
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
+from icechunk_format.spec.values.metadata_items import MetadataItems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.maintenance.rewriting.plan import RewriteOfArray
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.storage.location import Place
+
+DEFAULT_MESSAGE: Final = "Rewrite manifests"
+Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
+
+# Many small arrays make one task; so do few references of a large one on a machine of its own.
+_FILES_PER_TASK: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan:
+    """A rewrite that is planned and not done.
+
+    Parameters
+    ----------
+    repository, branch
+        What is rewritten.
+    base
+        The version that was planned on.
+    rules
+        The splitting.
+    arrays
+        What happens to each array that has something to rewrite.
+    context, tasks
+        The work.
+    """
+
+    repository: Repository
+    branch: str
+    base: Snapshot
+    rules: tuple[SplittingRule, ...]
+    arrays: Mapping[NodeId, RewriteOfArray]
+    context: RewriteContext
+    tasks: tuple[RewriteTask, ...]
+
+    @property
+    def references(self) -> int:
+        """References in the manifests that go."""
+        nodes = {node.id: node.array for node in self.base.nodes if node.array is not None}
+        listed = self.base.manifest_files
+        return sum(
+            int(listed_counts(listed, nodes[node_id].manifests.ids[what.replaced_rows]).sum())
+            for node_id, what in self.arrays.items()
+        )
+
+
+def rewrite_manifests(
+    location: Place,
+    *,
+    branch: str = "main",
+    splitting: Splitting | None = None,
+    paths: Sequence[str] | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    amend: bool = False,
+    dry_run: bool = False,
+) -> RewriteResult:
+    """Rewrite the manifests that do not fit the splitting rules, in one version.
+
+    Memory is bounded by two million references: those of one new manifest and of its sources.
+
+    Parameters
+    ----------
+    location
+        The repository.
+    branch
+        The branch to rewrite, and to commit to.
+    splitting
+        The rules, in the words of the configuration: ``[["any_array", [{"condition": "Any",
+        "num_chunks": 1000}]]]``, a map with these as ``split_sizes``, or ``SplittingRule`` values.
+        None takes the repository's configuration. Later commits follow the configuration again, so
+        rules that should last belong there.
+    paths
+        Arrays, and groups for all arrays in them; None means all of the repository.
+    message
+        Of the version.
+    metadata
+        JSON values by name; the rules are noted beside them, as the reference does.
+    amend
+        Whether the version takes the place of the newest one. Needs spec version 2.
+    dry_run
+        Whether to plan only. Then the number of manifests afterwards is an estimate.
+
+    Returns
+    -------
+    RewriteResult
+        Its ``commit`` is None where everything fits already: then no version is made.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such repository, branch or path, or a manifest is missing.
+    InvalidInputError
+        The splitting is not made of rules.
+    ConflictError
+        Others have changed every array that was rewritten, or with ``amend`` anything at all.
+    UnsupportedError
+        ``amend`` in spec version 1, or the configuration has a condition that is not known.
+    CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
+        As for commits; nothing was committed unless the outcome is unknown.
+    """
+    plan = plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
+    if dry_run:
+        return planned_result(plan)
+    check_commit(plan, metadata)
+    made = [part for task in plan.tasks for part in task.run(plan.context)]
+    return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
+
+
+def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
+    """Refuse before all the work what the commit after it would refuse.
+
+    Raises
+    ------
+    ReadOnlyError
+        The repository may not be changed.
+    InvalidInputError
+        The metadata are not JSON.
+    """
+    plan.repository.writable_tip(plan.branch)
+    MetadataItems.of(metadata)
+
+
+def plan_rewrite(
+    location: Place,
+    *,
+    branch: str = "main",
+    splitting: Splitting | None = None,
+    paths: Sequence[str] | None = None,
+    refs_per_task: int = MAX_REFS_PER_MANIFEST,
+    max_refs: int = MAX_REFS_PER_MANIFEST,
+) -> RewritePlan:
+    """Plan a rewrite; arguments and errors are those of ``rewrite_manifests``.
+
+    Parameters
+    ----------
+    refs_per_task
+        About how many references a task may read, where its units are smaller than that.
+    max_refs
+        Most references in one new file.
+    """
+    repository = Repository.open(location)
+    base = repository.snapshot(repository.resolve(branch=branch))
+    config = repository.config
+    rules = config.splitting if splitting is None else _rules_of(splitting)
+    chosen = _chosen(base, paths, repository)
+    arrays: dict[NodeId, RewriteOfArray] = {}
+    work: list[UnitOfWork] = []
+    for node in chosen:
+        array = node.array
+        if array is None or not len(array.manifests):
+            continue
+        listed = ListedManifests.of(array.manifests, base.manifest_files)
+        cells = split_cells(rules, node.path, array.dimension_names, array.num_chunks)
+        plan = plan_rewrite_of(listed.extents, listed.counts, cells, max_refs)
+        if not len(plan.replaced_rows):
+            continue
+        arrays[node.id] = plan
+        work += [
+            UnitOfWork(
+                node_id=node.id,
+                path=node.path,
+                cells=cells,
+                box=box.box,
+                manifests=listed.take(box.rows),
+                references=box.references,
+            )
+            for box in plan.boxes
+        ]
+    return RewritePlan(
+        repository=repository,
+        branch=branch,
+        base=base,
+        rules=tuple(rules),
+        arrays=arrays,
+        context=RewriteContext(
+            location=repository.location,
+            format=ManifestFormat(
+                spec_version=repository.spec_version,
+                # What was stored of the configuration stays here: tasks need a few numbers of it.
+                config=replace(config, raw={}, virtual_chunk_containers=()),
+                max_refs=max_refs,
+            ),
+        ),
+        tasks=_tasks(work, refs_per_task),
+    )
+
+
+def repacked(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
+    """Return a plan whose tasks read about so many references each, where units allow it."""
+    work = [unit for task in plan.tasks for unit in task.units]
+    return replace(plan, tasks=_tasks(work, refs_per_task))
+
+
+def finish_rewrite(
+    plan: RewritePlan,
+    made: Iterable[tuple[NodeId, tuple[ManifestReceipt, ...]]],
+    *,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    amend: bool = False,
+) -> RewriteResult:
+    """Commit what the tasks of a plan answered; arguments are those of ``rewrite_manifests``."""
+    files: dict[NodeId, list[ManifestReceipt]] = {node_id: [] for node_id in plan.arrays}
+    for node_id, receipts in made:
+        files[node_id] += receipts
+    nodes = {node.id: node for node in plan.base.nodes}
+    replacements = []
+    for node_id, what in plan.arrays.items():
+        array = nodes[node_id].array
+        assert array is not None, "only arrays are planned"
+        replacements.append(
+            ArrayReplacement(
+                node_id=node_id,
+                path=nodes[node_id].path,
+                removed=ManifestRefs(
+                    ids=array.manifests.ids[what.replaced_rows],
+                    extents=array.manifests.extents[what.replaced_rows],
+                ),
+                files=tuple(files[node_id]),
+            )
+        )
+    return commit_rewrite(
+        plan.repository,
+        plan.branch,
+        plan.base,
+        replacements,
+        format=plan.context.format,
+        splitting=rules_tree(plan.rules),
+        message=DEFAULT_MESSAGE if message is None else message,
+        metadata=metadata,
+        amend=amend,
+    )
+
+
+def planned_result(plan: RewritePlan) -> RewriteResult:
+    """Return what a rewrite would do, as far as that can be told without reading a manifest."""
+    before = plan.base.manifest_files
+    replaced = sum(len(what.replaced_rows) for what in plan.arrays.values())
+    units = [unit for task in plan.tasks for unit in task.units]
+    return RewriteResult(
+        commit=None,
+        manifests_before=len(before),
+        manifests_after=len(before) - replaced + sum(_cells_of(unit) for unit in units),
+        references=plan.references,
+        bytes_before=int(before.size_bytes.sum()),
+        bytes_after=None,
+        dry_run=True,
+    )
+
+
+def _cells_of(unit: UnitOfWork) -> int:
+    """Return about how many cells of a unit hold references."""
+    cells = np.array(unit.cells, dtype=np.int64)
+    low = np.maximum(unit.manifests.extents[:, :, 0], unit.box[:, 0]).min(axis=0) // cells
+    high = (np.minimum(unit.manifests.extents[:, :, 1], unit.box[:, 1]).max(axis=0) - 1) // cells
+    return int(
+        min(float(np.prod((high - low + 1).astype(np.float64))), int(unit.manifests.counts.sum()))
+    )
+
+
+def _tasks(work: Sequence[UnitOfWork], refs_per_task: int) -> tuple[RewriteTask, ...]:
+    tasks: list[RewriteTask] = []
+    units: list[UnitOfWork] = []
+    refs = files = 0
+    for unit in work:
+        too_many = (
+            refs + unit.references > refs_per_task or files + len(unit.manifests) > _FILES_PER_TASK
+        )
+        if units and too_many:
+            tasks.append(RewriteTask(units=tuple(units)))
+            units, refs, files = [], 0, 0
+        units.append(unit)
+        refs += unit.references
+        files += len(unit.manifests)
+    if units:
+        tasks.append(RewriteTask(units=tuple(units)))
+    return tuple(tasks)
+
+
+def _rules_of(splitting: Splitting) -> tuple[SplittingRule, ...]:
+    tree: Any = splitting.get("split_sizes") if isinstance(splitting, dict) else splitting
+    if isinstance(tree, Sequence) and all(isinstance(rule, SplittingRule) for rule in tree):
+        return tuple(tree)
+    try:
+        return parse_rules(_as_lists(tree), "splitting")
+    except FormatError as error:
+        raise InvalidInputError(
+            f"splitting cannot be used: {error.facts['problem'].partition(';')[0]}. Write it as in "
+            'the configuration: [["any_array", [{"condition": "Any", "num_chunks": 1000}]]]',
+            found=splitting,
+        ) from error
+
+
+def _as_lists(tree: Any) -> Any:
+    """Return tuples as the lists that JSON would make of them."""
+    if isinstance(tree, list | tuple):
+        return [_as_lists(item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _as_lists(value) for key, value in tree.items()}
+    return tree
+
+
+def _chosen(
+    base: Snapshot, paths: Sequence[str] | None, repository: Repository
+) -> list[NodeSnapshot]:
+    if paths is None:
+        return list(base.nodes)
+    wanted = [parse_node_path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    for path in wanted:
+        if base.node(path) is None:
+            raise NotFoundError(
+                f"there is no node {path!r} in snapshot {base.id} of {repository.location}; give "
+                "paths of arrays or groups",
+                kind="node",
+                name=path,
+            )
+    return [
+        node
+        for node in base.nodes
+        if any(node.path == path or is_below(node.path, path) for path in wanted)
+    ]

@@ -1,0 +1,127 @@
+"""Rewriting manifests, unit by unit: by threads of the caller's process, or by executors.
+
+Rules of this file
+------------------
+1. A task is made to travel: ids, extents and boxes, never references and never a credential. What
+   it answers is as small: the files that it stored.
+2. References move as they are: native, inline and virtual ones with their checksums. No chunk is
+   read or written.
+3. Memory: the references of one unit, about as many as one file may hold, and a part of the decoded
+   source manifests; see ``listed_refs``.
+
+Specification: "Chunk Manifest Files".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.repository.commit.manifest_plan import grouped_rows
+from icechunk_format.repository.files.bounded_reads import references_in
+from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.files.bounded_reads import ListedManifests
+    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitOfWork:
+    """One unit of one array.
+
+    Parameters
+    ----------
+    node_id, path
+        The array.
+    cells
+        Chunks per manifest along each axis.
+    box
+        int64, shape (ndim, 2): the chunks of the unit.
+    manifests
+        The source manifests.
+    references
+        Estimated number of references in the box.
+    """
+
+    node_id: NodeId
+    path: str
+    cells: tuple[int, ...]
+    box: NDArray[np.int64]
+    manifests: ListedManifests
+    references: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteContext:
+    """What all tasks of a rewrite share: where the repository is, and how its files are written."""
+
+    location: Location
+    format: ManifestFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTask:
+    """Units of work for one process.
+
+    Parameters
+    ----------
+    units
+        The units, whose files are stored together.
+    """
+
+    units: tuple[UnitOfWork, ...]
+
+    def run(self, context: RewriteContext) -> list[tuple[NodeId, tuple[ManifestReceipt, ...]]]:
+        """Store the new manifests; return those of each unit, without the chunks in them.
+
+        Raises
+        ------
+        NotFoundError, FormatError
+            A source manifest is missing or damaged.
+        StorageError
+            The store failed; what was stored is garbage.
+        """
+        storage = open_storage(context.location)
+        owners: list[int] = []
+
+        def parts() -> Iterator[tuple[NodeId, ChunkRefs]]:
+            for number, unit in enumerate(self.units):
+                for refs in _parts(storage, unit):
+                    owners.append(number)
+                    yield unit.node_id, refs
+
+        stored = store_manifests(storage, context.format, parts())
+        made: list[list[ManifestReceipt]] = [[] for _ in self.units]
+        for number, receipts in zip(owners, stored, strict=True):
+            made[number] += [_light(receipt) for receipt in receipts]
+        return [
+            (unit.node_id, tuple(receipts)) for unit, receipts in zip(self.units, made, strict=True)
+        ]
+
+
+def _light(receipt: ManifestReceipt) -> ManifestReceipt:
+    """Return a receipt without its chunks, which may be a million coordinates."""
+    no_boxes = np.empty((0, len(receipt.extents), 2), dtype=np.uint32)
+    return replace(receipt, coords=CoordSet.of_boxes(no_boxes))
+
+
+def _parts(storage: Storage, unit: UnitOfWork) -> list[ChunkRefs]:
+    """Return the references of a unit, one part for each cell."""
+    refs = references_in(storage, unit.node_id, unit.path, unit.manifests, unit.box)
+    if not len(refs):
+        return []
+    groups = grouped_rows(refs.coords.astype(np.int64) // np.array(unit.cells, dtype=np.int64))
+    return [refs] if len(groups) == 1 else [refs.take(rows) for rows in groups]

@@ -1,0 +1,1 @@
+"""The checks of a verification, a file for each kind of object."""

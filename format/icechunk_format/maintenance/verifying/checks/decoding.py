@@ -1,0 +1,143 @@
+"""Decoding every chunk: codecs, sizes, shard indexes and checksums.
+
+Rules of this file
+------------------
+1. Chunks of one manifest are fetched some 64 MB at a time and decoded one by one.
+2. Arrays whose ``zarr.json`` cannot be used here are passed over: that is reported elsewhere.
+3. Chunk objects that are missing or too short are reported by the listing, and not again here.
+
+Specification: Zarr v3 core, "Codecs"; the codec ``sharding_indexed``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.errors import (
+    ChunkModifiedError,
+    FormatError,
+    IcechunkError,
+    NotFoundError,
+    StorageError,
+    UnauthorizedVirtualChunkError,
+    UnsupportedError,
+)
+from icechunk_format.spec.ids import encode_many
+from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.object_keys import CHUNKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.chunk_grid import ChunkGrid
+    from icechunk_format.arrays.codecs.chain import ChunkCodecs
+    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
+    from icechunk_format.maintenance.verifying.findings import Report
+    from icechunk_format.repository.chunks.source import ChunkSource
+
+_BYTES_AT_ONCE: Final = 64 * 2**20
+_CHUNKS_AT_ONCE: Final = 512
+# What decides how a chunk is decoded; arrays that differ in other things are decoded once.
+_DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
+
+
+def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
+    """Decode every chunk of an array's references in one manifest.
+
+    Virtual chunks are decoded where the source is authorised to fetch them.
+    """
+    for codecs, grid in _decoders(used):
+        if used.refs.ndim != grid.ndim:
+            continue
+        inside = (used.refs.coords < np.array(grid.num_chunks, dtype=np.int64)).all(axis=1)
+        rows = np.flatnonzero(inside & (used.refs.length > 0))
+        for batch in _batches(used, rows):
+            _decode_batch(used, batch, codecs, grid, source, report)
+
+
+def _decoders(used: UsedRefs) -> Iterator[tuple[ChunkCodecs, ChunkGrid]]:
+    """Yield every way in which versions decode these chunks."""
+    seen: set[str] = set()
+    for use in used.uses:
+        if use.document is None or len(use.extents) != used.refs.ndim:
+            continue
+        try:
+            document = parse_array_metadata(use.document, node_path=use.node_path)
+            way = json.dumps([document.raw.get(member) for member in _DECODING_MEMBERS])
+            if way in seen:
+                continue
+            seen.add(way)
+            yield document.chunk_codecs(), document.grid
+        except (FormatError, UnsupportedError):
+            continue
+
+
+def _batches(used: UsedRefs, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    lengths = np.minimum(used.refs.length[rows], _BYTES_AT_ONCE).astype(np.int64)
+    number = (np.cumsum(lengths) - lengths) // _BYTES_AT_ONCE
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    for part in np.split(rows, cuts):
+        for first in range(0, len(part), _CHUNKS_AT_ONCE):
+            yield part[first : first + _CHUNKS_AT_ONCE]
+
+
+def _decode_batch(
+    used: UsedRefs,
+    rows: NDArray[np.int64],
+    codecs: ChunkCodecs,
+    grid: ChunkGrid,
+    source: ChunkSource,
+    report: Report,
+) -> None:
+    try:
+        payloads: list[bytes | None] = [*source.fetch(used.refs, rows)]
+    except IcechunkError:
+        payloads = [_fetch_one(used, rows[at : at + 1], source, report) for at in range(len(rows))]
+    for row, payload in zip(rows.tolist(), payloads, strict=True):
+        if payload is None:
+            continue
+        chunk = used.chunk(row)
+        report.count("decoded chunks", 1, len(payload))
+        try:
+            codecs.decode(payload, grid.full_chunk_shape(chunk), what=_name_of(used, row))
+        except UnsupportedError:
+            continue
+        except FormatError as error:
+            where = used.where() | {"object_key": _name_of(used, row)}
+            report.add("chunk-undecodable", error.facts["problem"], chunk=chunk, **where)
+
+
+def _fetch_one(
+    used: UsedRefs, row: NDArray[np.int64], source: ChunkSource, report: Report
+) -> bytes | None:
+    kind = int(used.refs.kind[row[0]])
+    try:
+        return source.fetch(used.refs, row)[0]
+    except UnauthorizedVirtualChunkError:
+        return None
+    except (NotFoundError, FormatError, ChunkModifiedError) as error:
+        # The listing tells about native ones, and asking about the files about most virtual ones.
+        if kind == KIND_VIRTUAL and isinstance(error, FormatError):
+            report.add(
+                "chunk-undecodable",
+                error.message.splitlines()[0],
+                chunk=used.chunk(int(row[0])),
+                **used.where(),
+            )
+        return None
+    except StorageError:
+        if kind == KIND_NATIVE:
+            raise
+        return None
+
+
+def _name_of(used: UsedRefs, row: int) -> str:
+    if int(used.refs.kind[row]) == KIND_NATIVE:
+        return CHUNKS + encode_many(used.refs.chunk_id[row : row + 1])[0]
+    return used.object_key

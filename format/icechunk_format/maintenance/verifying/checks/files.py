@@ -1,0 +1,173 @@
+"""The work of ``verify`` in pieces: versions, backups, manifests. Each piece runs anywhere.
+
+One process runs the pieces one after the other (``verify_repository``); a Spark job hands them to
+its tasks. What a task needs to know travels as a ``VerifyContext``.
+
+Rules of this file
+------------------
+1. Files are read a few at a time: at most ``_FILES_AT_ONCE`` small ones, or some 64 MB of
+   manifests. A manifest is decoded alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
+from icechunk_format.maintenance.verifying.checks.logs import check_log
+from icechunk_format.maintenance.verifying.checks.manifests import check_manifest
+from icechunk_format.maintenance.verifying.checks.snapshots import (
+    SeenNodes,
+    check_nodes,
+    check_snapshot,
+)
+from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
+from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
+from icechunk_format.maintenance.verifying.object_reading import batches, read_present
+from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
+    from icechunk_format.maintenance.verifying.checks.state import Version
+    from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
+    from icechunk_format.repository.chunks.source import ChunkSource
+    from icechunk_format.storage.protocol import Storage
+
+_VERSIONS_AT_ONCE: Final = 8
+_FILES_AT_ONCE: Final = 32
+_BYTES_AT_ONCE: Final = 64 * 2**20
+_UNKNOWN_SIZE: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyContext:
+    """What every piece of the work has to know; picklable.
+
+    Parameters
+    ----------
+    source
+        The repository, its virtual chunk containers, and which virtual places are authorised.
+    knows_containers
+        Whether the configuration with the containers could be read.
+    deep
+        Whether chunks are decoded.
+    max_findings
+        Findings of each severity that a piece may answer with.
+    """
+
+    source: ChunkSource
+    knows_containers: bool = True
+    deep: bool = False
+    max_findings: int = DEFAULT_MAX_FINDINGS
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the repository in this process."""
+        return open_storage(self.source.location)
+
+    def new_report(self) -> Report:
+        """Return an empty report for a piece of work."""
+        return Report(self.max_findings)
+
+
+def check_versions(
+    context: VerifyContext, versions: Iterable[Version], report: Report
+) -> Iterator[Said]:
+    """Check snapshots and transaction logs; yield what versions say about manifests.
+
+    Memory: the files of ``_VERSIONS_AT_ONCE`` versions, one of them decoded, and 16 bytes for each
+    distinct node.
+    """
+    storage = context.storage
+    seen, seen_logs = SeenNodes(), SeenNodes()
+    for batch in batches(versions, _VERSIONS_AT_ONCE):
+        ids = [version.snapshot_id for version in batch]
+        snapshots = read_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
+        logs = read_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
+        for version, data, log in zip(batch, snapshots, logs, strict=True):
+            checked = check_snapshot(version, data, report)
+            snapshot = None
+            if checked is not None:
+                snapshot, mark = checked
+                yield from check_nodes(snapshot, mark, report, seen, with_documents=context.deep)
+            check_log(version, version.snapshot_id, log, snapshot, report)
+        pruned = [
+            (version, log_id)
+            for version in batch
+            for log_id in version.pruned_logs
+            if seen_logs.is_new(log_id.raw)
+        ]
+        for part in batches(pruned, _FILES_AT_ONCE):
+            found = read_present(storage, [transaction_log_key(log_id) for _, log_id in part])
+            for (version, log_id), log in zip(part, found, strict=True):
+                check_log(version, log_id, log, None, report)
+
+
+def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:
+    """Decode backups of ``repo``; one that was deleted meanwhile is passed over."""
+    for batch in batches(object_keys, _FILES_AT_ONCE):
+        for object_key, data in zip(batch, read_present(context.storage, batch), strict=True):
+            if data is None:
+                continue
+            report.count("backups")
+            try:
+                repo_info.decode(data, object_key=object_key)
+            except (FormatError, UnsupportedError) as error:
+                problem = error.message.splitlines()[0]
+                report.add("backup-damaged", problem, object_key=object_key)
+
+
+class ManifestChecks:
+    """Checks manifests with what lies behind them, but for the chunk objects of the repository.
+
+    Parameters
+    ----------
+    context
+        What the work has to know.
+    report
+        Takes the findings.
+    """
+
+    def __init__(self, context: VerifyContext, report: Report) -> None:
+        self._context = context
+        self._report = report
+        source = context.source
+        self._files = VirtualFiles(
+            source.containers if context.knows_containers else None,
+            source.authorized,
+            source.virtual_options,
+        )
+
+    def check(self, claims: Iterable[ManifestClaims]) -> Iterator[UsedRefs]:
+        """Check manifests; yield their references, array by array, for the check of objects."""
+        storage = self._context.storage
+        for batch in _sized_batches(claims):
+            contents = read_present(storage, [manifest_key(c.manifest_id) for c in batch])
+            while batch:
+                # Each file is let go as soon as it is checked.
+                one, data = batch.pop(), contents.pop()
+                for used in check_manifest(one, data, self._report):
+                    self._files.check(used, self._report)
+                    if self._context.deep:
+                        decode_chunks(used, self._context.source, self._report)
+                    yield used
+
+
+def _sized_batches(claims: Iterable[ManifestClaims]) -> Iterator[list[ManifestClaims]]:
+    batch: list[ManifestClaims] = []
+    nbytes = 0
+    for one in claims:
+        size = one.expected_size or _UNKNOWN_SIZE
+        if batch and (nbytes + size > _BYTES_AT_ONCE or len(batch) >= _FILES_AT_ONCE):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(one)
+        nbytes += size
+    if batch:
+        yield batch

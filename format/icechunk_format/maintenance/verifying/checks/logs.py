@@ -1,0 +1,100 @@
+"""Transaction logs: there, readable, and about nodes of their version.
+
+A log serves rebase and diff. Reading data never needs it, so that one that is missing is a warning;
+one that is damaged makes those fail who need it.
+
+Rules of this file
+------------------
+1. Nodes that a log calls new, updated or moved are in its version, unless it also calls them
+   deleted: an amended commit has the changes of two. Deleted nodes are not looked up: a rebase or
+   an expiration may have taken the parent that had them.
+
+Specification: "Transaction Log Files".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.spec import transaction_log as transaction_log_file
+from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.object_keys import transaction_log_key
+from icechunk_format.spec.snapshot.stored_order import unsorted_in_transaction_log
+
+if TYPE_CHECKING:
+    from icechunk_format.maintenance.verifying.checks.state import Version
+    from icechunk_format.maintenance.verifying.findings import Report
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
+
+_SHOWN = 3
+
+
+def check_log(
+    version: Version,
+    log_id: SnapshotId,
+    data: bytes | None,
+    snapshot: Snapshot | None,
+    report: Report,
+) -> None:
+    """Check one transaction log of a version.
+
+    Parameters
+    ----------
+    version
+        The version whose history it belongs to.
+    log_id
+        The log: the version's own, or one of a former version between it and its parent.
+    data
+        The bytes of the file; None if it is missing.
+    snapshot
+        The version's snapshot, to look up nodes in; None if it could not be read.
+    report
+        Takes the findings.
+    """
+    object_key = transaction_log_key(log_id)
+    where = {
+        "object_key": object_key,
+        "snapshot_id": str(version.snapshot_id),
+        "rank": version.rank,
+    }
+    is_own = log_id == version.snapshot_id
+    if data is None:
+        if version.has_log or not is_own:
+            report.add("log-missing", "the transaction log is not there", **where)
+        return
+    report.count("transaction logs")
+    try:
+        log = transaction_log_file.decode(data, object_key=object_key)
+    except (FormatError, UnsupportedError) as error:
+        report.add("log-damaged", error.message.splitlines()[0], **where)
+        return
+    if log.id != log_id:
+        report.add("log-id-mismatch", f"the file says that it is {log.id}", **where)
+        return
+    payload = unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key=object_key).payload
+    unsorted = unsorted_in_transaction_log(payload, object_key=object_key)
+    if unsorted:
+        report.add("log-unsorted", f"the lists {', '.join(unsorted)} are out of order", **where)
+    if is_own and snapshot is not None:
+        _check_nodes(log, snapshot, where, report)
+
+
+def _check_nodes(
+    log: TransactionLog, snapshot: Snapshot, where: dict[str, object], report: Report
+) -> None:
+    named = {*log.new_groups, *log.new_arrays, *log.updated_groups, *log.updated_arrays}
+    named |= {move.node_id for move in log.moved_nodes} | set(log.updated_chunks)
+    named -= {*log.deleted_groups, *log.deleted_arrays}
+    unknown = sorted(named - {node.id for node in snapshot.nodes})
+    # Of two nodes with one path only one is seen, and the log names both.
+    if unknown and not snapshot.duplicate_paths:
+        shown = ", ".join(map(str, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
+        report.add(
+            "log-unknown-node",
+            f"it says that {len(unknown)} nodes were made or changed that the version does not "
+            f"have: {shown}",
+            **where,
+        )

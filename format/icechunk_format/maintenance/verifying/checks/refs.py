@@ -1,0 +1,151 @@
+"""What there is to verify in a repository of spec version 1: refs, and history in snapshot files.
+
+Rules of this file
+------------------
+1. A ref that cannot be read is a finding; the others are followed.
+2. History is walked through the snapshot files, from every ref down. Where a file is missing or
+   damaged the walk ends; the file is among the versions, and whoever checks those reports it.
+
+Specification: spec version 1, "References".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
+from icechunk_format.maintenance.verifying.checks.state import (
+    VerifyState,
+    WantedVersion,
+    check_containers,
+    check_history,
+    count_unreferenced,
+    rank_versions,
+)
+from icechunk_format.repository.history.history import RefFilesHistory
+from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.spec.config.config import decode_yaml_config
+from icechunk_format.spec.object_keys import (
+    CONFIG_YAML,
+    REFS,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    branch_ref_key,
+    snapshot_key,
+)
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN, decode_ref_json, parse_ref_key
+from icechunk_format.spec.snapshot import file as snapshot_file
+
+if TYPE_CHECKING:
+    from icechunk_format.maintenance.verifying.findings import Report
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.protocol import Storage
+
+
+def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> VerifyState:
+    """Check refs and configuration of spec version 1, and say what else is to be checked.
+
+    Raises
+    ------
+    NotFoundError
+        The wanted version does not exist.
+    InvalidInputError
+        More than one version is wanted.
+    """
+    containers = _check_config(storage, report)
+    if not wanted.is_all:
+        try:
+            chosen = resolve(
+                RefFilesHistory(storage),
+                branch=wanted.branch,
+                tag=wanted.tag,
+                snapshot=wanted.snapshot,
+                repository_url=storage.root_url,
+            )
+        except FormatError as error:
+            report.add("ref-damaged", error.message, object_key=error.facts["object_key"])
+            return VerifyState(containers=containers, is_whole=False)
+        info = _read_info(storage, chosen)
+        versions = rank_versions([info], from_files=True)
+        return VerifyState(versions=versions, containers=containers, is_whole=False)
+    tips, is_whole = _read_tips(storage, report)
+    infos = _walk(storage, tips)
+    check_history(infos, report)
+    known = {snapshot_id.raw for snapshot_id in infos}
+    if is_whole:
+        count_unreferenced(storage, SNAPSHOTS, known, report)
+        count_unreferenced(storage, TRANSACTIONS, known, report)
+    return VerifyState(
+        versions=rank_versions(infos.values(), from_files=True),
+        containers=containers,
+        is_whole=is_whole,
+    )
+
+
+def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
+    try:
+        data = storage.get(CONFIG_YAML).data
+    except NotFoundError:
+        return ()
+    try:
+        config = decode_yaml_config(data)
+    except (FormatError, UnsupportedError) as error:
+        report.add("config-damaged", error.message.splitlines()[0], object_key=CONFIG_YAML)
+        return None
+    return check_containers(config, CONFIG_YAML, report)
+
+
+def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool]:
+    """Return what branches and tags point to, and whether all of them could be read."""
+    keys: dict[str, str | None] = {}
+    deleted: set[str] = set()
+    for listed in storage.list(REFS):
+        parsed = parse_ref_key(listed.key)
+        if parsed is None:
+            report.count(f"foreign {REFS}")
+        elif parsed.is_tombstone:
+            deleted.add(parsed.name)
+        else:
+            keys[listed.key] = None if parsed.kind == "branch" else parsed.name
+    if branch_ref_key(MAIN) not in keys:
+        report.add("main-missing", "there is no branch 'main', which must be", object_key=REFS)
+    tips: list[SnapshotId] = []
+    is_whole = True
+    for object_key, tag in sorted(keys.items()):
+        if tag in deleted:
+            continue
+        try:
+            tips.append(decode_ref_json(storage.get(object_key).data, object_key=object_key))
+        except NotFoundError:
+            continue
+        except FormatError as error:
+            is_whole = False
+            report.add("ref-damaged", error.message, object_key=object_key)
+    return tips, is_whole
+
+
+def _walk(storage: Storage, tips: list[SnapshotId]) -> dict[SnapshotId, SnapshotInfo]:
+    found: dict[SnapshotId, SnapshotInfo] = {}
+    for tip in tips:
+        following: SnapshotId | None = tip
+        while following is not None and following not in found:
+            info = found[following] = _read_info(storage, following)
+            following = info.parent_id
+    return found
+
+
+def _read_info(storage: Storage, snapshot_id: SnapshotId) -> SnapshotInfo:
+    """Return what a snapshot file says of its version; a blank where it cannot be read."""
+    object_key = snapshot_key(snapshot_id)
+    try:
+        snapshot = snapshot_file.decode(storage.get(object_key).data, object_key=object_key)
+    except (NotFoundError, FormatError, UnsupportedError):
+        return SnapshotInfo(id=snapshot_id, parent_id=None, flushed_at=0, message="")
+    return SnapshotInfo(
+        id=snapshot_id,
+        parent_id=snapshot.parent_id,
+        flushed_at=snapshot.flushed_at,
+        message="",
+    )

@@ -1,0 +1,376 @@
+"""What there is to verify: the versions of a repository, and what its ``repo`` object says.
+
+This is the part of ``verify`` that one machine does: it reads ``repo`` (or the refs of spec
+version 1, with the snapshot files that hold its history) and answers with the list of files to
+look at, which may then be spread over many machines.
+
+Rules of this file
+------------------
+1. A ``repo`` that cannot be read is a finding, and the work goes on with the newest backup that can
+   be: whoever has such a repository wants to know what is left of it.
+2. Versions are ranked from the newest, so that of many versions with one problem the newest names
+   it.
+3. ``repo`` is read before anything is listed: what it names was written before.
+
+Specification: "Repo info file", "Updates to the repo info file".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
+from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.repository.history.history import RepoInfoHistory
+from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.spec.config.config import decode_flexbuffer_config
+from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.object_keys import (
+    CHUNKS,
+    CONFIG_YAML,
+    MANIFESTS,
+    OVERWRITTEN,
+    REFS,
+    REPO,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    overwritten_key,
+    snapshot_key,
+)
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN
+from icechunk_format.spec.snapshot.stored_order import unsorted_in_repo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.maintenance.verifying.findings import Report
+    from icechunk_format.spec.config.config import RepositoryConfig, VirtualChunkContainer
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+ID_PREFIXES: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
+
+# A backup that cannot be read either is followed by older ones, but not by all of thousands.
+_MOST_BACKUPS_TRIED: Final = 20
+_NAMED_IN_TEXT: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A snapshot to verify.
+
+    Parameters
+    ----------
+    rank
+        0 for the newest.
+    snapshot_id
+        Its id.
+    flushed_at
+        What ``repo`` says about its time, in microseconds since 1970; None where only the file
+        says it.
+    has_log
+        Whether a transaction log belongs to it. The first version of some repositories has none.
+    pruned_logs
+        Logs of former versions that belong to its history.
+    """
+
+    rank: int
+    snapshot_id: SnapshotId
+    flushed_at: int | None
+    has_log: bool
+    pruned_logs: tuple[SnapshotId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyState:
+    """What is to be verified.
+
+    Parameters
+    ----------
+    versions
+        Snapshots, newest first.
+    backups
+        Keys of backups of ``repo`` that the operations log reaches.
+    containers
+        Virtual chunk containers of the configuration; None where it cannot be read.
+    is_whole
+        Whether ``versions`` are all that the repository retains, so that an object that none of
+        them refers to is referred to by nothing.
+    """
+
+    versions: tuple[Version, ...] = ()
+    backups: tuple[str, ...] = ()
+    containers: tuple[VirtualChunkContainer, ...] | None = ()
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedVersion:
+    """The one version that a user asks about; nothing given means all."""
+
+    branch: str | None = None
+    tag: str | None = None
+    snapshot: str | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all versions are meant."""
+        return self.branch is None and self.tag is None and self.snapshot is None
+
+
+def read_repo_state(
+    storage: Storage, data: bytes, report: Report, wanted: WantedVersion
+) -> VerifyState:
+    """Check ``repo`` of spec version 2, and say what else is to be checked.
+
+    Parameters
+    ----------
+    storage
+        The repository.
+    data
+        The bytes of ``repo``.
+    report
+        Takes the findings.
+    wanted
+        Which version is meant.
+
+    Raises
+    ------
+    NotFoundError
+        The wanted version does not exist.
+    InvalidInputError
+        More than one version is wanted.
+    """
+    info = _decode_repo(storage, data, report)
+    if info is None:
+        return VerifyState(is_whole=False)
+    containers = _check_contents(info, report)
+    if not wanted.is_all:
+        chosen = resolve(
+            RepoInfoHistory(info),
+            branch=wanted.branch,
+            tag=wanted.tag,
+            snapshot=wanted.snapshot,
+            repository_url=storage.root_url,
+        )
+        versions = rank_versions([info.snapshots[chosen]])
+        return VerifyState(versions=versions, containers=containers, is_whole=False)
+    check_history(info.snapshots, report)
+    versions = rank_versions(info.snapshots.values())
+    backups = _check_operations_log(storage, info, report)
+    logs = {log.raw for version in versions for log in (version.snapshot_id, *version.pruned_logs)}
+    count_unreferenced(storage, SNAPSHOTS, {v.snapshot_id.raw for v in versions}, report)
+    count_unreferenced(storage, TRANSACTIONS, logs, report)
+    leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
+    if leftovers:
+        report.add(
+            "v1-leftovers",
+            f"{leftovers} objects of spec version 1 lie beside 'repo'; no reader looks at them",
+            object_key=REFS,
+        )
+    return VerifyState(versions=versions, backups=backups, containers=containers, is_whole=True)
+
+
+def rank_versions(
+    infos: Iterable[SnapshotInfo], *, from_files: bool = False
+) -> tuple[Version, ...]:
+    """Return the versions to check, newest first.
+
+    Parameters
+    ----------
+    infos
+        What is known of them.
+    from_files
+        Whether that comes from the snapshot files themselves, and need not be compared with them.
+    """
+    ordered = sorted(infos, key=lambda info: (-info.flushed_at, info.id.raw))
+    return tuple(
+        Version(
+            rank=rank,
+            snapshot_id=info.id,
+            flushed_at=None if from_files else info.flushed_at,
+            has_log=info.parent_id is not None,
+            pruned_logs=info.pruned_ancestor_tx_logs,
+        )
+        for rank, info in enumerate(ordered)
+    )
+
+
+def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | None:
+    """Return ``repo``, or else its newest readable backup."""
+    try:
+        info = repo_info.decode(data)
+    except (FormatError, UnsupportedError) as error:
+        problem = error.message.splitlines()[0]
+    else:
+        payload = unwrap(data, file_type=FileType.REPO_INFO, object_key=REPO).payload
+        unsorted = unsorted_in_repo(payload, object_key=REPO)
+        if unsorted:
+            report.add(
+                "repo-unsorted",
+                f"the lists {', '.join(unsorted)} are out of order, so that other clients may "
+                "not find what they hold",
+                object_key=REPO,
+            )
+        return info
+    names = sorted(info.key for info in storage.list(f"{OVERWRITTEN}{REPO}."))
+    for object_key in names[:_MOST_BACKUPS_TRIED]:
+        try:
+            backup = repo_info.decode(storage.get(object_key).data, object_key=object_key)
+        except (FormatError, UnsupportedError, NotFoundError):
+            continue
+        report.add(
+            "repo-damaged",
+            f"{problem}; what follows was checked by its newest readable backup, {object_key}",
+            object_key=REPO,
+        )
+        return backup
+    report.add(
+        "repo-damaged",
+        f"{problem}; none of its {len(names)} backups could be read either, so nothing else was "
+        "checked",
+        object_key=REPO,
+    )
+    return None
+
+
+def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
+    """Check what ``repo`` says by itself; return the containers of the configuration."""
+    if MAIN not in info.branches:
+        report.add("main-missing", "there is no branch 'main', which must be", object_key=REPO)
+    for name in sorted(set(info.tags) & set(info.deleted_tags)):
+        report.add(
+            "tag-deleted-but-present",
+            f"tag {name!r} is there, and among the deleted ones at once",
+            object_key=REPO,
+        )
+    try:
+        dict(info.metadata)
+    except FormatError as error:
+        report.add("metadata-damaged", error.message, object_key=REPO)
+    updates = info.latest_updates
+    if updates and updates[0].backup_path is not None:
+        report.add(
+            "operations-log-invalid",
+            f"the newest entry of the operations log has the backup {updates[0].backup_path!r}; "
+            "only older ones may, and other clients refuse to change the repository",
+            object_key=REPO,
+        )
+    for newer, older in pairwise(updates):
+        if newer.updated_at < older.updated_at:
+            report.add(
+                "operations-log-invalid",
+                "the operations log is not in the order of time",
+                object_key=REPO,
+            )
+            break
+    if info.config is None:
+        return ()
+    try:
+        config = decode_flexbuffer_config(info.config)
+    except (FormatError, UnsupportedError) as error:
+        report.add("config-damaged", error.message.splitlines()[0], object_key=REPO)
+        return None
+    return check_containers(config, REPO, report)
+
+
+def check_containers(
+    config: RepositoryConfig, object_key: str, report: Report
+) -> tuple[VirtualChunkContainer, ...]:
+    """Note containers that every reader ignores; return all."""
+    for key, container in (config.raw.get("virtual_chunk_containers") or {}).items():
+        prefix = container.get("url_prefix") or key
+        if not prefix.endswith("/"):
+            report.add(
+                "container-ignored",
+                f"the virtual chunk container {container.get('name') or prefix!r} is ignored by "
+                "every reader: its URL prefix does not end with '/'",
+                object_key=object_key,
+            )
+    return tuple(config.virtual_chunk_containers)
+
+
+def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) -> None:
+    """Find loops of parents, and children that are older than their parents."""
+    settled: set[SnapshotId] = set()
+    for start in snapshots:
+        walked: dict[SnapshotId, None] = {}
+        following: SnapshotId | None = start
+        while following is not None and following not in settled and following in snapshots:
+            if following in walked:
+                report.add(
+                    "history-cycle",
+                    f"snapshot {following} is its own ancestor",
+                    object_key=snapshot_key(following),
+                    snapshot_id=str(following),
+                )
+                break
+            walked[following] = None
+            following = snapshots[following].parent_id
+        settled.update(walked)
+    for info in snapshots.values():
+        parent = None if info.parent_id is None else snapshots.get(info.parent_id)
+        if parent is not None and parent.flushed_at > info.flushed_at:
+            report.add(
+                "snapshot-time-reversed",
+                f"snapshot {info.id} says that it was made before its parent {parent.id}",
+                object_key=snapshot_key(info.id),
+                snapshot_id=str(info.id),
+            )
+
+
+def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> tuple[str, ...]:
+    """Follow the log through its backups; return the keys of all that it names and that exist."""
+    named: dict[str, None] = {}
+    followed: set[str] = set()
+    part = info
+    while True:
+        named.update((u.backup_path, None) for u in part.latest_updates if u.backup_path)
+        name = part.repo_before_updates
+        if name is None:
+            break
+        if name in followed:
+            report.add(
+                "operations-log-invalid",
+                f"the operations log comes back to the backup {name!r}",
+                object_key=REPO,
+            )
+            break
+        followed.add(name)
+        named[name] = None
+        object_key = overwritten_key(name)
+        try:
+            part = repo_info.decode(storage.get(object_key).data, object_key=object_key)
+        except (NotFoundError, FormatError, UnsupportedError):
+            # Missing ones are found below, damaged ones by those who read all backups.
+            break
+    present: set[str] = set()
+    for listed in storage.list(OVERWRITTEN):
+        backup = listed.key[len(OVERWRITTEN) :]
+        if backup in named:
+            present.add(backup)
+        else:
+            report.count("unreferenced overwritten/", 1, listed.size)
+    missing = [name for name in named if name not in present]
+    if missing:
+        shown = ", ".join(missing[:_NAMED_IN_TEXT])
+        report.add(
+            "backup-missing",
+            f"{len(missing)} of the {len(named)} backups that the operations log names are not "
+            f"there: {shown}{', ...' if len(missing) > _NAMED_IN_TEXT else ''}",
+            object_key=OVERWRITTEN,
+        )
+    return tuple(overwritten_key(name) for name in named if name in present)
+
+
+def count_unreferenced(storage: Storage, prefix: str, known: set[bytes], report: Report) -> None:
+    """Count the objects of a prefix that are not ``known``; for as many as ``repo`` can list."""
+    for page in list_ids(storage, prefix):
+        report.count(f"foreign {prefix}", page.foreign)
+        for raw, size in zip(page.ids, page.sizes.tolist(), strict=True):
+            if raw.tobytes() not in known:
+                report.count(f"unreferenced {prefix}", 1, size)

@@ -1,0 +1,254 @@
+"""Virtual references: locations that can be read, containers that cover them, files behind them.
+
+Rules of this file
+------------------
+1. A location is looked at once, however many references share it, and plain ones are passed by one
+   regular expression over all; only the others are taken apart one by one.
+2. Files are asked about (one HEAD each) only below prefixes that the user authorised.
+3. One place that no container covers is one finding for an array, not one for each chunk.
+
+Specification: "Virtual chunks", "Virtual chunk containers".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.errors import (
+    FormatError,
+    IcechunkError,
+    NotFoundError,
+    StorageError,
+    UnauthorizedVirtualChunkError,
+)
+from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
+from icechunk_format.spec.tables.byte_ranges import copy_ranges
+from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
+    from icechunk_format.maintenance.verifying.findings import Report
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.storage.protocol import ObjectInfo
+
+# Absolute URLs of plain characters without '.' and '..' segments; what is not like this is looked
+# at one by one.
+_SEGMENT: Final = "/[A-Za-z0-9_=+~-][A-Za-z0-9._=+~,-]*"
+_PLAIN: Final = rf"^(file://|[a-z][a-z0-9+-]*://[A-Za-z0-9._-]+)({_SEGMENT})+$"
+_NAMED: Final = "vcc://"
+_THREADS: Final = WorkerThreads(16)
+_MOST_REMEMBERED: Final = 100_000
+
+
+class VirtualFiles:
+    """Checks virtual references, and remembers what it asked the stores.
+
+    Parameters
+    ----------
+    containers
+        Those of the repository's configuration; None where it cannot be read, so that nothing can
+        be said about them.
+    authorized
+        URL prefixes below which files may be asked about.
+    options
+        Storage options for them.
+    """
+
+    def __init__(
+        self,
+        containers: Sequence[VirtualChunkContainer] | None,
+        authorized: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._knows_containers = containers is not None
+        containers = containers or ()
+        self._prefixes = [c.url_prefix for c in containers if c.url_prefix.endswith("/")]
+        self._resolver = VirtualResolver(containers, authorized, options or {})
+        self._names = {c.name for c in containers if c.name is not None}
+        self._asks = bool(authorized)
+        self._known: dict[str, ObjectInfo | IcechunkError | None] = {}
+
+    def check(self, used: UsedRefs, report: Report) -> None:
+        """Check the virtual references among those of an array."""
+        rows = np.flatnonzero(used.refs.kind == KIND_VIRTUAL)
+        if not len(rows) or not used.uses:
+            return
+        try:
+            texts, number = _distinct_locations(used, rows)
+        except FormatError as error:
+            report.add("virtual-location-bad", error.message, **used.where())
+            return
+        _, first = np.unique(number, return_index=True)
+        is_good = self._check_texts(texts, rows[first], used, report)
+        if self._asks:
+            self._check_files(texts, is_good, rows, number, used, report)
+        else:
+            report.count("unchecked virtual references", len(rows))
+
+    def _check_texts(
+        self, texts: pa.Array, first_rows: NDArray[Any], used: UsedRefs, report: Report
+    ) -> NDArray[np.bool_]:
+        """Check distinct locations; return which of them can be used."""
+        is_plain = pc.match_substring_regex(texts, _PLAIN)
+        covered = pa.array(np.zeros(len(texts), dtype=np.bool_))
+        for prefix in self._prefixes:
+            covered = pc.or_(covered, pc.starts_with(texts, prefix))
+        is_good = np.ones(len(texts), dtype=np.bool_)
+        unclear = ~np.asarray(pc.and_(is_plain, covered))
+        for at in np.flatnonzero(unclear).tolist():
+            location: str = texts[at].as_py()
+            chunk = used.chunk(int(first_rows[at]))
+            problem, place = self._problem_of(location)
+            if problem is not None:
+                is_good[at] = False
+                report.add(
+                    "virtual-location-bad",
+                    f"the location {shown(location)!r} cannot be read: {problem}",
+                    chunk=chunk,
+                    **used.where(),
+                )
+            elif place is not None:
+                report.add(
+                    "virtual-container-unknown",
+                    f"virtual chunks lie at {place}, which no container of the repository covers",
+                    **(used.where() | {"place": str(used.uses[0].node_id)}),
+                )
+        return is_good
+
+    def _problem_of(self, location: str) -> tuple[str | None, str | None]:
+        """Return what is wrong with a location, and the place that lacks a container."""
+        if location[: len(_NAMED)].lower() == _NAMED:
+            name = location[len(_NAMED) :].partition("/")[0]
+            if name not in self._names and self._knows_containers:
+                return f"the repository has no container named {name!r}", None
+            return None, None
+        try:
+            parts = parse_url(location)
+        except MalformedUrlError as error:
+            return str(error), None
+        if not self._knows_containers:
+            return None, None
+        spellings = (location, f"{parts.scheme}://{parts.authority}{parts.path}")
+        if any(text.startswith(prefix) for text in spellings for prefix in self._prefixes):
+            return None, None
+        return None, shown(f"{parts.scheme}://{parts.authority}/")
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def _check_files(
+        self,
+        texts: pa.Array,
+        is_good: NDArray[np.bool_],
+        rows: NDArray[Any],
+        number: NDArray[Any],
+        used: UsedRefs,
+        report: Report,
+    ) -> None:
+        chosen = np.flatnonzero(is_good)
+        answers = _THREADS.map(self._ask, [texts[at].as_py() for at in chosen.tolist()])
+        order = np.argsort(number, kind="stable")
+        bounds = np.searchsorted(number[order], np.arange(len(texts) + 1))
+        for at, answer in zip(chosen.tolist(), answers, strict=True):
+            mine = rows[order[bounds[at] : bounds[at + 1]]]
+            if isinstance(answer, UnauthorizedVirtualChunkError):
+                report.count("unchecked virtual references", len(mine))
+                continue
+            report.count("virtual files")
+            found = _problem_with(answer, mine, used)
+            if found is not None:
+                kind, row, problem = found
+                report.add(
+                    kind,
+                    f"{problem}: {shown(texts[at].as_py())}",
+                    chunk=used.chunk(row),
+                    **used.where(),
+                )
+
+    def _ask(self, location: str) -> ObjectInfo | IcechunkError | None:
+        if location not in self._known:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            answer: ObjectInfo | IcechunkError | None
+            try:
+                target = self._resolver.resolve(location)
+                answer = open_storage(target.location).head(target.object_key)
+            except IcechunkError as error:
+                answer = error
+            self._known[location] = answer
+            return answer
+        return self._known[location]
+
+
+def _problem_with(
+    answer: ObjectInfo | IcechunkError | None, rows: NDArray[Any], used: UsedRefs
+) -> tuple[str, int, str] | None:
+    """Return kind, row and text of what is wrong with a file, for the references to it."""
+    refs = used.refs
+    if answer is None or isinstance(answer, NotFoundError):
+        return "virtual-missing", int(rows[0]), "the file is not there"
+    if isinstance(answer, StorageError | IcechunkError):
+        return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
+    ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
+    if int(ends.max()) > answer.size:
+        row = int(rows[int(ends.argmax())])
+        problem = f"the file has {answer.size} bytes, and {int(ends.max())} are needed"
+        return "virtual-too-short", row, problem
+    expected = refs.last_modified[rows]
+    late = (expected != 0) & (expected < int(answer.last_modified.timestamp()))
+    if late.any():
+        row = int(rows[int(late.argmax())])
+        return "virtual-modified", row, "the file was changed after the reference was made"
+    texts = refs.texts
+    if answer.version.etag is not None and texts is not None and texts.etag_starts is not None:
+        for row, etag in zip(rows.tolist(), _etags(used, rows), strict=True):
+            if etag and etag.strip('"') != answer.version.etag:
+                return "virtual-modified", row, "the file has another etag than the reference"
+    return None
+
+
+def _etags(used: UsedRefs, rows: NDArray[Any]) -> list[str | None]:
+    try:
+        return used.refs.etags(rows)
+    except FormatError:
+        # Reported where the reference is read; without its etag nothing can be compared.
+        return [None] * len(rows)
+
+
+def _distinct_locations(used: UsedRefs, rows: NDArray[Any]) -> tuple[pa.Array, NDArray[Any]]:
+    """Return the distinct locations of some rows, and the number of each row's own.
+
+    Raises
+    ------
+    FormatError
+        A location is compressed with damage, or is not UTF-8.
+    """
+    buffer, starts, lengths = used.refs.location_ranges(rows)
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    content = np.zeros(int(offsets[-1]), dtype=np.uint8)
+    copy_ranges(buffer, starts, content, offsets[:-1], lengths)
+    stored = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    )
+    encoded = stored.dictionary_encode()
+    try:
+        texts = encoded.dictionary.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
+        raise FormatError(
+            "a location is not UTF-8; the manifest is damaged",
+            object_key=used.object_key,
+            file_type="manifest",
+            field="refs.location",
+        ) from error
+    return texts, np.asarray(encoded.indices)

@@ -1,0 +1,252 @@
+"""What ``verify`` found: rows with a severity, bounded in number, that can be gathered in parts.
+
+A verification runs in pieces (files, manifests, chunks), perhaps on many machines. Each piece
+fills a ``Report``; reports travel as Arrow batches and are absorbed by others.
+
+Rules of this file
+------------------
+1. A problem that many versions share is one row, of the newest version that has it (``rank`` counts
+   from 0 for the newest). ``Report.add`` sees to that by the row's place and text.
+2. Memory is bounded: at most ``max_findings`` rows of each severity are kept, the others are
+   counted by kind. Callers with many equal findings use ``add_many``, which makes no row in vain.
+3. Counts of what was looked at (``Totals``) are added up beside the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.maintenance.verifying.finding_kinds import KINDS, SEVERITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+FINDINGS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("severity", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("object_key", pa.string()),
+        pa.field("snapshot_id", pa.string()),
+        pa.field("node_path", pa.string()),
+        pa.field("chunk", pa.list_(pa.int64())),
+        pa.field("problem", pa.string()),
+        pa.field("advice", pa.string()),
+    ]
+)
+"""The columns of what ``verify`` answers."""
+
+REPORT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("part", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("object_key", pa.string()),
+        pa.field("snapshot_id", pa.string()),
+        pa.field("node_path", pa.string()),
+        pa.field("chunk", pa.list_(pa.int64())),
+        pa.field("problem", pa.string()),
+        pa.field("place", pa.string()),
+        pa.field("rank", pa.int64()),
+        pa.field("amount", pa.int64()),
+        pa.field("nbytes", pa.int64()),
+    ]
+)
+"""The columns in which reports travel; ``part`` is one of ``FINDING``, ``LEFT_OUT``, ``TOTAL``."""
+
+FINDING: Final = "finding"
+LEFT_OUT: Final = "left out"
+TOTAL: Final = "total"
+
+DEFAULT_MAX_FINDINGS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One row.
+
+    Parameters
+    ----------
+    kind
+        One of ``KINDS``.
+    problem
+        What is wrong, in a sentence.
+    object_key, snapshot_id, node_path, chunk
+        What it is about, as far as it is about such things.
+    place
+        What two rows have in common that are about one problem, beside kind, node, chunk and text;
+        None for the object.
+    rank
+        Age of the version: 0 is the newest.
+    """
+
+    kind: str
+    problem: str
+    object_key: str | None = None
+    snapshot_id: str | None = None
+    node_path: str | None = None
+    chunk: tuple[int, ...] | None = None
+    place: str | None = None
+    rank: int = 0
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes two rows one."""
+        place = self.object_key if self.place is None else self.place
+        return (self.kind, place, self.node_path, self.chunk, self.problem)
+
+
+class Report:
+    """Findings and totals of a piece of work, or of all of it.
+
+    Parameters
+    ----------
+    max_findings
+        Rows of each severity that are kept.
+
+    Raises
+    ------
+    InvalidInputError
+        ``max_findings`` is less than 1.
+    """
+
+    def __init__(self, max_findings: int = DEFAULT_MAX_FINDINGS) -> None:
+        if max_findings < 1:
+            raise InvalidInputError(
+                f"max_findings is {max_findings}; it must be at least 1", found=max_findings
+            )
+        self.max_findings = max_findings
+        self.totals: Counter[str] = Counter()
+        self.total_bytes: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self._rows: dict[str, dict[tuple[object, ...], Finding]] = {s: {} for s in SEVERITIES}
+
+    def add(self, kind: str, problem: str, **where: Any) -> None:
+        """Note one finding; ``where`` are the other fields of ``Finding``."""
+        self._add(Finding(kind=kind, problem=problem, **where))
+
+    def add_many(self, kind: str, count: int, make: Callable[[int], Finding]) -> None:
+        """Note ``count`` findings of a kind, of which ``make`` makes those that are kept."""
+        room = self.max_findings - len(self._rows[KINDS[kind].severity])
+        # A few more than there is room for: some may turn out to be known already.
+        kept = min(count, max(room, 0) + 1)
+        for position in range(kept):
+            self._add(make(position))
+        if count > kept:
+            self.left_out[kind] += count - kept
+
+    def count(self, name: str, amount: int = 1, nbytes: int = 0) -> None:
+        """Add to a total."""
+        self.totals[name] += int(amount)
+        self.total_bytes[name] += int(nbytes)
+
+    def _add(self, finding: Finding) -> None:
+        rows = self._rows[KINDS[finding.kind].severity]
+        known = rows.get(finding.identity)
+        if known is not None:
+            if finding.rank < known.rank:
+                rows[finding.identity] = finding
+        elif len(rows) < self.max_findings:
+            rows[finding.identity] = finding
+        else:
+            self.left_out[finding.kind] += 1
+
+    def findings(self) -> list[Finding]:
+        """Return the rows that were kept: worst first, then by kind and place."""
+        return [
+            row
+            for severity in SEVERITIES
+            for row in sorted(
+                self._rows[severity].values(),
+                key=lambda f: (
+                    f.kind,
+                    f.object_key or "",
+                    f.node_path or "",
+                    f.chunk or (),
+                    f.problem,
+                ),
+            )
+        ]
+
+    # -- travelling ---------------------------------------------------------------------------
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Return everything as rows of ``REPORT_SCHEMA``."""
+        rows: list[dict[str, Any]] = [
+            {
+                "part": FINDING,
+                "kind": row.kind,
+                "object_key": row.object_key,
+                "snapshot_id": row.snapshot_id,
+                "node_path": row.node_path,
+                "chunk": row.chunk,
+                "problem": row.problem,
+                "place": row.place,
+                "rank": row.rank,
+            }
+            for row in self.findings()
+        ]
+        rows += [
+            {"part": LEFT_OUT, "kind": kind, "amount": amount}
+            for kind, amount in sorted(self.left_out.items())
+        ]
+        rows += [
+            {"part": TOTAL, "kind": name, "amount": amount, "nbytes": self.total_bytes[name]}
+            for name, amount in sorted(self.totals.items())
+        ]
+        return pa.RecordBatch.from_pylist(rows, schema=REPORT_SCHEMA)
+
+    def absorb(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Take in what another report gave with ``to_batch``, row by row."""
+        for row in rows:
+            if row["part"] == FINDING:
+                chunk = row["chunk"]
+                self._add(
+                    Finding(
+                        kind=row["kind"],
+                        problem=row["problem"],
+                        object_key=row["object_key"],
+                        snapshot_id=row["snapshot_id"],
+                        node_path=row["node_path"],
+                        chunk=None if chunk is None else tuple(chunk),
+                        place=row["place"],
+                        rank=row["rank"],
+                    )
+                )
+            elif row["part"] == LEFT_OUT:
+                self.left_out[row["kind"]] += row["amount"]
+            else:
+                self.count(row["kind"], row["amount"], row["nbytes"])
+
+    def to_table(self) -> pa.Table:
+        """Return the rows as users see them: at most ``max_findings``, and one about the rest."""
+        found = self.findings()
+        left_out = self.left_out + Counter(row.kind for row in found[self.max_findings :])
+        found = found[: self.max_findings]
+        if left_out.total():
+            kinds = ", ".join(f"{amount} {kind}" for kind, amount in left_out.most_common())
+            found.append(
+                Finding(
+                    kind="left-out",
+                    problem=f"{left_out.total()} more findings are not listed: {kinds}",
+                )
+            )
+        return pa.Table.from_pylist(
+            [
+                {
+                    "severity": KINDS[row.kind].severity,
+                    "kind": row.kind,
+                    "object_key": row.object_key,
+                    "snapshot_id": row.snapshot_id,
+                    "node_path": row.node_path,
+                    "chunk": row.chunk,
+                    "problem": row.problem,
+                    "advice": KINDS[row.kind].advice,
+                }
+                for row in found
+            ],
+            schema=FINDINGS_SCHEMA,
+        )

@@ -1,0 +1,328 @@
+"""``verify`` in parts whose work and answers are Arrow rows, so that a cluster can shuffle them.
+
+=====  =======================================  ================================================
+stage  rows in                                  rows out
+=====  =======================================  ================================================
+1      a piece: versions, backups, or a part    what versions say about manifests; manifests
+       of the listing of ``manifests/``         that are there; findings
+2      those, with rows of one manifest         references to chunk objects; findings
+       together
+3      references joined with the listing of    findings
+       ``chunks/``, all rows of both sides
+4      findings                                 findings, merged and bounded
+=====  =======================================  ================================================
+
+Rules of this file
+------------------
+1. Rows of stages 1 and 2 have one schema, ``WORK_SCHEMA``: findings pass through the stages beside
+   the rows that are still to be worked on, and each file is read once.
+2. References stay columns from the manifest to the finding.
+3. A part answers with at most ``max_findings`` findings of each severity, and counts the others.
+"""
+
+from __future__ import annotations
+
+import string
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.verifying.checks.chunks import (
+    MARK_ONLY,
+    chunk_finding,
+    native_refs_of,
+)
+from icechunk_format.maintenance.verifying.checks.files import (
+    ManifestChecks,
+    check_backups,
+    check_versions,
+)
+from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, gather, pack, unpack
+from icechunk_format.maintenance.verifying.findings import (
+    FINDING,
+    LEFT_OUT,
+    REPORT_SCHEMA,
+    TOTAL,
+    Finding,
+)
+from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
+from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icechunk_format.maintenance.verifying.checks.files import VerifyContext
+    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
+    from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
+    from icechunk_format.maintenance.verifying.findings import Report
+
+SAID: Final = "said"
+LISTED: Final = "listed"
+REFERENCE: Final = "reference"
+
+WORK_SCHEMA: Final = pa.schema(
+    [
+        *REPORT_SCHEMA,
+        pa.field("id", pa.binary()),
+        pa.field("said", pa.binary()),
+        pa.field("size", pa.int64()),
+    ]
+)
+"""``id`` is a manifest (``SAID``, ``LISTED``) or a chunk object (``REFERENCE``); ``size`` is that
+of a listed manifest, or what a chunk object must have."""
+
+LISTING_SCHEMA: Final = pa.schema(
+    [pa.field("listed_id", pa.binary()), pa.field("listed_nbytes", pa.int64())]
+)
+"""Chunk objects. A row without id says, as a negative size, how many foreign objects there are."""
+
+_REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
+_ROWS_AT_ONCE: Final = 50_000
+_FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
+
+
+class Piece(NamedTuple):
+    """A piece of the first stage.
+
+    Parameters
+    ----------
+    versions
+        Versions to check.
+    backups
+        Keys of backups to check.
+    manifests
+        First characters of manifest ids to list; empty for none.
+    """
+
+    versions: tuple[Version, ...] = ()
+    backups: tuple[str, ...] = ()
+    manifests: str = ""
+
+
+def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
+    """Cut the work of the first stage into about ``count`` pieces of each kind.
+
+    Versions that follow one another stay together, since they share most of their nodes.
+    """
+    pieces = [
+        Piece(versions=state.versions[first:last])
+        for first, last in _cuts(len(state.versions), count)
+    ]
+    pieces += [
+        Piece(backups=state.backups[first:last]) for first, last in _cuts(len(state.backups), count)
+    ]
+    if state.is_whole:
+        pieces += [Piece(manifests=character) for character in listing_parts()]
+    return pieces
+
+
+def listing_parts() -> list[str]:
+    """Return what names begin with, of ids and of foreign objects: the parts of a listing.
+
+    Foreign names that begin in yet other ways are not seen, which costs nothing but their count.
+    """
+    return list(ALPHABET.decode("ascii") + _FOREIGN)
+
+
+def _cuts(length: int, count: int) -> list[tuple[int, int]]:
+    bounds = [length * part // count for part in range(count + 1)]
+    return [(a, b) for a, b in pairwise(bounds) if a < b]
+
+
+# -- stage 1 --------------------------------------------------------------------------------------
+
+
+def check_piece(context: VerifyContext, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Do a piece of the first stage; yield rows of ``WORK_SCHEMA``."""
+    report = context.new_report()
+    claims = gather(check_versions(context, piece.versions, report))
+    check_backups(context, piece.backups, report)
+    rows = (
+        {"part": SAID, "id": one.manifest_id.raw, "said": pack([*one.uses, *one.entries])}
+        for one in claims.values()
+    )
+    yield from _batches(rows)
+    if piece.manifests:
+        for page in list_ids(context.storage, MANIFESTS, piece.manifests):
+            report.count(f"foreign {MANIFESTS}", page.foreign)
+            yield _columns(
+                len(page.ids),
+                part=pa.repeat(LISTED, len(page.ids)),
+                id=_binary(page.ids),
+                size=pa.array(page.sizes),
+            )
+    yield _as_work(report)
+
+
+# -- stage 2 --------------------------------------------------------------------------------------
+
+
+def check_manifest_rows(
+    context: VerifyContext, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Check manifests; rows of one manifest lie together. Yield rows of ``WORK_SCHEMA``.
+
+    Memory: what versions say about some manifests, and one manifest decoded.
+    """
+    report = context.new_report()
+
+    def claims() -> Iterator[ManifestClaims]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for raw, group in groupby(rows, key=lambda row: row["id"]):
+            if raw is None:
+                report.absorb(group)
+                continue
+            one = ManifestClaims(ManifestId(raw))
+            listed_size = None
+            for row in group:
+                if row["part"] == LISTED:
+                    listed_size = row["size"]
+                else:
+                    for said in unpack(row["said"]):
+                        one.add(said)
+            if one.is_empty:
+                report.count(f"unreferenced {MANIFESTS}", 1, listed_size or 0)
+            else:
+                yield one
+
+    for used in ManifestChecks(context, report).check(claims()):
+        yield from _reference_rows(used)
+    yield _as_work(report)
+
+
+def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
+    native = native_refs_of(used)
+    for first in range(0, len(native.rows), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        rows = native.rows[part]
+        count, ndim = len(rows), used.refs.ndim
+        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * ndim)
+        coords = np.ascontiguousarray(used.refs.coords[rows]).astype(np.int64).reshape(-1)
+        path = pa.scalar(used.node_path, pa.string())
+        yield _columns(
+            count,
+            part=pa.repeat(REFERENCE, count),
+            snapshot_id=pa.repeat(used.mark.snapshot_id, count),
+            node_path=pa.repeat(path, count),
+            chunk=pa.ListArray.from_arrays(offsets, pa.array(coords)),
+            rank=pa.repeat(pa.scalar(used.mark.rank, pa.int64()), count),
+            id=_binary(native.ids[part]),
+            size=pa.array(native.ends[part]),
+        )
+
+
+# -- stage 3 --------------------------------------------------------------------------------------
+
+
+def list_chunk_objects(context: VerifyContext, starts_with: str) -> Iterator[pa.RecordBatch]:
+    """List a part of the chunk objects; yield rows of ``LISTING_SCHEMA``."""
+    for page in list_ids(context.storage, CHUNKS, starts_with):
+        yield pa.RecordBatch.from_arrays(
+            [_binary(page.ids), pa.array(page.sizes)], schema=LISTING_SCHEMA
+        )
+        if page.foreign:
+            foreign: list[Any] = [pa.nulls(1, pa.binary()), pa.array([-page.foreign], pa.int64())]
+            yield pa.RecordBatch.from_arrays(foreign, schema=LISTING_SCHEMA)
+
+
+def check_joined_rows(
+    context: VerifyContext, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Check rows of the full outer join of work and listing; yield rows of ``REPORT_SCHEMA``.
+
+    The columns are those of ``WORK_SCHEMA``, then those of ``LISTING_SCHEMA``.
+    """
+    report = context.new_report()
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        part, listed = table["part"], table["listed_nbytes"]
+        report.absorb(table.filter(pc.is_in(part, pa.array(_REPORT_PARTS))).to_pylist())
+        # Objects that no reference met.
+        alone = listed.filter(pc.and_(pc.is_null(part), pc.greater_equal(listed, 0)))
+        report.count(f"unreferenced {CHUNKS}", len(alone), pc.sum(alone).as_py() or 0)
+        foreign = listed.filter(pc.less(listed, 0))
+        report.count(f"foreign {CHUNKS}", -(pc.sum(foreign).as_py() or 0))
+        wanted = pc.and_(
+            pc.fill_null(pc.equal(part, REFERENCE), False),
+            pc.fill_null(pc.not_equal(table["size"], MARK_ONLY), False),
+        )
+        is_missing = pc.and_(wanted, pc.is_null(listed))
+        is_short = pc.and_(wanted, pc.fill_null(pc.less(listed, table["size"]), False))
+        for kind, mask in (("chunk-missing", is_missing), ("chunk-too-short", is_short)):
+            _report_chunks(report, kind, table.filter(mask))
+    yield report.to_batch()
+
+
+def _report_chunks(report: Report, kind: str, table: pa.Table) -> None:
+    if not table.num_rows:
+        return
+
+    def make(position: int) -> Finding:
+        [row] = table.slice(position, 1).to_pylist()
+        return chunk_finding(
+            chunk_key=f"{CHUNKS}{ChunkId(row['id'])}",
+            size=row["listed_nbytes"],
+            end=row["size"],
+            chunk=tuple(row["chunk"]),
+            node_path=row["node_path"],
+            snapshot_id=row["snapshot_id"],
+            rank=row["rank"],
+        )
+
+    report.add_many(kind, table.num_rows, make)
+
+
+# -- stage 4 --------------------------------------------------------------------------------------
+
+
+def merge_reports(
+    context: VerifyContext, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Merge rows of ``REPORT_SCHEMA`` to those of one report."""
+    report = context.new_report()
+    for batch in batches:
+        report.absorb(batch.to_pylist())
+    yield report.to_batch()
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _as_work(report: Report) -> pa.RecordBatch:
+    batch = report.to_batch()
+    return _columns(
+        batch.num_rows,
+        **{name: batch.column(name) for name in REPORT_SCHEMA.names},
+    )
+
+
+def _columns(count: int, **columns: Any) -> pa.RecordBatch:
+    """Return rows of ``WORK_SCHEMA`` with these columns, and nulls in the others."""
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(count, field.type)) for field in WORK_SCHEMA],
+        schema=WORK_SCHEMA,
+    )
+
+
+def _binary(ids: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
+    """Return ids, uint8 of shape (n, 12), as a column of bytes."""
+    raw = np.ascontiguousarray(ids)
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(ChunkId.SIZE), len(raw), [None, pa.py_buffer(raw.tobytes())]
+    )
+    return fixed.cast(pa.binary())
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    held: list[dict[str, Any]] = []
+    for row in rows:
+        held.append(row)
+        if len(held) == 1_000:
+            yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
+            held = []
+    if held:
+        yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)

@@ -1,0 +1,225 @@
+"""Verification: is everything there, readable, and as the format demands.
+
+Algorithm
+---------
+1. Read ``repo`` (or refs): what it says, and which versions and backups there are.
+2. Read every snapshot and transaction log. Each distinct node is checked once; what versions say
+   about manifests is gathered by manifest.
+3. Read every manifest once and check it against all that was said about it.
+4. List ``chunks/`` once, and look up the objects of all references in that listing.
+5. Add the totals: what was looked at, and which objects nothing refers to.
+
+Nothing is changed. Memory: 21 bytes for each object of the repository, a few hundred for each
+manifest, and one manifest decoded. ``icechunk_spark.maintenance.verify`` does the same on a
+cluster, for repositories that this is too slow or too small for.
+
+Specification: all of it; spec versions 1 and 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import NotFoundError
+from icechunk_format.maintenance.collecting.object_listing import ObjectListing
+from icechunk_format.maintenance.verifying.checks.chunks import check_chunk_objects
+from icechunk_format.maintenance.verifying.checks.files import (
+    ManifestChecks,
+    VerifyContext,
+    check_backups,
+    check_versions,
+)
+from icechunk_format.maintenance.verifying.checks.refs import read_refs_state
+from icechunk_format.maintenance.verifying.checks.state import (
+    ID_PREFIXES,
+    VerifyState,
+    WantedVersion,
+    read_repo_state,
+)
+from icechunk_format.maintenance.verifying.checks.uses import gather
+from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
+from icechunk_format.repository.chunks.container_options import check_virtual_options
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks.virtual import parse_authorized
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
+from icechunk_format.spec.object_keys import (
+    CHUNKS,
+    MANIFESTS,
+    OVERWRITTEN,
+    REFS,
+    REPO,
+    branch_ref_key,
+)
+from icechunk_format.storage.location import Location, Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+_BRANCHES = branch_ref_key("")[: -len("/ref.json")]
+
+
+def verify(
+    location: Place,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    deep: bool = False,
+    max_findings: int = DEFAULT_MAX_FINDINGS,
+    authorized: Sequence[str] = (),
+    virtual_options: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """Check a repository, and answer with what was found.
+
+    Writers may go on meanwhile. What a garbage collection or an expiration deletes meanwhile may be
+    reported as missing: verify again when it is done.
+
+    Parameters
+    ----------
+    location
+        The repository, of spec version 1 or 2.
+    branch, tag, snapshot
+        At most one of them: check that version alone. By default every version is checked that
+        the repository retains, with its history, and unreferenced objects are counted.
+    deep
+        Whether to fetch and decode every chunk. Virtual chunks are decoded where authorised.
+    max_findings
+        Rows to answer with at most; a last one says how many were left out.
+    authorized
+        URL prefixes of virtual chunks. The files below them are asked about: that they are
+        there, long enough, and not changed since. Other virtual references are only read.
+    virtual_options
+        Storage options for those files.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row for each finding, with the columns of ``FINDINGS_SCHEMA``: ``severity`` (``error``,
+        ``warning`` or ``info``), ``kind`` (a code that does not change), what it is about,
+        ``problem`` and ``advice``. Errors come first. A sound repository gives ``info`` alone.
+
+    Raises
+    ------
+    NotFoundError
+        There is no repository, or no such version.
+    InvalidInputError
+        An argument cannot be used.
+    StorageError
+        The store failed. What is damaged or missing in it is a finding, not an error.
+    """
+    place = Location.of(location)
+    report = Report(max_findings)
+    wanted = WantedVersion(branch=branch, tag=tag, snapshot=snapshot)
+    state, context = plan_verification(
+        place,
+        report,
+        wanted,
+        deep=deep,
+        authorized=authorized,
+        virtual_options=virtual_options,
+    )
+    check_backups(context, state.backups, report)
+    claims = gather(check_versions(context, state.versions, report))
+    chunks = ObjectListing.of(context.storage, CHUNKS)
+    for used in ManifestChecks(context, report).check(claims.values()):
+        check_chunk_objects(used, chunks, report)
+    report.count(f"foreign {CHUNKS}", chunks.foreign)
+    if state.is_whole:
+        manifests = ObjectListing.of(context.storage, MANIFESTS)
+        for manifest_id in claims:
+            manifests.mark(manifest_id.raw)
+        report.count(f"foreign {MANIFESTS}", manifests.foreign)
+        report.count(f"unreferenced {MANIFESTS}", *manifests.unused())
+        report.count(f"unreferenced {CHUNKS}", *chunks.unused())
+    add_summary(report, state)
+    return report.to_table()
+
+
+def plan_verification(
+    location: Location,
+    report: Report,
+    wanted: WantedVersion,
+    *,
+    deep: bool,
+    authorized: Sequence[str],
+    virtual_options: Mapping[str, str] | None,
+) -> tuple[VerifyState, VerifyContext]:
+    """Read what one machine has to read, and say what remains to be done.
+
+    Raises
+    ------
+    NotFoundError
+        There is no repository, or no such version.
+    InvalidInputError
+        An argument cannot be used.
+    """
+    parse_authorized(authorized)
+    check_virtual_options(dict(virtual_options or {}), authorized)
+    storage = open_storage(location)
+    try:
+        data = storage.get(REPO).data
+    except NotFoundError as error:
+        has_refs = storage.head(MAIN_REF) is not None or any(storage.list(_BRANCHES))
+        if error.facts.get("kind") != "object" or not has_refs:
+            raise no_repository(location) from error
+        state = read_refs_state(storage, report, wanted)
+    else:
+        state = read_repo_state(storage, data, report, wanted)
+    source = ChunkSource(
+        location=location,
+        containers=state.containers or (),
+        authorized=tuple(authorized),
+        virtual_options=dict(virtual_options or {}),
+    )
+    context = VerifyContext(
+        source=source,
+        knows_containers=state.containers is not None,
+        deep=deep,
+        max_findings=report.max_findings,
+    )
+    return state, context
+
+
+def add_summary(report: Report, state: VerifyState) -> None:
+    """Turn totals into findings: what was looked at, and what is not in use."""
+    totals, nbytes = report.totals, report.total_bytes
+    parts = [f"{totals['snapshots']} versions", f"{totals['manifests']} manifests"]
+    parts += [
+        f"{totals[f'{kind} references']} {kind} references ({nbytes[f'{kind} references']} bytes)"
+        for kind in ("native", "inline", "virtual")
+    ]
+    if totals["decoded chunks"]:
+        parts.append(
+            f"{totals['decoded chunks']} chunks decoded ({nbytes['decoded chunks']} bytes)"
+        )
+    report.add("verified", f"looked at {', '.join(parts)}")
+    if totals["unchecked virtual references"]:
+        report.add(
+            "virtual-unchecked",
+            f"the files behind {totals['unchecked virtual references']} virtual references were "
+            "not looked at",
+        )
+    for prefix in (*ID_PREFIXES, REFS):
+        if totals[f"foreign {prefix}"]:
+            report.add(
+                "foreign-objects",
+                f"{totals[f'foreign {prefix}']} objects have names that are not Icechunk's",
+                object_key=prefix,
+            )
+    if not state.is_whole:
+        return
+    doubt = (
+        "; some files could not be read, so that these may be in use: collect no garbage before "
+        "that is repaired"
+    )
+    for prefix in (*ID_PREFIXES, OVERWRITTEN):
+        amount = totals[f"unreferenced {prefix}"]
+        if amount:
+            report.add(
+                "unreferenced",
+                f"{amount} objects of {nbytes[f'unreferenced {prefix}']} bytes are referred to by "
+                f"no version{doubt if totals['unread'] else ''}",
+                object_key=prefix,
+            )

@@ -1,0 +1,1 @@
+"""Changes of a session before the commit, and conflicts between the changes of two writers."""

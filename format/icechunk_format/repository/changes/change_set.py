@@ -1,0 +1,218 @@
+"""What a session changed, relative to the snapshot that it began with.
+
+Rules of this file
+------------------
+1. Pure: nothing is read or written here, and a change set can be pickled. Node ids come in.
+2. Changes are net. Created and deleted again leaves nothing; metadata set back to the bytes of the
+   base leave nothing; a node that went to and fro did not move.
+3. Changes are kept by node id, since ids outlive updates and moves; so a change set can be laid
+   over a later snapshot than the one that it began with.
+4. Moves and other changes do not go into one commit: existing libraries read a commit as one or
+   the other.
+
+Specification: "Transaction Log Files".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.spec.node_path import NodePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayShape:
+    """What a snapshot says about an array beside its metadata document and its chunks.
+
+    Parameters
+    ----------
+    shape
+        Elements per dimension.
+    num_chunks
+        Chunks per dimension of the outer chunk grid.
+    dimension_names
+        One name or None per dimension; None when the array names none.
+    """
+
+    shape: tuple[int, ...]
+    num_chunks: tuple[int, ...]
+    dimension_names: tuple[str | None, ...] | None = None
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What a created or updated node is now; ``array`` is None for a group."""
+
+    path: NodePath
+    user_data: bytes
+    array: ArrayShape | None = None
+
+    @classmethod
+    def of(cls, node: NodeSnapshot) -> NodeState:
+        """Return the state of a stored node."""
+        array = node.array
+        if array is None:
+            return cls(path=node.path, user_data=node.user_data)
+        return cls(
+            path=node.path,
+            user_data=node.user_data,
+            array=ArrayShape(
+                shape=array.shape,
+                num_chunks=array.num_chunks,
+                dimension_names=array.dimension_names,
+            ),
+        )
+
+    def as_node(self, node_id: NodeId, manifests: ManifestRefs | None = None) -> NodeSnapshot:
+        """Return the node as a snapshot holds it; without manifests, as one without chunks."""
+        array = self.array
+        if array is None:
+            return NodeSnapshot(id=node_id, path=self.path, user_data=self.user_data)
+        return NodeSnapshot(
+            id=node_id,
+            path=self.path,
+            user_data=self.user_data,
+            array=ArrayNode(
+                shape=array.shape,
+                num_chunks=array.num_chunks,
+                dimension_names=array.dimension_names,
+                manifests=ManifestRefs.empty(array.ndim) if manifests is None else manifests,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedNode:
+    """A node of the base that is gone, and where it was."""
+
+    path: NodePath
+    is_array: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class ChangeSet:
+    """Changes by node id.
+
+    Parameters
+    ----------
+    created
+        Nodes that the base does not have.
+    updated
+        Nodes of the base with another metadata document or shape; the state is the whole one.
+    deleted
+        Nodes of the base that are gone.
+    moved
+        Nodes of the base with another path, children of moved groups included.
+    chunks
+        Changed chunks of created arrays and arrays of the base.
+    """
+
+    created: dict[NodeId, NodeState] = field(default_factory=dict)
+    updated: dict[NodeId, NodeState] = field(default_factory=dict)
+    deleted: dict[NodeId, DeletedNode] = field(default_factory=dict)
+    moved: dict[NodeId, MoveOperation] = field(default_factory=dict)
+    chunks: dict[NodeId, ChunkChanges] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a commit would change nothing."""
+        return not (self.has_edits or self.moved)
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether anything but moves was done."""
+        return bool(
+            self.created
+            or self.updated
+            or self.deleted
+            or any(not changes.is_empty for changes in self.chunks.values())
+        )
+
+    def forget_chunks(self, node_id: NodeId) -> None:
+        """Drop what was done to the chunks of an array, which is gone itself."""
+        self.chunks.pop(node_id, None)
+
+    def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """Return the log of a commit of these changes, but for the chunks: see ``touched``."""
+        created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()
+        return TransactionLog(
+            id=snapshot_id,
+            new_groups=tuple(i for i, node in created if node.array is None),
+            new_arrays=tuple(i for i, node in created if node.array is not None),
+            deleted_groups=tuple(i for i, node in deleted if not node.is_array),
+            deleted_arrays=tuple(i for i, node in deleted if node.is_array),
+            updated_groups=tuple(i for i, node in updated if node.array is None),
+            updated_arrays=tuple(i for i, node in updated if node.array is not None),
+            moved_nodes=tuple(self.moved.values()),
+        )
+
+    def touched(self) -> dict[NodeId, TouchedChunks]:
+        """Return the chunks that were set or deleted, for arrays that have any."""
+        found = {
+            node_id: changes.touched()
+            for node_id, changes in self.chunks.items()
+            if not changes.is_empty
+        }
+        return {node_id: chunks for node_id, chunks in found.items() if chunks.count}
+
+
+def joined_logs(
+    earlier: TransactionLog, later: TransactionLog, *, snapshot_id: SnapshotId
+) -> TransactionLog:
+    """Return the log of two commits as one, for a commit that takes the place of the first.
+
+    Without the chunks: see ``joined_chunks``.
+
+    Like a change set, the result is net: what the first created and the second deleted was never
+    there for anybody who knows only the snapshot before both.
+    """
+    new_groups = {*earlier.new_groups, *later.new_groups}
+    new_arrays = {*earlier.new_arrays, *later.new_arrays}
+    known = earlier.relocated_nodes
+    gone_groups, gone_arrays = {*later.deleted_groups}, {*later.deleted_arrays}
+    moves = {move.node_id: move for move in earlier.moved_nodes}
+    for move in later.moved_nodes:
+        first = moves.get(move.node_id, move)
+        moves[move.node_id] = replace(move, from_path=first.from_path)
+    return TransactionLog(
+        id=snapshot_id,
+        new_groups=tuple(new_groups - gone_groups),
+        new_arrays=tuple(new_arrays - gone_arrays),
+        deleted_groups=tuple({*earlier.deleted_groups} | (gone_groups - {*earlier.new_groups})),
+        deleted_arrays=tuple({*earlier.deleted_arrays} | (gone_arrays - {*earlier.new_arrays})),
+        updated_groups=tuple(
+            {*earlier.updated_groups, *later.updated_groups} - gone_groups - (new_groups - known)
+        ),
+        updated_arrays=tuple(
+            {*earlier.updated_arrays, *later.updated_arrays} - gone_arrays - (new_arrays - known)
+        ),
+        moved_nodes=tuple(m for m in moves.values() if m.from_path != m.to_path),
+    )
+
+
+def joined_chunks(
+    earlier: TransactionLog, later: TransactionLog, touched: Mapping[NodeId, TouchedChunks]
+) -> dict[NodeId, TouchedChunks]:
+    """Return the changed chunks of two commits as one; ``touched`` are those of the later."""
+    joined = dict(touched)
+    for node_id, coords in earlier.updated_chunks.items():
+        if node_id not in later.deleted_arrays:
+            found = joined.get(node_id) or TouchedChunks.of([], coords[:0])
+            joined[node_id] = found.joined(coords)
+    return joined

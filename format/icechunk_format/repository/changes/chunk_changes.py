@@ -1,0 +1,285 @@
+"""What a session did to the chunks of one array, before anything is written of it.
+
+Layers, from the bottom; what is above hides what is below at the same coordinate:
+
+1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
+   on every axis;
+2. the manifests that executors have stored (``receipts``);
+3. coordinates that were deleted, and references that were set. They are disjoint.
+
+Rules of this file
+------------------
+1. Pure: nothing is read or written here. Values can be pickled.
+2. The later call wins. Calls are only noted, and joined when somebody asks: setting a million
+   chunks one by one costs no more than setting them together.
+3. ``revision`` grows with every change, so that what was made of one state is not taken for
+   another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import (
+    bounds_of,
+    boxes_meet,
+    inside_box,
+    overlapping_pairs,
+)
+from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
+from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+
+
+class ChunkChanges:
+    """Changes of the chunks of one array.
+
+    Parameters
+    ----------
+    ndim
+        Number of dimensions of the array.
+
+    Attributes
+    ----------
+    replaces_all
+        The chunks of the base do not count: they were moved, or the array is new.
+    clip
+        Chunks of the base count below these coordinates only: the chunk grid, once it was made
+        smaller. None for no limit.
+    receipts
+        Manifests stored by executors; the chunks of them that count are disjoint.
+    """
+
+    def __init__(self, ndim: int) -> None:
+        self.ndim = ndim
+        self.revision = 0
+        self.replaces_all = False
+        self.clip: tuple[int, ...] | None = None
+        self.receipts: list[ManifestReceipt] = []
+        self._left = np.empty((0, ndim), dtype=np.uint32)
+        self._refs = ChunkRefs.empty(ndim)
+        self._deleted = np.empty((0, ndim), dtype=np.uint32)
+        # Newest last: references that were set, or coordinates that were deleted.
+        self._notes: list[ChunkRefs | NDArray[np.uint32]] = []
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def set_refs(self, refs: ChunkRefs) -> None:
+        """Set references; they replace what is at their coordinates."""
+        if len(refs):
+            self._notes.append(refs)
+            self.revision += 1
+
+    def delete(self, coords: NDArray[np.uint32]) -> None:
+        """Delete chunks, whether they exist or not."""
+        if len(coords):
+            self._notes.append(coords)
+            self.revision += 1
+
+    def add_receipts(self, receipts: Sequence[ManifestReceipt]) -> None:
+        """Take over stored manifests; their chunks replace what is at their coordinates.
+
+        Raises
+        ------
+        InvalidInputError
+            Two of them hold the same chunk, or one of them and an earlier one, unless that chunk
+            was replaced or deleted meanwhile.
+        """
+        if not receipts:
+            return
+        refs, deleted = self.pending()
+        hidden = [deleted[:0]]
+        joined = [*self.receipts, *receipts]
+        boxes = np.array([receipt.extents for receipt in joined], dtype=np.uint32)
+        for pairs in overlapping_pairs(boxes.reshape(len(joined), self.ndim, 2)):
+            for left, right in pairs.tolist():
+                shared = joined[left].coords.intersection(joined[right].coords)
+                is_twice = np.ones(len(shared), dtype=np.bool_)
+                if min(left, right) < len(self.receipts):
+                    is_twice = (refs.find(shared) < 0) & ~_is_in(deleted, shared)
+                hidden.append(shared)
+                shared = shared[is_twice]
+                if len(shared):
+                    raise InvalidInputError(
+                        f"{len(shared)} chunks were written twice, such as "
+                        f"{tuple(shared[0].tolist())}, by two tasks; let each chunk be written "
+                        "by one task",
+                        coords=tuple(shared[0].tolist()),
+                        count=len(shared),
+                    )
+        is_hidden = self._in_receipts(refs.coords, receipts)
+        if is_hidden.any():
+            self._refs = refs.take(~is_hidden)
+        self._deleted = deleted[~self._in_receipts(deleted, receipts)]
+        self._leave_to_others(_joined(hidden, self.ndim))
+        self.receipts += receipts
+        self.revision += 1
+
+    def resize(self, num_chunks: Sequence[int], dropped: NDArray[np.uint32] | None = None) -> None:
+        """Drop every chunk outside of a chunk grid; it stays dropped when the grid grows again.
+
+        Parameters
+        ----------
+        num_chunks
+            The chunk grid from now on, which is smaller than before on some axis, now or earlier.
+        dropped
+            uint32, shape (n, ndim), sorted: where the base has chunks inside of this grid, but not
+            inside of the one before.
+        """
+        self.clip = tuple(num_chunks)
+        box = np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
+        refs, deleted = self.pending()
+        self._refs = refs.take(inside_box(refs.coords, box))
+        self._deleted = deleted[inside_box(deleted, box)]
+        self._left = self._left[inside_box(self._left, box)]
+        kept = []
+        for receipt in self.receipts:
+            if (receipt.coords.bounds()[:, 1] <= box[:, 1]).all():
+                kept.append(receipt)
+                continue
+            coords = receipt.coords.coords()
+            is_inside = inside_box(coords, box)
+            if is_inside.any():
+                kept.append(receipt.only(coords[is_inside]))
+        self.receipts = kept
+        if dropped is not None:
+            # An array without elements has a first chunk, which may have been set meanwhile.
+            comes_back = dropped[~self.touches(dropped)]
+            self._deleted = _joined([self._deleted, comes_back], self.ndim)
+        self.revision += 1
+
+    def replace_all(self, refs: ChunkRefs, left: NDArray[np.uint32]) -> None:
+        """Put references in the place of all that the array has.
+
+        Parameters
+        ----------
+        refs
+            All references from now on.
+        left
+            Coordinates that held chunks until now; those that were deleted are known here.
+        """
+        _, deleted = self.pending()
+        self._left = _joined([self._left, left, deleted], self.ndim)
+        self.replaces_all = True
+        self.receipts = []
+        self._refs, self._deleted = refs, deleted[:0]
+        self.revision += 1
+
+    def yield_to_others(self, coords: NDArray[np.uint32]) -> None:
+        """Leave coordinates as they are below: another writer's chunks are preferred there."""
+        refs, deleted = self.pending()
+        self._refs = refs.take(~_is_in(coords, refs.coords))
+        self._deleted = deleted[~_is_in(coords, deleted)]
+        self._leave_to_others(coords)
+        self.revision += 1
+
+    def _leave_to_others(self, coords: NDArray[np.uint32]) -> None:
+        """Let the chunks of the receipts at these coordinates not count any more."""
+        kept = []
+        for receipt in self.receipts:
+            if boxes_meet(receipt.coords.bounds(), bounds_of(coords)):
+                own = receipt.coords.coords()
+                is_gone = _is_in(coords, own)
+                if is_gone.all():
+                    continue
+                if is_gone.any():
+                    receipt = receipt.only(own[~is_gone])
+            kept.append(receipt)
+        self.receipts = kept
+
+    # -- looking ----------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was changed."""
+        return not (
+            self._notes
+            or len(self._refs)
+            or len(self._deleted)
+            or self.receipts
+            or self.replaces_all
+            or self.clip is not None
+        )
+
+    def pending(self) -> tuple[ChunkRefs, NDArray[np.uint32]]:
+        """Return what was set, and the sorted coordinates (n, ndim) of what was deleted."""
+        if self._notes:
+            self._refs, self._deleted = self._join_notes()
+            self._notes = []
+        return self._refs, self._deleted
+
+    def _join_notes(self) -> tuple[ChunkRefs, NDArray[np.uint32]]:
+        notes: list[ChunkRefs | NDArray[np.uint32]] = [self._refs, self._deleted, *self._notes]
+        if len(notes) == 3 and isinstance(notes[2], ChunkRefs) and not len(self._deleted):
+            return ChunkRefs.overlay(self._refs, notes[2]), self._deleted
+        # Newest first, since the first of equal coordinates is the one that stays.
+        notes.reverse()
+        coords = [note.coords if isinstance(note, ChunkRefs) else note for note in notes]
+        number = np.repeat(np.arange(len(notes)), [len(part) for part in coords])
+        row = np.concatenate([np.arange(len(part)) for part in coords])
+        stays = sorting_rows(np.concatenate(coords))
+        number, row = number[stays], row[stays]
+        # Rows of one note stay together; within a note they are in order of coordinate already.
+        by_note = np.argsort(number, kind="stable")
+        edges = np.searchsorted(number[by_note], np.arange(len(notes) + 1))
+        refs: list[ChunkRefs] = [ChunkRefs.empty(self.ndim)]
+        deleted: list[NDArray[np.uint32]] = []
+        for note, begin, end in zip(notes, edges[:-1], edges[1:], strict=True):
+            rows = row[by_note[begin:end]]
+            if isinstance(note, ChunkRefs):
+                if len(rows):
+                    refs.append(note.take(rows))
+            else:
+                deleted.append(note[rows])
+        return ChunkRefs.concat(refs), _joined(deleted, self.ndim)
+
+    def touched(self) -> TouchedChunks:
+        """Return all coordinates that were set or deleted, for the log."""
+        refs, deleted = self.pending()
+        return TouchedChunks.of(
+            [receipt.coords for receipt in self.receipts],
+            _joined([refs.coords, deleted, self._left], self.ndim),
+        )
+
+    def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""
+        refs, deleted = self.pending()
+        found = self._in_receipts(coords, self.receipts)
+        found |= refs.find(coords) >= 0
+        return found | _is_in(deleted, coords) | _is_in(self._left, coords)
+
+    def _in_receipts(
+        self, coords: NDArray[np.uint32], receipts: Iterable[ManifestReceipt]
+    ) -> NDArray[np.bool_]:
+        found = np.zeros(len(coords), dtype=np.bool_)
+        if not len(coords):
+            return found
+        box = bounds_of(coords)
+        for receipt in receipts:
+            if boxes_meet(receipt.coords.bounds(), box):
+                found |= receipt.coords.contains(coords)
+        return found
+
+
+def _is_in(known: NDArray[np.uint32], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Tell for each coordinate, shape (m, ndim), whether it is among others that are sorted."""
+    return CoordinateOrder(known).find(coords) >= 0
+
+
+def _joined(parts: Sequence[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:
+    """Return the coordinates of several lists, sorted and without repeats."""
+    full = [part for part in parts if len(part)]
+    if not full:
+        return np.empty((0, ndim), dtype=np.uint32)
+    joined = full[0] if len(full) == 1 else np.concatenate(full)
+    return joined if is_sorted(joined) else joined[sorting_rows(joined)]

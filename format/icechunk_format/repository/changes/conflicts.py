@@ -1,0 +1,386 @@
+"""Whether our changes can be laid over the commits of others. Pure.
+
+What others did is known from their transaction logs, and from the newest of their snapshots where
+paths matter. What fits together, and what does not:
+
+=====================  =========================================================================
+ours                   conflicts with theirs
+=====================  =========================================================================
+chunks of an array     the same chunks; metadata of the array; the array deleted
+metadata of a node     metadata of the node; the node deleted
+a smaller array        the same as metadata; chunks that are dropped here
+delete an array        anything done to the array, unless it was deleted as well and nothing is
+                       at its path now
+delete a group         the same for every array below; metadata of a group below; a node created
+                       below
+create a node          a node at the same path; no group (any more) to hold it
+move a node            the node deleted; a node at the target; a node created below the source;
+                       no group (any more) to hold it
+anything               any move
+=====================  =========================================================================
+
+Our metadata over their chunks is fine where the chunks stay, but not our chunks over their
+metadata: they may have changed what the chunks mean, or how many there are. Only chunks that both
+wrote can be resolved, by taking ours or theirs; contents are never merged.
+
+Specification: "Conflict resolution" is left to clients; this is what the reference refuses, and
+what it lets pass although two nodes with one path, nodes without a group or lost chunks come of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.boxes import inside_box
+from icechunk_format.spec.node_path import NodePath, ancestors, parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.changes.change_set import ChangeSet
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
+
+_SHOWN_CHUNKS: Final = 5
+
+
+class ConflictKind(Enum):
+    """Why two changes do not fit together."""
+
+    CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
+    CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
+    CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
+    CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
+    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
+    METADATA_UPDATED_TWICE = "metadata that both changed"
+    METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
+    DELETED_NODE_CHANGED = "deleted here, but changed there"
+    DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
+    NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
+    NODE_EXISTS = "created here, but there is such a node now"
+    NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
+    MOVED_NODE_GONE = "moved here, but deleted there"
+    MOVED_THERE = "moved there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirCommit:
+    """A commit of another writer, since ours began.
+
+    Parameters
+    ----------
+    snapshot_id
+        Its snapshot.
+    log
+        What it changed.
+    """
+
+    snapshot_id: SnapshotId
+    log: TransactionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conflict:
+    """One thing that does not fit.
+
+    Parameters
+    ----------
+    kind
+        What it is.
+    path
+        The node, by its path here.
+    node_id
+        The node; None where only a path is in question.
+    snapshot_id
+        The commit of the other writer; None where no single one can be named.
+    coords
+        uint32, shape (n, ndim): the chunks, where chunks are in question.
+    """
+
+    kind: ConflictKind
+    path: NodePath
+    node_id: NodeId | None = None
+    snapshot_id: SnapshotId | None = None
+    coords: NDArray[np.uint32] | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.kind.value}"
+        if self.coords is not None:
+            shown = ", ".join(str(tuple(row)) for row in self.coords[:_SHOWN_CHUNKS].tolist())
+            more = f" and {len(self.coords) - _SHOWN_CHUNKS} more"
+            text += f" ({shown}{more if len(self.coords) > _SHOWN_CHUNKS else ''})"
+        return text if self.snapshot_id is None else f"{text}, in snapshot {self.snapshot_id}"
+
+
+def detect(
+    changes: ChangeSet, *, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
+) -> list[Conflict]:
+    """Return everything that keeps our changes from being laid over the commits of others.
+
+    Parameters
+    ----------
+    changes
+        What we changed.
+    base
+        The snapshot that we began with.
+    tip
+        The newest snapshot of the others.
+    theirs
+        The commits from ``base`` (without it) to ``tip``, oldest first.
+    """
+    return list(_Detector(changes, base, tip, theirs).conflicts())
+
+
+class _Detector:
+    def __init__(
+        self, changes: ChangeSet, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
+    ) -> None:
+        self.changes = changes
+        self.theirs = theirs
+        self.tip = tip
+        self.base = base
+        self._commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = {}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self._their_moves()
+        yield from self._chunks()
+        yield from self._dropped_chunks()
+        yield from self._updates()
+        yield from self._deletes()
+        yield from self._new_paths()
+        yield from self._orphans()
+
+    def _their_moves(self) -> Iterator[Conflict]:
+        for commit in self.theirs:
+            for move in commit.log.moved_nodes:
+                yield Conflict(
+                    kind=ConflictKind.MOVED_THERE,
+                    path=move.from_path,
+                    node_id=move.node_id,
+                    snapshot_id=commit.snapshot_id,
+                )
+            for node_id in sorted(commit.log.relocated_nodes):
+                if self.base.nodes.has_id(node_id):
+                    yield self._of(ConflictKind.MOVED_THERE, node_id, commit)
+
+    def _chunks(self) -> Iterator[Conflict]:
+        for node_id, changes in self.changes.chunks.items():
+            if changes.is_empty or node_id in self.changes.created:
+                continue
+            has_writes = changes.replaces_all or changes.touched().count > 0
+            if not has_writes:
+                # A resize alone; its conflicts are those of metadata.
+                continue
+            if not self.tip.nodes.has_id(node_id):
+                yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
+                continue
+            for commit in self._naming("updated_arrays", node_id):
+                yield self._of(ConflictKind.CHUNKS_OF_UPDATED_ARRAY, node_id, commit)
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                if not len(coords):
+                    continue
+                if changes.replaces_all:
+                    yield self._of(ConflictKind.CHUNKS_OF_SHIFTED_ARRAY, node_id, commit)
+                    continue
+                shared = coords[changes.touches(coords)]
+                if len(shared):
+                    yield self._of(ConflictKind.CHUNKS_WRITTEN_TWICE, node_id, commit, shared)
+
+    def _dropped_chunks(self) -> Iterator[Conflict]:
+        for node_id, changes in self.changes.chunks.items():
+            if changes.clip is None or not self.tip.nodes.has_id(node_id):
+                continue
+            box = np.array([(0, count) for count in changes.clip], dtype=np.int64).reshape(-1, 2)
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                dropped = coords[~inside_box(coords, box)]
+                if len(dropped):
+                    kind = ConflictKind.CHUNKS_OF_SMALLER_ARRAY
+                    yield self._of(kind, node_id, commit, dropped)
+
+    def _updates(self) -> Iterator[Conflict]:
+        for node_id, state in self.changes.updated.items():
+            kind = "groups" if state.array is None else "arrays"
+            if not self.tip.nodes.has_id(node_id):
+                yield self._by(ConflictKind.METADATA_OF_DELETED_NODE, node_id, f"deleted_{kind}")
+                continue
+            for commit in self._naming(f"updated_{kind}", node_id):
+                yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+
+    def _deletes(self) -> Iterator[Conflict]:
+        for node_id, gone in self.changes.deleted.items():
+            if not self.tip.nodes.has_id(node_id):
+                there = self.tip.node(gone.path)
+                if there is not None:
+                    yield Conflict(
+                        kind=ConflictKind.DELETED_NODE_RECREATED,
+                        path=gone.path,
+                        node_id=there.id,
+                        snapshot_id=self._creator(there.id),
+                    )
+                continue
+            changed = [
+                *self._naming("updated_groups", node_id),
+                *self._naming("updated_arrays", node_id),
+                *(
+                    commit
+                    for commit in self._naming("updated_chunks", node_id)
+                    if len(commit.log.updated_chunks[node_id])
+                ),
+            ]
+            if changed:
+                yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, changed[0])
+
+    def _new_paths(self) -> Iterator[Conflict]:
+        """Check every path that a node of ours takes."""
+        moved = self.changes.moved
+        targets = {state.path: node_id for node_id, state in self.changes.created.items()}
+        targets.update((move.to_path, node_id) for node_id, move in moved.items())
+        for path, node_id in sorted(targets.items()):
+            if node_id in moved and not self.tip.nodes.has_id(node_id):
+                yield self._by(ConflictKind.MOVED_NODE_GONE, node_id)
+                continue
+            there = self.tip.node(path)
+            if there is not None and not self._leaves(there):
+                yield Conflict(
+                    kind=ConflictKind.NODE_EXISTS,
+                    path=path,
+                    node_id=there.id,
+                    snapshot_id=self._creator(there.id),
+                )
+            above = parent(path)
+            if above is None or self._is_our_group(targets.get(above)):
+                continue
+            holder = self.tip.node(above)
+            if holder is None or holder.array is not None or self._leaves(holder):
+                yield Conflict(
+                    kind=ConflictKind.NO_GROUP_FOR_NODE,
+                    path=path,
+                    snapshot_id=None if holder is None else self._creator(holder.id),
+                )
+
+    def _orphans(self) -> Iterator[Conflict]:
+        """Check what others created below a group that leaves its place here."""
+        gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
+        gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
+        created = {
+            node_id: commit.snapshot_id
+            for commit in self.theirs
+            for node_id in (*commit.log.new_groups, *commit.log.new_arrays)
+        }
+        if not gone or not created:
+            return
+        for node_id, snapshot_id in created.items():
+            node = self.tip.node_with_id(node_id)
+            if node is not None and any(above in gone for above in ancestors(node.path)):
+                yield Conflict(
+                    kind=ConflictKind.NODE_IN_DELETED_GROUP,
+                    path=node.path,
+                    node_id=node_id,
+                    snapshot_id=snapshot_id,
+                )
+
+    def _path_of(self, node_id: NodeId) -> NodePath:
+        """Return the path of a node here, as it was when we began."""
+        created = self.changes.created.get(node_id)
+        path = self.base.nodes.path_of_id(node_id) if created is None else created.path
+        assert path is not None  # What we changed is in our base.
+        return path
+
+    def _leaves(self, node: NodeSnapshot) -> bool:
+        """Tell whether a node of theirs is not at its path any more after our changes."""
+        return node.id in self.changes.deleted or node.id in self.changes.moved
+
+    def _is_our_group(self, node_id: NodeId | None) -> bool:
+        if node_id is None:
+            return False
+        created = self.changes.created.get(node_id)
+        if created is not None:
+            return created.array is None
+        return not self.changes.moved[node_id].is_array
+
+    def _creator(self, node_id: NodeId) -> SnapshotId | None:
+        return self._first("new_groups", "new_arrays", node_id=node_id)
+
+    def _first(self, *lists: str, node_id: NodeId) -> SnapshotId | None:
+        """Return the first of their commits that names a node in one of these lists of its log."""
+        for name in lists:
+            for commit in self._naming(name, node_id):
+                return commit.snapshot_id
+        return None
+
+    def _naming(self, name: str, node_id: NodeId) -> Sequence[TheirCommit]:
+        """Return their commits that name a node in a list of their logs, oldest first."""
+        known = self._commits_naming.get(name)
+        if known is None:
+            # One pass over all logs for each list, so that a question costs no further pass.
+            known = self._commits_naming[name] = {}
+            for commit in self.theirs:
+                for named in getattr(commit.log, name):
+                    known.setdefault(named, []).append(commit)
+        return known.get(node_id, ())
+
+    def _of(
+        self,
+        kind: ConflictKind,
+        node_id: NodeId,
+        commit: TheirCommit,
+        coords: NDArray[np.uint32] | None = None,
+    ) -> Conflict:
+        return Conflict(
+            kind=kind,
+            path=self._path_of(node_id),
+            node_id=node_id,
+            snapshot_id=commit.snapshot_id,
+            coords=coords,
+        )
+
+    def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
+        """Return a conflict about a node that is gone, with the commit that deleted it."""
+        names = lists or ("deleted_groups", "deleted_arrays")
+        culprit = self._first(*names, node_id=node_id)
+        return Conflict(
+            kind=kind, path=self._path_of(node_id), node_id=node_id, snapshot_id=culprit
+        )
+
+
+def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
+    """Return the conflicts that remain when chunks written by both are resolved.
+
+    Parameters
+    ----------
+    resolve
+        ``"ours"`` or ``"theirs"`` settle chunks that both wrote; None settles nothing.
+    """
+    if resolve is None:
+        return list(conflicts)
+    return [c for c in conflicts if c.kind is not ConflictKind.CHUNKS_WRITTEN_TWICE]
+
+
+def rebased(
+    changes: ChangeSet, *, tip: Snapshot, conflicts: Sequence[Conflict], resolve: str | None
+) -> None:
+    """Fit our changes to a newer snapshot, after all conflicts were resolved.
+
+    What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
+    wrote stay theirs.
+    """
+    for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
+        del changes.deleted[node_id]
+    if resolve != "theirs":
+        return
+    shared = [
+        (conflict.node_id, conflict.coords)
+        for conflict in conflicts
+        if conflict.node_id is not None and conflict.coords is not None
+    ]
+    for node_id, coords in shared:
+        changes.chunks[node_id].yield_to_others(coords)

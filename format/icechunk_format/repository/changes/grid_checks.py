@@ -1,0 +1,88 @@
+"""Checks of what comes into a session against the chunk grid of its array."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.spec.snapshot.file import NodeSnapshot
+
+
+def grid_of(node: NodeSnapshot) -> NDArray[np.int64]:
+    """Return the box of valid chunk coordinates, shape (ndim, 2).
+
+    An array without elements has room for its first chunk, as for existing writers.
+    """
+    counts = () if node.array is None else node.array.num_chunks
+    return np.array([(0, max(count, 1)) for count in counts], dtype=np.int64).reshape(-1, 2)
+
+
+def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> InvalidInputError:
+    """Return the error for a chunk that is not in the grid of its array."""
+    return InvalidInputError(
+        f"the chunk {coords} is outside of array {path!r}, which has "
+        f"{tuple(grid[:, 1].tolist())} chunks; resize the array first",
+        name=path,
+        coords=coords,
+    )
+
+
+def check_regular(node: NodeSnapshot) -> None:
+    """Refuse an array whose chunks do not all have one shape.
+
+    Raises
+    ------
+    InvalidInputError
+        Its metadata document names another chunk grid than ``regular``, or none.
+    """
+    try:
+        name = json.loads(node.user_data)["chunk_grid"]["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        name = None
+    if name != "regular":
+        raise InvalidInputError(
+            f"the chunk grid of array {node.path!r} is {name!r}; only the chunks of a 'regular' "
+            "grid can be shifted, since only they fit in one another's place. Read the array and "
+            "write it at its new place",
+            name=node.path,
+            found=name,
+            allowed=("regular",),
+        )
+
+
+def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray[np.int64]) -> None:
+    """Refuse receipts that contradict themselves or do not fit into the grid.
+
+    Raises
+    ------
+    InvalidInputError
+        Extents are not those of the chunks, a chunk is outside of the grid, or the number of
+        references is not that of the chunks.
+    """
+    for receipt in receipts:
+        extents = np.array(receipt.extents, dtype=np.int64).reshape(len(receipt.extents), 2)
+        if extents.shape != grid.shape or (extents != receipt.coords.bounds()).any():
+            raise InvalidInputError(
+                f"manifest {receipt.manifest_id} has extents {receipt.extents}, which are not "
+                f"those of its chunks or have not the dimensions of array {path!r}",
+                name=path,
+            )
+        if (extents[:, 1] > grid[:, 1]).any():
+            raise outside(path, tuple((extents[:, 1] - 1).tolist()), grid)
+        if receipt.num_chunk_refs != receipt.coords.count or not receipt.num_chunk_refs:
+            raise InvalidInputError(
+                f"manifest {receipt.manifest_id} of array {path!r} is said to hold "
+                f"{receipt.num_chunk_refs} references of {receipt.coords.count} chunks; one for "
+                "each and at least one is needed",
+                name=path,
+            )

@@ -1,0 +1,230 @@
+"""The chunks that a commit changed, in order, without having all of them in memory.
+
+The transaction log of a commit lists every changed chunk, sorted. What tasks wrote is known as
+boxes and bits (``coord_set``), whose coordinates interleave where tasks divided the array along
+several axes. So the order is cut into regions of the chunk grid, each so small that its coordinates
+can be generated and sorted at once.
+
+Rules of this file
+------------------
+1. Pure, and only arithmetic: nothing is generated before it is asked for.
+2. A region fixes the leading axes, limits the next one, and is open on the rest, so that regions
+   follow one another in the order of coordinates. No region holds more than ``_ROWS_AT_ONCE``
+   coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.boxes import bounds_of, boxes_meet
+from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+_ROWS_AT_ONCE: Final = 1 << 17
+# Places are marked in a mask rather than sorted where there are at most so many for each row.
+_SPARSE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TouchedChunks:
+    """Distinct chunk coordinates of one array; make it with ``of``.
+
+    Parameters
+    ----------
+    sources
+        Sets that share no coordinate.
+    ndim
+        Number of dimensions of the array.
+    count
+        Number of coordinates.
+    """
+
+    sources: tuple[CoordSet, ...]
+    ndim: int
+    count: int
+
+    @classmethod
+    def of(cls, sets: Sequence[CoordSet], points: NDArray[np.uint32]) -> TouchedChunks:
+        """Join sets and points.
+
+        Parameters
+        ----------
+        sets
+            Sets that share no coordinate with one another.
+        points
+            uint32, shape (n, ndim), sorted and distinct: more coordinates, which may be in the
+            sets as well.
+        """
+        ndim = points.shape[1]
+        points = points[~_in_any(sets, points)]
+        boxes = [s.boxes for s in sets if s.bits is None]
+        joined = np.concatenate([np.empty((0, ndim, 2), dtype=np.uint32), *boxes])
+        sources = [CoordSet(boxes=joined, points=np.empty((0, ndim), dtype=np.uint32))]
+        sources += [s for s in sets if s.bits is not None or len(s.points)]
+        sources.append(_as_set(points))
+        return cls(
+            sources=tuple(source for source in sources if source.count),
+            ndim=ndim,
+            count=sum(source.count for source in sources),
+        )
+
+    def joined(self, points: NDArray[np.uint32]) -> TouchedChunks:
+        """Return these coordinates and more: uint32, shape (n, ndim), sorted and distinct."""
+        order = CoordinateOrder(points)
+        is_known = np.zeros(len(points), dtype=np.bool_)
+        for block in self.blocks():
+            rows = order.find(block)
+            is_known[rows[rows >= 0]] = True
+        if is_known.all():
+            return self
+        return TouchedChunks(
+            sources=(*self.sources, _as_set(points[~is_known])),
+            ndim=self.ndim,
+            count=self.count + int((~is_known).sum()),
+        )
+
+    def coords(self) -> NDArray[np.uint32]:
+        """Return every coordinate at once, sorted: uint32, shape (n, ndim)."""
+        return np.concatenate([np.empty((0, self.ndim), dtype=np.uint32), *self.blocks()])
+
+    def blocks(self) -> Iterator[NDArray[np.uint32]]:
+        """Yield every coordinate, sorted: uint32, shape (n, ndim), n <= ``_ROWS_AT_ONCE``."""
+        if not self.sources:
+            return
+        around = np.stack([source.bounds() for source in self.sources])
+        for region in self._regions():
+            is_near = (around[:, :, 0] < region[:, 1]) & (around[:, :, 1] > region[:, 0])
+            near = [self.sources[i] for i in np.flatnonzero(is_near.all(axis=1)).tolist()]
+            coords = _in_order([source.within(region) for source in near])
+            if len(coords):
+                yield coords
+
+    def _regions(self) -> Iterator[NDArray[np.int64]]:
+        ranges = np.stack([source.bounds() for source in self.sources]).astype(np.int64)
+        whole = np.stack([ranges[:, :, 0].min(axis=0), ranges[:, :, 1].max(axis=0)], axis=1)
+        boxes = np.concatenate([source.boxes for source in self.sources]).astype(np.int64)
+        points = [source.points for source in self.sources if len(source.points)]
+        return _regions(boxes, points, whole, 0)
+
+
+def _as_set(points: NDArray[np.uint32]) -> CoordSet:
+    return CoordSet(boxes=np.empty((0, points.shape[1], 2), dtype=np.uint32), points=points)
+
+
+def _in_any(sets: Sequence[CoordSet], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    found = np.zeros(len(coords), dtype=np.bool_)
+    if len(coords):
+        box = bounds_of(coords)
+        for one in sets:
+            if boxes_meet(one.bounds(), box):
+                found |= one.contains(coords)
+    return found
+
+
+def _regions(
+    boxes: NDArray[np.int64],
+    points: Sequence[NDArray[np.uint32]],
+    region: NDArray[np.int64],
+    axis: int,
+) -> Iterator[NDArray[np.int64]]:
+    """Cut a region along an axis into parts of few coordinates, in the order of coordinates.
+
+    Parameters
+    ----------
+    boxes
+        int64, shape (k, ndim, 2): what the region may hold, but for the points.
+    points
+        Arrays of uint32, shape (n, ndim), sorted: what it holds as well.
+    region
+        int64, shape (ndim, 2).
+    axis
+        The region has one place on every axis before this one.
+    """
+    if axis == len(region):
+        yield region
+        return
+    edges, filled, load = _filling(boxes, points, axis)
+    done = at = 0
+    while done < filled[-1]:
+        piece = int(np.searchsorted(filled, done, side="right")) - 1
+        at = max(at, int(edges[piece]))
+        goal = done + _ROWS_AT_ONCE
+        last = int(np.searchsorted(filled, goal, side="right")) - 1
+        end, done_there = int(edges[last]), int(filled[last])
+        if last < len(load):
+            more = (goal - done_there) // int(load[last])
+            end += more
+            done_there += more * int(load[last])
+        if end > at:
+            yield _limited(region, axis, at, end)
+            at, done = end, done_there
+            continue
+        # One place on this axis holds too much, so the next axis is cut there.
+        is_here = (boxes[:, axis, 0] <= at) & (at < boxes[:, axis, 1])
+        rows = [slice(*np.searchsorted(p[:, axis], [at, at + 1]).tolist()) for p in points]
+        here = [p[r] for p, r in zip(points, rows, strict=True) if r.start < r.stop]
+        yield from _regions(boxes[is_here], here, _limited(region, axis, at, at + 1), axis + 1)
+        at, done = at + 1, done + int(load[piece])
+
+
+def _filling(
+    boxes: NDArray[np.int64], points: Sequence[NDArray[np.uint32]], axis: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Tell how coordinates are spread over an axis.
+
+    Returns
+    -------
+    tuple
+        Places between which each place holds as much as the next, shape (m,); how many
+        coordinates lie before each, shape (m,); and how many at each place behind, shape (m - 1,).
+    """
+    single = [np.empty(0, dtype=np.int64), *(p[:, axis].astype(np.int64) for p in points)]
+    places, counts = np.unique(np.concatenate(single), return_counts=True)
+    sizes = (boxes[:, :, 1] - boxes[:, :, 0])[:, axis + 1 :].prod(axis=1)
+    low, high = boxes[:, axis, 0], boxes[:, axis, 1]
+    edges = np.unique(np.concatenate([low, high, places, places + 1]))
+    change = np.zeros(len(edges), dtype=np.int64)
+    for at, by in ((low, sizes), (high, -sizes), (places, counts), (places + 1, -counts)):
+        np.add.at(change, np.searchsorted(edges, at), by)
+    load = np.cumsum(change)[:-1]
+    filled = np.concatenate([[0], np.cumsum(load * np.diff(edges))])
+    return edges, filled, load
+
+
+def _limited(region: NDArray[np.int64], axis: int, start: int, stop: int) -> NDArray[np.int64]:
+    part = region.copy()
+    part[axis] = start, stop
+    return part
+
+
+def _in_order(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    """Return distinct coordinates in order; there are few of them."""
+    coords = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if is_sorted(coords):
+        return coords
+    low = coords.min(axis=0).astype(np.int64)
+    sizes = coords.max(axis=0) - low + 1
+    volume = sizes.prod(dtype=np.float64)
+    if volume > _SPARSE * len(coords):
+        return coords[sorting_rows(coords)]
+    places = np.zeros(len(coords), dtype=np.int64)
+    for axis, size in enumerate(sizes.tolist()):
+        places *= size
+        places += coords[:, axis] - low[axis]
+    is_there = np.zeros(int(volume), dtype=np.bool_)
+    is_there[places] = True
+    left = np.flatnonzero(is_there)
+    found = np.empty((len(sizes), len(left)), dtype=np.uint32)
+    for axis in reversed(range(len(sizes))):
+        left, along = np.divmod(left, sizes[axis])
+        found[axis] = along + low[axis]
+    return found.T

@@ -1,0 +1,408 @@
+"""The nodes that a session sees: a snapshot with a change set laid over it.
+
+Rules of this file
+------------------
+1. Pure. Every change is checked here against the nodes of now and noted in the change set, so the
+   tree and the change set never disagree.
+2. A tree is a tree after each call: every node but the root has a parent group, and no path is
+   there twice.
+3. What is asked of a large snapshot costs what was changed and what is answered, not its size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.repository.changes.change_set import (
+    ArrayShape,
+    ChangeSet,
+    DeletedNode,
+    NodeState,
+)
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.spec.node_path import ROOT, NodePath, is_below, parent, parse_node_path
+from icechunk_format.spec.transaction_log import MoveOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.spec.snapshot.nodes import Nodes
+
+
+class WorkingTree:
+    """Nodes of ``base`` after ``changes``.
+
+    Parameters
+    ----------
+    base
+        The snapshot that the changes are laid over.
+    changes
+        What was changed. The caller has made sure that the changes fit the base.
+    """
+
+    def __init__(self, base: Snapshot, changes: ChangeSet) -> None:
+        self.base = base
+        self.changes = changes
+        self._new_paths = {state.path: node_id for node_id, state in changes.created.items()}
+        self._new_paths.update((move.to_path, i) for i, move in changes.moved.items())
+        self._left_paths = {node.path for node in changes.deleted.values()}
+        self._left_paths.update(move.from_path for move in changes.moved.values())
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def node(self, path: NodePath | str) -> NodeSnapshot | None:
+        """Return the node at a path, None where there is none.
+
+        The manifests of an array are those of the base: chunks that changed are not in them.
+        """
+        node_id = self._new_paths.get(NodePath(path))
+        if node_id is not None:
+            return self._by_id(node_id)
+        if path in self._left_paths:
+            return None
+        found = self.base.node(path)
+        return None if found is None else self._now(found)
+
+    def existing(self, path: NodePath | str) -> NodeSnapshot:
+        """Return the node at a path.
+
+        Raises
+        ------
+        NotFoundError
+            When there is none.
+        """
+        # An odd path of another writer is found as it is stored, to be deleted or moved.
+        found = self.node(path)
+        if found is None:
+            parse_node_path(path)
+            raise NotFoundError(
+                f"there is no group or array at {path!r} in this session", kind="node", name=path
+            )
+        return found
+
+    def existing_array(self, path: NodePath | str) -> NodeSnapshot:
+        """Return the array at a path.
+
+        Raises
+        ------
+        NotFoundError
+            When there is nothing.
+        InvalidInputError
+            When it is a group.
+        """
+        found = self.existing(path)
+        if found.array is None:
+            raise InvalidInputError(
+                f"{path!r} is a group; chunks belong to arrays", kind="node", name=path
+            )
+        return found
+
+    def nodes(self) -> list[NodeSnapshot]:
+        """Return all nodes, sorted by path."""
+        found = [self._now(node) for node in self.base.nodes if node.path not in self._left_paths]
+        found += [self._by_id(node_id) for node_id in self._new_paths.values()]
+        found.sort(key=lambda node: node.path)
+        return found
+
+    def changed_nodes(self) -> list[NodeSnapshot]:
+        """Return the nodes that are new, moved or changed in anything, sorted by path."""
+        changes = self.changes
+        ids = {*changes.created, *changes.updated, *changes.moved, *changes.chunks}
+        found = [self._by_id(i) for i in ids if i in changes.created or self.base.nodes.has_id(i)]
+        found.sort(key=lambda node: node.path)
+        return found
+
+    def with_changed(self, nodes: Sequence[NodeSnapshot]) -> Nodes:
+        """Return all nodes, given those that ``changed_nodes`` names as they shall be."""
+        gone = self._left_paths.union(
+            node.path for node in nodes if node.id not in self.changes.created
+        )
+        return self.base.nodes.changed(gone, nodes)
+
+    def descendants(self, path: NodePath) -> list[NodeSnapshot]:
+        """Return all nodes inside a group at any depth, sorted by path."""
+        found = [
+            self._now(node)
+            for node in self.base.descendants(path)
+            if node.path not in self._left_paths
+        ]
+        found += [
+            self._by_id(node_id)
+            for new_path, node_id in self._new_paths.items()
+            if is_below(new_path, path)
+        ]
+        found.sort(key=lambda node: node.path)
+        return found
+
+    def base_node(self, node_id: NodeId) -> NodeSnapshot | None:
+        """Return a node of the base as it was there."""
+        return self.base.node_with_id(node_id)
+
+    def _by_id(self, node_id: NodeId) -> NodeSnapshot:
+        created = self.changes.created.get(node_id)
+        if created is not None:
+            return created.as_node(node_id)
+        stored = self.base_node(node_id)
+        if stored is None:
+            raise NotFoundError(f"node {node_id} is not in the base of this session", kind="node")
+        return self._now(stored)
+
+    def _now(self, stored: NodeSnapshot) -> NodeSnapshot:
+        updated = self.changes.updated.get(stored.id)
+        moved = self.changes.moved.get(stored.id)
+        if updated is None and moved is None:
+            return stored
+        state = updated or NodeState.of(stored)
+        if moved is not None:
+            state = NodeState(path=moved.to_path, user_data=state.user_data, array=state.array)
+        return state.as_node(stored.id, None if stored.array is None else stored.array.manifests)
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def create(
+        self, path: str, user_data: bytes, node_id: NodeId, array: ArrayShape | None = None
+    ) -> None:
+        """Add a group, or an array where its shape is given.
+
+        Raises
+        ------
+        AlreadyExistsError
+            Something is at the path.
+        NotFoundError
+            The parent group does not exist.
+        InvalidInputError
+            The parent is an array, or nodes were moved in this session.
+        """
+        self._check_no_moves()
+        checked = parse_node_path(path)
+        if self.node(checked) is not None:
+            raise AlreadyExistsError(
+                f"there is a node at {path!r} already; update or delete it", kind="node", name=path
+            )
+        self._check_parent(checked)
+        if checked == ROOT and array is not None and self.descendants(ROOT):
+            raise InvalidInputError("the root has nodes below it, so it cannot become an array")
+        self.changes.created[node_id] = NodeState(path=checked, user_data=user_data, array=array)
+        self._new_paths[checked] = node_id
+        if array is not None:
+            self.changes.chunks[node_id] = ChunkChanges(array.ndim)
+
+    def update(
+        self,
+        path: str,
+        user_data: bytes,
+        array: ArrayShape | None = None,
+        dropped: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Replace the metadata document of a node, and the shape of an array.
+
+        Parameters
+        ----------
+        array
+            The shape from now on; None keeps what it is.
+        dropped
+            Where the base has chunks that were dropped in this session and lie inside of this
+            shape; None for nowhere.
+
+        Raises
+        ------
+        NotFoundError
+            There is no node.
+        InvalidInputError
+            A group was given a shape, the number of dimensions differs, or nodes were moved.
+        """
+        self._check_no_moves()
+        node = self.existing(path)
+        before = NodeState.of(node)
+        if array is not None:
+            if before.array is None:
+                raise InvalidInputError(f"{path!r} is a group, which has no shape", name=path)
+            if array.ndim != before.array.ndim:
+                raise InvalidInputError(
+                    f"array {path!r} has {before.array.ndim} dimensions and cannot become one of "
+                    f"{array.ndim}; delete it and create another",
+                    name=path,
+                )
+            self._resize(node, before.array.num_chunks, array.num_chunks, dropped)
+        state = NodeState(path=node.path, user_data=user_data, array=array or before.array)
+        if node.id in self.changes.created:
+            self.changes.created[node.id] = state
+            return
+        stored = self.base_node(node.id)
+        if stored is not None and NodeState.of(stored) == state:
+            self.changes.updated.pop(node.id, None)
+        else:
+            self.changes.updated[node.id] = state
+
+    def _resize(
+        self,
+        node: NodeSnapshot,
+        before: tuple[int, ...],
+        now: tuple[int, ...],
+        dropped: NDArray[np.uint32] | None,
+    ) -> None:
+        known = self.changes.chunks.get(node.id)
+        is_smaller = any(new < old for new, old in zip(now, before, strict=True))
+        if not is_smaller and (known is None or known.clip is None):
+            return
+        changes = self.chunks_of(node)
+        changes.resize(now, dropped)
+        stored = self.base_node(node.id)
+        if stored is not None and stored.array is not None and stored.array.num_chunks == now:
+            # What others add behind the grid that all know is no matter of ours.
+            changes.clip = None
+
+    def delete(self, path: str) -> None:
+        """Remove a node with all that is below it.
+
+        Raises
+        ------
+        NotFoundError
+            There is no node.
+        InvalidInputError
+            Nodes were moved in this session.
+        """
+        self._check_no_moves()
+        node = self.existing(path)
+        for gone in (node, *self.descendants(node.path)):
+            self.changes.forget_chunks(gone.id)
+            self._new_paths.pop(gone.path, None)
+            if self.changes.created.pop(gone.id, None) is None:
+                self.changes.updated.pop(gone.id, None)
+                self.changes.deleted[gone.id] = DeletedNode(
+                    path=gone.path, is_array=gone.array is not None
+                )
+                self._left_paths.add(gone.path)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a node, with all that is below it, another path.
+
+        Raises
+        ------
+        NotFoundError
+            There is no node, or no group to move it to.
+        AlreadyExistsError
+            Something is at the target.
+        InvalidInputError
+            A node would move into itself, the root would move, or something else than moves was
+            done in this session.
+        """
+        if self.changes.has_edits:
+            raise InvalidInputError(
+                "this session has changed nodes or chunks, and one commit either moves nodes or "
+                "changes them; commit the changes first"
+            )
+        node = self.existing(source)
+        checked = parse_node_path(target)
+        if node.path == ROOT or checked == node.path or is_below(checked, node.path):
+            raise InvalidInputError(
+                f"{source!r} cannot move to {target!r}: the root does not move, and nothing moves "
+                "into itself",
+                found=(source, target),
+            )
+        if self.node(checked) is not None:
+            raise AlreadyExistsError(
+                f"there is a node at {target!r} already; moving never replaces anything",
+                kind="node",
+                name=target,
+            )
+        self._check_parent(checked)
+        movers = (node, *self.descendants(node.path))
+        for mover in movers:
+            if mover.id in self.changes.moved:
+                del self._new_paths[mover.path]
+            else:
+                self._left_paths.add(mover.path)
+        for mover in movers:
+            stored = self.base_node(mover.id) or mover
+            to_path = NodePath(checked + mover.path[len(node.path) :])
+            if to_path == stored.path:
+                del self.changes.moved[mover.id]
+                self._left_paths.discard(to_path)
+                continue
+            self.changes.moved[mover.id] = MoveOperation(
+                from_path=stored.path,
+                to_path=to_path,
+                node_id=mover.id,
+                is_array=mover.array is not None,
+            )
+            self._new_paths[to_path] = mover.id
+
+    def chunks_of(self, node: NodeSnapshot) -> ChunkChanges:
+        """Return the noted chunk changes of an array, to add to them.
+
+        Raises
+        ------
+        InvalidInputError
+            Nodes were moved in this session.
+        """
+        self._check_no_moves()
+        changes = self.changes.chunks.get(node.id)
+        if changes is None:
+            ndim = 0 if node.array is None else len(node.array.shape)
+            changes = self.changes.chunks[node.id] = ChunkChanges(ndim)
+        return changes
+
+    def _check_parent(self, path: NodePath) -> None:
+        above = parent(path)
+        if above is None:
+            return
+        found = self.node(above)
+        if found is None:
+            raise NotFoundError(
+                f"{path!r} needs the group {above!r}, which does not exist; create it first",
+                kind="node",
+                name=above,
+            )
+        if found.array is not None:
+            raise InvalidInputError(
+                f"{above!r} is an array, and nothing can be below an array", name=above
+            )
+
+    def _check_no_moves(self) -> None:
+        if self.changes.moved:
+            raise InvalidInputError(
+                "this session has moved nodes, and one commit either moves nodes or changes them; "
+                "commit the moves first"
+            )
+
+
+def checked_shape(
+    path: str,
+    shape: Sequence[int],
+    num_chunks: Sequence[int],
+    dimension_names: Sequence[str | None] | None,
+) -> ArrayShape:
+    """Check the facts about an array that a snapshot stores.
+
+    Raises
+    ------
+    InvalidInputError
+        Their numbers of dimensions differ, or a number cannot be stored.
+    """
+    names = None if dimension_names is None else tuple(name or None for name in dimension_names)
+    if len({len(shape), len(num_chunks), len(shape if names is None else names)}) != 1:
+        raise InvalidInputError(
+            f"array {path!r} has {len(shape)} dimensions in its shape, {len(num_chunks)} in its "
+            f"chunk grid and {'none' if names is None else len(names)} in its names; they must "
+            "agree",
+            name=path,
+        )
+    for length, count in zip(shape, num_chunks, strict=True):
+        if not (0 <= length < 2**64 and 0 <= count < 2**32):
+            raise InvalidInputError(
+                f"array {path!r} cannot have {length} elements in {count} chunks along an axis; "
+                "there are at most 2**64 - 1 elements and 2**32 - 1 chunks",
+                name=path,
+            )
+    return ArrayShape(
+        shape=tuple(int(n) for n in shape),
+        num_chunks=tuple(int(n) for n in num_chunks),
+        dimension_names=names,
+    )

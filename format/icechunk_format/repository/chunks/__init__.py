@@ -1,0 +1,1 @@
+"""Bytes of chunks, native, inline or virtual, for readers."""

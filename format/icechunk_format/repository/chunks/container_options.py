@@ -1,0 +1,158 @@
+"""Storage options for virtual chunks: what a container says, with the user's word on top.
+
+Containers are part of a repository, that is of somebody else's data. They may say where a bucket is
+and how it is spoken to; they can bring no credential, read no file and switch no check off.
+
+=====================  ==========================  ================================================
+container's store      options taken from it       others (timeouts, checksums, headers) are left
+=====================  ==========================  ================================================
+s3, s3_compatible      region, endpoint_url,       ``anonymous`` gives way to credentials that the
+                       anonymous, allow_http,      user gives
+                       force_path_style,
+                       requester_pays
+tigris                 the same                    endpoint https://t3.storage.dev by default
+gcs                    skip_signature, base_url    written with or without ``google_``
+azure                  account, skip_signature,    written with or without ``azure_storage_``,
+                       endpoint                    ``azure_``
+http                   allow_http
+local_file_system      nothing
+=====================  ==========================  ================================================
+
+Specification: "Virtual chunk containers".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import (
+    KNOWN_OPTIONS,
+    StorageOptions,
+    parse_options,
+    relevant_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+
+TIGRIS_ENDPOINT: Final = "https://t3.storage.dev"
+
+_S3_WORDS: Final = {
+    "region": "region",
+    "endpoint_url": "endpoint_url",
+    "anonymous": "anon",
+    "allow_http": "allow_http",
+    "force_path_style": "force_path_style",
+    "requester_pays": "requester_pays",
+}
+_WORDS: Final[dict[str, dict[str, str]]] = {
+    "s3": _S3_WORDS,
+    "s3_compatible": _S3_WORDS,
+    "tigris": _S3_WORDS,
+    "gcs": {
+        "skip_signature": "anon",
+        "google_skip_signature": "anon",
+        "base_url": "endpoint_url",
+        "google_base_url": "endpoint_url",
+    },
+    "azure": {
+        "account": "account_name",
+        "account_name": "account_name",
+        "azure_storage_account_name": "account_name",
+        "skip_signature": "anon",
+        "azure_skip_signature": "anon",
+        "endpoint": "endpoint_url",
+        "azure_endpoint": "endpoint_url",
+        "azure_storage_endpoint": "endpoint_url",
+    },
+    "http": {"allow_http": "allow_http"},
+}
+_CREDENTIALS: Final = frozenset(
+    {
+        "key",
+        "secret",
+        "token",
+        "profile",
+        "account_key",
+        "sas_token",
+        "connection_string",
+        "client_id",
+        "client_secret",
+    }
+)
+
+
+def container_storage_options(
+    kind: str, container: VirtualChunkContainer | None, user_options: Mapping[str, str]
+) -> tuple[StorageOptions, str | None]:
+    """Return the options for the storage of a virtual chunk, and the container's endpoint in them.
+
+    Parameters
+    ----------
+    kind
+        Kind of URL, as in ``KNOWN_OPTIONS``.
+    container
+        The container of the chunk; None where none covers it.
+    user_options
+        The user's options for virtual chunks of all kinds.
+
+    Returns
+    -------
+    StorageOptions
+        Canonical names.
+    str or None
+        The endpoint where it is the container's word and not the user's.
+
+    Raises
+    ------
+    InvalidInputError
+        When a value of the user is not of its type.
+    """
+    own = parse_options(kind, relevant_options(kind, user_options))
+    stated = {} if container is None else _stated(container)
+    theirs = dict(parse_options(kind, relevant_options(kind, stated)))
+    if _CREDENTIALS & own.keys() or "anon" in own:
+        theirs.pop("anon", None)
+    merged = StorageOptions(theirs | dict(own))
+    endpoint = None if "endpoint_url" in own else merged.get("endpoint_url")
+    return merged, endpoint
+
+
+def check_virtual_options(options: Mapping[str, str], prefixes: Iterable[str]) -> None:
+    """Refuse an option for virtual chunks that no kind of storage knows.
+
+    Where a prefix is left to fsspec, its options cannot be known here and all are let through.
+
+    Raises
+    ------
+    InvalidInputError
+        With the nearest known option.
+    """
+    if any(Location(prefix).address.kind == "other" for prefix in prefixes):
+        return
+    kinds = [kind for kind in KNOWN_OPTIONS if kind != "other"]
+    for name, value in options.items():
+        if not any(relevant_options(kind, {name: value}) for kind in kinds):
+            parse_options("s3", {name: value})
+
+
+def _stated(container: VirtualChunkContainer) -> dict[str, str]:
+    words = _WORDS.get(container.store_kind, {})
+    stated: dict[str, str] = {}
+    for name, value in container.store_options.items():
+        word = words.get(name.lower())
+        if word is not None and (text := _text(value)) is not None:
+            stated.setdefault(word, text)
+    if container.store_kind == "tigris":
+        stated.setdefault("endpoint_url", TIGRIS_ENDPOINT)
+    return stated
+
+
+def _text(value: Any) -> str | None:
+    """Return a stored value as an option's text; what is neither text nor a flag is left out."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,266 @@
+"""Bytes of chunks: native, inline and virtual ones together, in as few requests as possible.
+
+Rules of this file
+------------------
+1. One call fetches many chunks; each storage that they lie in gets one batch.
+2. Ranges count within the payload of a chunk and must lie inside it. What comes back has exactly
+   the length that was asked, or it is an error.
+3. A ``ChunkSource`` is a recipe: it holds no connection, travels to executors, and its text
+   shows no credential.
+
+Specification: "Chunk references", "Virtual chunks".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import (
+    ChunkModifiedError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.spec.ids import encode_many
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.object_keys import CHUNKS
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+TO_END = int(np.iinfo(np.int64).max)
+"""The end of a range that reaches to the last byte of the payload."""
+
+WHOLE = (0, TO_END)
+"""The range of a whole payload."""
+
+_LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSource:
+    """Where the chunks of a repository come from; picklable, opened where it is used.
+
+    Parameters
+    ----------
+    location
+        The repository.
+    containers
+        The virtual chunk containers of its configuration.
+    authorized
+        URL prefixes from which the user allows virtual chunks to be fetched.
+    virtual_options
+        Storage options for virtual chunks, on top of what the containers say. Never shown.
+    """
+
+    location: Location
+    containers: tuple[VirtualChunkContainer, ...] = ()
+    authorized: tuple[str, ...] = ()
+    virtual_options: Mapping[str, str] = StorageOptions({})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "virtual_options", StorageOptions(self.virtual_options))
+
+    def fetch(
+        self,
+        refs: ChunkRefs,
+        rows: NDArray[np.int64],
+        ranges: NDArray[np.int64] | None = None,
+    ) -> list[bytes]:
+        """Return the payloads of some chunk references, or a range of each.
+
+        Parameters
+        ----------
+        refs
+            Chunk references of one array.
+        rows
+            int64, shape (k,): which of them. A row may come several times, for several ranges.
+        ranges
+            int64, shape (k, 2): start and end (exclusive) in bytes within each payload. A
+            negative start counts from the end of the payload, and an end of ``TO_END`` is its
+            end: ``(-n, TO_END)`` are the last n bytes. None fetches whole payloads.
+
+        Returns
+        -------
+        list of bytes
+            k items, in the order of ``rows``.
+
+        Raises
+        ------
+        FormatError
+            When a reference or range lies outside its object or payload.
+        NotFoundError
+            When the object of a chunk is missing.
+        UnauthorizedVirtualChunkError
+            When a virtual chunk lies where the user authorised nothing. Nothing is fetched then.
+        ChunkModifiedError
+            When the object of a virtual chunk changed after the reference was made.
+        StorageError
+            When a store fails.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        starts, ends = _payload_ranges(refs, rows, ranges)
+        batches: dict[Location, list[tuple[int, ReadRequest]]] = {}
+        kinds = refs.kind[rows]
+        result: list[bytes] = [b""] * len(rows)
+        # Everything is checked and authorised before the first byte is asked for.
+        self._add_native(batches, refs, rows, np.flatnonzero(kinds == KIND_NATIVE), starts, ends)
+        self._add_virtual(batches, refs, rows, np.flatnonzero(kinds == KIND_VIRTUAL), starts, ends)
+        for position in np.flatnonzero(kinds == KIND_INLINE).tolist():
+            payload = refs.inline(int(rows[position]))
+            result[position] = payload[int(starts[position]) : int(ends[position])]
+        for location, batch in batches.items():
+            contents = _read(location, [request for _, request in batch])
+            for (position, _), data in zip(batch, contents, strict=True):
+                result[position] = data
+        return result
+
+    def _add_native(
+        self,
+        batches: dict[Location, list[tuple[int, ReadRequest]]],
+        refs: ChunkRefs,
+        rows: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> None:
+        if not len(positions):
+            return
+        offsets = refs.offset[rows[positions]].astype(np.int64)
+        batches.setdefault(self.location, []).extend(
+            (position, ReadRequest(key=f"{CHUNKS}{text}", start=start, end=end))
+            for position, text, start, end in zip(
+                positions.tolist(),
+                encode_many(refs.chunk_id[rows[positions]]),
+                (offsets + starts[positions]).tolist(),
+                (offsets + ends[positions]).tolist(),
+                strict=True,
+            )
+        )
+
+    def _add_virtual(
+        self,
+        batches: dict[Location, list[tuple[int, ReadRequest]]],
+        refs: ChunkRefs,
+        rows: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> None:
+        if not len(positions):
+            return
+        resolver = VirtualResolver(self.containers, self.authorized, self.virtual_options)
+        chosen = rows[positions]
+        offsets = refs.offset[chosen].astype(np.int64)
+        for position, location, etag, modified, start, end in zip(
+            positions.tolist(),
+            refs.locations(chosen),
+            refs.etags(chosen),
+            refs.last_modified[chosen].tolist(),
+            (offsets + starts[positions]).tolist(),
+            (offsets + ends[positions]).tolist(),
+            strict=True,
+        ):
+            found = resolver.resolve(location)
+            request = ReadRequest(
+                key=found.object_key,
+                start=start,
+                end=end,
+                if_match=etag or None,
+                if_unmodified_since=modified or None,
+            )
+            batches.setdefault(found.location, []).append((position, request))
+
+
+def _payload_ranges(
+    refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the start and end of each read within its payload, checked against its length."""
+    lengths = _payload_lengths(refs, rows)
+    if ranges is None:
+        return np.zeros(len(rows), dtype=np.int64), lengths
+    ranges = np.asarray(ranges, dtype=np.int64)
+    if ranges.shape != (len(rows), 2):
+        raise InvalidInputError(
+            f"ranges have the shape {ranges.shape}; ({len(rows)}, 2) is needed, "
+            "a start and an end for each row",
+            found=ranges.shape,
+        )
+    starts = np.where(ranges[:, 0] < 0, lengths + ranges[:, 0], ranges[:, 0])
+    ends = np.where(ranges[:, 1] == TO_END, lengths, ranges[:, 1])
+    wrong = np.flatnonzero((starts < 0) | (ends < starts) | (ends > lengths))
+    if len(wrong):
+        first = int(wrong[0])
+        raise FormatError(
+            f"bytes {ranges[first, 0]} to {ranges[first, 1]} are needed, but the chunk at "
+            f"{refs.coords[rows[first]].tolist()} has only {lengths[first]}",
+            file_type="chunk",
+            field="range",
+        )
+    return starts, ends
+
+
+def _payload_lengths(refs: ChunkRefs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    lengths, offsets = refs.length[rows], refs.offset[rows]
+    wrong = np.flatnonzero((lengths > MAX_READ_LENGTH) | (offsets > _LARGEST_OFFSET))
+    if len(wrong):
+        first = int(wrong[0])
+        raise FormatError(
+            f"the reference of the chunk at {refs.coords[rows[first]].tolist()} says offset "
+            f"{offsets[first]} and length {lengths[first]}; chunks have at most "
+            f"{MAX_READ_LENGTH} bytes",
+            file_type="manifest",
+            field="length",
+        )
+    return lengths.astype(np.int64)
+
+
+def _read(location: Location, requests: list[ReadRequest]) -> list[bytes]:
+    storage = open_storage(location)
+    try:
+        contents = storage.get_many(requests)
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        raise NotFoundError(
+            f"the chunk object {error.facts.get('key')!r} is not in {storage.root_url}: it was "
+            "deleted after its reference was written, by garbage collection or by hand",
+            **error.facts,
+        ) from error
+    except ChunkModifiedError as error:
+        raise ChunkModifiedError(
+            f"{error.message} (below {storage.root_url})", **error.facts
+        ) from error
+    except StorageError as error:
+        if "expected" not in error.facts:
+            raise
+        raise FormatError(
+            f"it is shorter than its reference says: {error.facts['expected']} bytes were "
+            f"expected, {error.facts['found']} came from {shown(storage.root_url)}",
+            object_key=str(error.facts.get("key")),
+            file_type="chunk",
+            field="length",
+        ) from error
+    for request, data in zip(requests, contents, strict=True):
+        expected = (request.end or 0) - (request.start or 0)
+        if len(data) != expected:
+            raise FormatError(
+                f"{expected} bytes were expected and {len(data)} came from {storage.root_url}",
+                object_key=request.key,
+                file_type="chunk",
+                field="length",
+            )
+    return contents

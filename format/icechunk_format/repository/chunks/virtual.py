@@ -1,0 +1,268 @@
+"""From the location of a virtual chunk to the storage and key behind it, if the user agreed.
+
+Algorithm
+---------
+1. ``vcc://NAME/rest`` becomes the URL prefix of the container NAME followed by ``rest``. Any
+   other location belongs to the container with the longest URL prefix that it begins with, as it
+   is written or percent-decoded, and may belong to none.
+2. The URL is taken apart (``virtual_url``). One of the prefixes that the *user* gave must cover
+   it. Containers are part of the repository and authorise nothing.
+3. The storage is the bucket or host, or for files the authorised folder itself. Its options are
+   those that the container names (region, endpoint, anonymous access: never credentials), then
+   the user's on top.
+
+A container may also name an endpoint. Endpoints on this machine or on a metadata service need the
+user's word like any other place: by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
+Redirects of web servers to such hosts are not followed.
+
+Specification: "Virtual chunks", "Virtual chunk containers".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from icechunk_format.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnauthorizedVirtualChunkError,
+    UnsupportedError,
+)
+from icechunk_format.repository.chunks.container_options import container_storage_options
+from icechunk_format.repository.chunks.virtual_url import (
+    MalformedUrlError,
+    UrlParts,
+    is_this_machine,
+    parse_url,
+    shown,
+)
+from icechunk_format.storage.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+
+_NAMED = "vcc://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualObject:
+    """The object behind a virtual chunk: which storage, and which key in it."""
+
+    location: Location
+    object_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizedPrefix:
+    """A URL prefix below which the user allows virtual chunks to be fetched."""
+
+    text: str
+    parts: UrlParts
+
+
+def parse_authorized(prefixes: Iterable[str]) -> tuple[AuthorizedPrefix, ...]:
+    """Check the prefixes that a user authorises.
+
+    Raises
+    ------
+    InvalidInputError
+        When one is not a URL with a bucket or host. ``s3://`` alone would authorise everything.
+    """
+    authorized = []
+    for text in prefixes:
+        try:
+            parts = parse_url(text)
+        except MalformedUrlError as error:
+            raise InvalidInputError(
+                f"virtual.authorize cannot be {shown(text)!r}: {error}; "
+                "give URL prefixes such as s3://bucket/folder/ or file:///data/",
+                found=shown(text),
+            ) from None
+        authorized.append(AuthorizedPrefix(text=text, parts=parts))
+    return tuple(authorized)
+
+
+class VirtualResolver:
+    """Resolves locations of virtual chunks, each distinct one once.
+
+    Parameters
+    ----------
+    containers
+        The containers of the repository's configuration.
+    authorized
+        URL prefixes that the user authorised.
+    options
+        Storage options that the user gave for virtual chunks.
+
+    Raises
+    ------
+    InvalidInputError
+        When an authorised prefix is not a URL.
+    """
+
+    def __init__(
+        self,
+        containers: Sequence[VirtualChunkContainer],
+        authorized: Iterable[str],
+        options: Mapping[str, str],
+    ) -> None:
+        # A container whose prefix does not end with "/" is ignored by every reader.
+        usable = [c for c in containers if c.url_prefix.endswith("/")]
+        self._by_length = sorted(usable, key=lambda c: len(c.url_prefix), reverse=True)
+        self._by_name = {c.name: c for c in reversed(usable) if c.name is not None}
+        self._authorized = parse_authorized(authorized)
+        self._options = options
+        self._resolved: dict[str, VirtualObject] = {}
+
+    def resolve(self, location: str) -> VirtualObject:
+        """Return the object behind a location.
+
+        Raises
+        ------
+        UnauthorizedVirtualChunkError
+            When no authorised prefix covers it, or it could leave its prefix.
+        NotFoundError
+            When it names a container that the repository does not have.
+        FormatError
+            When it is not a URL.
+        """
+        resolved = self._resolved.get(location)
+        if resolved is None:
+            resolved = self._resolved[location] = self._resolve(location)
+        return resolved
+
+    def _resolve(self, location: str) -> VirtualObject:
+        url, container = self._container_of(location)
+        try:
+            parts = parse_url(url)
+        except MalformedUrlError as error:
+            raise UnauthorizedVirtualChunkError(
+                f"the virtual chunk at {shown(location)!r} was not fetched: {error}\n"
+                "locations must be plain absolute URLs that stay below an authorised prefix",
+                location=shown(location),
+                problem=str(error),
+            ) from None
+        covering = self._covering(parts)
+        if covering is None:
+            raise self._unauthorized(location, parts, container)
+        return self._object(location, parts, covering, container)
+
+    def _container_of(self, location: str) -> tuple[str, VirtualChunkContainer | None]:
+        if location[: len(_NAMED)].lower() == _NAMED:
+            name, _, rest = location[len(_NAMED) :].partition("/")
+            container = self._by_name.get(name)
+            if container is None:
+                names = ", ".join(sorted(self._by_name)) or "none"
+                raise NotFoundError(
+                    f"the virtual chunk at {shown(location)!r} belongs to the container {name!r}, "
+                    f"which the repository does not have; named containers: {names}",
+                    kind="virtual chunk container",
+                    name=name,
+                )
+            return container.url_prefix + rest, container
+        spellings = (location, _decoded(location))
+        for container in self._by_length:
+            if any(spelling.startswith(container.url_prefix) for spelling in spellings):
+                return location, container
+        return location, None
+
+    def _covering(self, parts: UrlParts) -> AuthorizedPrefix | None:
+        covering = [prefix for prefix in self._authorized if prefix.parts.covers(parts)]
+        return max(covering, key=lambda prefix: len(prefix.parts.path), default=None)
+
+    def _unauthorized(
+        self, location: str, parts: UrlParts, container: VirtualChunkContainer | None
+    ) -> UnauthorizedVirtualChunkError:
+        if container is None:
+            belongs = "no container of the repository covers it"
+            suggestion = shown(
+                f"{parts.scheme}://{parts.authority}{parts.path.rpartition('/')[0]}/"
+            )
+        else:
+            named = f" {container.name!r}" if container.name else ""
+            suggestion = shown(container.url_prefix)
+            belongs = f"its container{named} has the prefix {suggestion!r}"
+        allowed = ", ".join(prefix.text for prefix in self._authorized) or "nothing"
+        return UnauthorizedVirtualChunkError(
+            f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
+            f"and only {allowed} is authorised\n"
+            f"to allow it, set the option virtual.authorize={suggestion}",
+            location=shown(location),
+            container=None if container is None else container.name,
+            url_prefix=suggestion,
+        )
+
+    def _object(
+        self,
+        location: str,
+        parts: UrlParts,
+        covering: AuthorizedPrefix,
+        container: VirtualChunkContainer | None,
+    ) -> VirtualObject:
+        root_url, object_key = _root_url(parts), parts.path.lstrip("/")
+        if parts.scheme == "file":
+            # The storage of a folder refuses to leave it, so the folder is as narrow as allowed.
+            folder = covering.parts.path.rstrip("/")
+            if folder == parts.path:
+                folder = folder.rpartition("/")[0]
+            root_url, object_key = folder or "/", parts.path[len(folder) + 1 :]
+        if not object_key:
+            raise FormatError(
+                f"the location {shown(location)!r} of a virtual chunk names no object",
+                object_key=shown(location),
+                file_type="manifest",
+                field="location",
+            )
+        if "//" in f"/{object_key}/":
+            raise UnsupportedError(
+                f"the virtual chunk at {shown(location)!r} lies under a key with an empty segment "
+                "('//' or a final '/'), which the storage clients cannot address",
+                location=shown(location),
+            )
+        kind = Location(root_url).address.kind
+        options, endpoint = container_storage_options(kind, container, self._options)
+        if endpoint is not None:
+            self._check_endpoint(endpoint, location)
+        # Web servers redirect, and of the clients only this one lets us look where to.
+        client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
+        return VirtualObject(
+            location=Location(root_url, client=client, options=options), object_key=object_key
+        )
+
+    def _check_endpoint(self, endpoint: str, location: str) -> None:
+        try:
+            parts = parse_url(endpoint)
+        except MalformedUrlError as error:
+            raise UnauthorizedVirtualChunkError(
+                f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
+                f"the endpoint {shown(endpoint)!r}, but {error}\n"
+                "set virtual.storage.endpoint_url to the right one",
+                location=shown(location),
+                endpoint_url=shown(endpoint),
+            ) from None
+        if is_this_machine(parts.authority) and self._covering(parts) is None:
+            raise UnauthorizedVirtualChunkError(
+                f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
+                f"the endpoint {shown(endpoint)!r}, which is this machine or a metadata service\n"
+                f"to allow it, set the option virtual.storage.endpoint_url={shown(endpoint)}",
+                location=shown(location),
+                endpoint_url=shown(endpoint),
+            )
+
+
+def _decoded(location: str) -> str:
+    try:
+        parts = parse_url(location)
+    except MalformedUrlError:
+        return location
+    return f"{parts.scheme}://{parts.authority}{parts.path}"
+
+
+def _root_url(parts: UrlParts) -> str:
+    # Tigris speaks S3; its own scheme only says which endpoint to ask.
+    scheme = "s3" if parts.scheme == "tigris" else parts.scheme
+    return f"{scheme}://{parts.authority}"

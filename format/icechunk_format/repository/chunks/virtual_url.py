@@ -1,0 +1,116 @@
+"""URLs of virtual chunks and of authorised prefixes, taken apart in one way only.
+
+A repository is data from somebody else, and its virtual references say which bytes to fetch with
+our network and our credentials. Whether a place is authorised is decided on the very parts that
+are then fetched; two readings of one URL would be a hole.
+
+Rules of this file
+------------------
+1. The scheme is lower case; host names of http are too, without their default port. Buckets are
+   compared as they are.
+2. The path ends at ``?`` or ``#`` and is percent-decoded once, as the format asks. ``.`` and
+   ``..`` segments, plain or encoded, are refused, never resolved.
+3. A user name in front of the host is refused: ``https://trusted.org@evil.org/`` is evil.org.
+   (Azure's ``container@account`` is the one scheme that means something else by it.)
+4. A prefix covers whole path segments: ``s3://data/a`` covers ``s3://data/a/b``, not
+   ``s3://data/abc``; ``s3://data`` does not cover ``s3://data-evil``.
+
+Specification: "Virtual chunks".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from icechunk_format.errors import IcechunkError
+from icechunk_format.storage.remote.internal_hosts import is_this_machine
+
+__all__ = ["MalformedUrlError", "UrlParts", "is_this_machine", "parse_url", "shown"]
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)", re.DOTALL)
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_USER_IN_AUTHORITY: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+
+
+class MalformedUrlError(IcechunkError):
+    """The text is not a URL that may be compared; the caller says whose text it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlParts:
+    """A URL as it is compared and fetched.
+
+    Attributes
+    ----------
+    scheme
+        In lower case.
+    authority
+        Bucket, container or host; empty for files.
+    path
+        Percent-decoded; empty or beginning with ``/``.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    def covers(self, other: UrlParts) -> bool:
+        """Tell whether ``other`` lies at or below this URL, taken as a prefix of segments."""
+        if (self.scheme, self.authority) != (other.scheme, other.authority):
+            return False
+        if self.path in ("", "/"):
+            return True
+        if self.path.endswith("/"):
+            return other.path.startswith(self.path)
+        return other.path == self.path or other.path.startswith(self.path + "/")
+
+
+def parse_url(text: str) -> UrlParts:
+    """Take a URL apart.
+
+    Raises
+    ------
+    MalformedUrlError
+        With what is wrong with it, without repeating the text.
+    """
+    match = _URL.match(text)
+    if match is None:
+        raise MalformedUrlError("it does not begin with a scheme such as s3:// or file://")
+    scheme, authority, raw_path = match[1].lower(), match[2], match[3]
+    if "@" in authority and scheme not in _USER_IN_AUTHORITY:
+        raise MalformedUrlError("it has a user name or password in front of the host")
+    if "::" in authority and not authority.startswith("["):
+        raise MalformedUrlError("it is a chain of URLs, of which only one can be checked")
+    if scheme in ("http", "https"):
+        authority = authority.lower().removesuffix(_DEFAULT_PORTS[scheme])
+    if scheme == "file":
+        if authority.lower() not in ("", "localhost"):
+            raise MalformedUrlError(f"it names a file of another machine, {authority!r}")
+        authority = ""
+    elif not authority:
+        raise MalformedUrlError("it names no bucket or host")
+    try:
+        path = unquote_to_bytes(raw_path).decode("utf-8")
+        authority.encode("utf-8")
+    except UnicodeError:
+        raise MalformedUrlError("it is not valid UTF-8 after percent-decoding") from None
+    if scheme == "file":
+        path = re.sub("/{2,}", "/", path)
+    for part in (authority, path):
+        if "\\" in part or any(ord(c) < 32 or ord(c) == 127 for c in part):
+            raise MalformedUrlError("it holds a backslash or a control character")
+    if any(segment in (".", "..") for segment in path.split("/")):
+        raise MalformedUrlError("it holds a '.' or '..' segment, which could leave its prefix")
+    return UrlParts(scheme=scheme, authority=authority, path=path)
+
+
+def shown(location: str) -> str:
+    """Return a location for messages: without a query, which may hold a signature, and short."""
+    text = re.split(r"[?#]", location, maxsplit=1)[0]
+    scheme, separator, rest = text.partition("://")
+    if separator and "@" in rest.partition("/")[0] and scheme.lower() not in _USER_IN_AUTHORITY:
+        text = f"{scheme}://***@{rest.partition('@')[2]}"
+    return text if len(text) <= 300 else text[:300] + "..."

@@ -1,0 +1,369 @@
+"""Making the manifests of a commit: load what has to be rebuilt, write it, keep the rest.
+
+Rules of this file
+------------------
+1. What has been written once in a session is used again: a commit that lost a race is planned
+   anew, and every group of references that comes out the same keeps its files. Other writers'
+   changes to other arrays, or to other manifests of the same array, cost nothing here.
+2. Manifests are loaded together, as far as memory allows, since each load costs a round trip.
+3. Where two manifests of the base hold one coordinate, the first one counts, as for readers.
+
+Specification: "Chunk Manifest Files", ``ManifestFileInfoV2``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.grid.boxes import inside_box, overlapping_pairs
+from icechunk_format.repository.commit.manifest_plan import ArrayPlan, grouped_rows, plan_array
+from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+    from icechunk_format.repository.commit.manifest_plan import RebuiltGroup
+    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.manifest.decode import Manifest
+    from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
+    from icechunk_format.storage.protocol import Storage
+
+# Bounds what is loaded together: references by the counts that snapshots list, and files.
+_REFS_AT_ONCE: Final = 2_000_000
+_FILES_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayManifests:
+    """The manifests of one array after a commit.
+
+    Parameters
+    ----------
+    refs
+        All of them.
+    files
+        Those that the base does not list.
+    """
+
+    refs: ManifestRefs
+    files: tuple[ManifestReceipt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One group of one array, on its way into files."""
+
+    node: NodeSnapshot
+    base: ManifestRefs
+    changes: ChunkChanges
+    cells: NDArray[np.int64]
+    group: RebuiltGroup
+    key: bytes
+
+    def manifest_ids(self) -> list[ManifestId]:
+        """Return the manifests that have to be read: those of the base, then the receipts."""
+        ids = [self.base.manifest_id(row) for row in self.group.base_rows.tolist()]
+        return ids + [
+            self.changes.receipts[row].manifest_id for row in self.group.receipt_rows.tolist()
+        ]
+
+
+class ManifestAssembler:
+    """Makes the manifests of the commits of one session.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    format
+        How manifest files are written; its configuration says how they are split.
+    """
+
+    def __init__(self, storage: Storage, format: ManifestFormat) -> None:
+        self._storage = storage
+        self._format = format
+        self._written: dict[bytes, tuple[ManifestReceipt, ...]] = {}
+        self.files_written = 0
+        self.bytes_written = 0
+
+    def assemble(
+        self,
+        arrays: Sequence[tuple[NodeSnapshot, ChunkChanges]],
+        listed: ManifestFiles,
+        *,
+        joins_small: bool = True,
+    ) -> dict[NodeId, ArrayManifests]:
+        """Write the manifests of arrays whose chunks changed.
+
+        Parameters
+        ----------
+        arrays
+            Arrays as they will be, with the manifests of the base, and what was done to them.
+        listed
+            The manifest files of the base.
+        joins_small
+            Whether small manifests of the base may be joined. Not after a lost race, which should
+            cost nothing here.
+
+        Raises
+        ------
+        NotFoundError, FormatError
+            A manifest of the base is missing or damaged.
+        StorageError
+            The store failed; what was written is garbage, or is used when this is called again.
+        """
+        plans: list[tuple[NodeSnapshot, ManifestRefs, ChunkChanges, ArrayPlan]] = []
+        works: list[list[_Work]] = []
+        for node, changes in arrays:
+            array = node.array
+            if array is None:
+                continue
+            base = array.manifests
+            cells = self._format.config.split_cells(
+                node.path, array.dimension_names, array.num_chunks
+            )
+            counts = listed_counts(listed, base.ids)
+            plan = plan_array(base, changes, cells=cells, counts=counts, joins_small=joins_small)
+            plans.append((node, base, changes, plan))
+            works.append([self._work(node, base, changes, cells, group) for group in plan.groups])
+        self._write([work for group in works for work in group], listed)
+        found: dict[NodeId, ArrayManifests] = {}
+        for (node, base, changes, plan), mine in zip(plans, works, strict=True):
+            files = [changes.receipts[row] for row in plan.taken_rows.tolist()]
+            files += [receipt for work in mine for receipt in self._written[work.key]]
+            found[node.id] = ArrayManifests(
+                refs=_with_files(base, plan.kept_rows, files), files=tuple(files)
+            )
+        return found
+
+    def _work(
+        self,
+        node: NodeSnapshot,
+        base: ManifestRefs,
+        changes: ChunkChanges,
+        cells: tuple[int, ...],
+        group: RebuiltGroup,
+    ) -> _Work:
+        # All that decides what the files of the group hold.
+        digest = hashlib.blake2b(digest_size=20)
+        for part in (
+            node.id.raw,
+            changes.revision.to_bytes(8, "little"),
+            np.array(cells, dtype=np.int64).tobytes(),
+            base.ids[group.base_rows].tobytes(),
+            group.receipt_rows.tobytes(),
+            group.pending_rows.tobytes(),
+        ):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return _Work(
+            node=node,
+            base=base,
+            changes=changes,
+            cells=np.array(cells, dtype=np.int64),
+            group=group,
+            key=digest.digest(),
+        )
+
+    def _write(self, works: list[_Work], listed: ManifestFiles) -> None:
+        todo = [work for work in works if work.key not in self._written]
+        for batch in _batches(todo, listed):
+            owners: list[_Work] = []
+
+            def parts(
+                batch: list[_Work] = batch, owners: list[_Work] = owners
+            ) -> Iterator[tuple[NodeId, ChunkRefs]]:
+                loaded = self._load(batch, listed)
+                for work in batch:
+                    for refs in self._rebuild(work, loaded):
+                        owners.append(work)
+                        yield work.node.id, refs
+
+            stored = store_manifests(self._storage, self._format, parts())
+            made: dict[bytes, list[ManifestReceipt]] = {work.key: [] for work in batch}
+            for work, receipts in zip(owners, stored, strict=True):
+                made[work.key] += receipts
+                self.files_written += len(receipts)
+                self.bytes_written += sum(receipt.size_bytes for receipt in receipts)
+            self._written.update((key, tuple(receipts)) for key, receipts in made.items())
+
+    def _load(self, batch: list[_Work], listed: ManifestFiles) -> dict[ManifestId, Manifest]:
+        ids = list(dict.fromkeys(i for work in batch for i in work.manifest_ids()))
+        sizes = [entry[0] if (entry := listed.find(i)) else None for i in ids]
+        return dict(zip(ids, load_manifests(self._storage, ids, sizes), strict=True))
+
+    def _rebuild(self, work: _Work, loaded: dict[ManifestId, Manifest]) -> list[ChunkRefs]:
+        """Return the references of a group, one part for each cell of the splitting."""
+        changes, group = work.changes, work.group
+        pending, deleted = changes.pending()
+        of_base = work.manifest_ids()[: len(group.base_rows)]
+        refs = self._base_refs(work, [loaded[i] for i in of_base])
+        receipts = [changes.receipts[row] for row in group.receipt_rows.tolist()]
+        if receipts:
+            fresh = [r.pick(_refs_of(loaded[r.manifest_id], work)) for r in receipts]
+            refs = ChunkRefs.overlay(refs, ChunkRefs.concat(fresh))
+        refs = ChunkRefs.overlay(refs, pending.take(group.pending_rows), deleted)
+        parts = grouped_rows(refs.coords.astype(np.int64) // work.cells)
+        return [refs] if len(parts) == 1 else [refs.take(rows) for rows in parts]
+
+    def _base_refs(self, work: _Work, manifests: list[Manifest]) -> ChunkRefs:
+        parts = [_refs_of(manifest, work) for manifest in manifests]
+        clip = work.changes.clip
+        if clip is not None:
+            box = np.array([(0, limit) for limit in clip], dtype=np.int64).reshape(-1, 2)
+            parts = [part.take(inside_box(part.coords, box)) for part in parts]
+        if not parts:
+            return ChunkRefs.empty(work.base.ndim)
+        if not any(True for _ in overlapping_pairs(work.base.extents[work.group.base_rows])):
+            return ChunkRefs.concat(parts)
+        refs = parts[-1]
+        for part in reversed(parts[:-1]):
+            refs = ChunkRefs.overlay(refs, part)
+        return refs
+
+
+def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:
+    entry = manifest.array(work.node.id)
+    if entry is None:
+        return ChunkRefs.empty(work.base.ndim)
+    if entry.refs.ndim != work.base.ndim:
+        raise FormatError(
+            f"its references of array {work.node.path!r} have {entry.refs.ndim} dimensions, but "
+            f"the array has {work.base.ndim}",
+            object_key=f"manifests/{manifest.id}",
+            file_type="manifest",
+            field="arrays.refs.index",
+        )
+    return entry.refs
+
+
+def _batches(works: list[_Work], listed: ManifestFiles) -> Iterator[list[_Work]]:
+    batch: list[_Work] = []
+    refs = files = 0
+    for work in works:
+        rows = work.group.base_rows
+        more = int(listed_counts(listed, work.base.ids[rows]).sum())
+        more += sum(
+            work.changes.receipts[row].num_chunk_refs for row in work.group.receipt_rows.tolist()
+        )
+        if batch and (refs + more > _REFS_AT_ONCE or files + len(rows) > _FILES_AT_ONCE):
+            yield batch
+            batch, refs, files = [], 0, 0
+        batch.append(work)
+        refs += more
+        files += len(rows) + len(work.group.receipt_rows)
+    if batch:
+        yield batch
+
+
+def _with_files(
+    base: ManifestRefs, kept_rows: NDArray[np.int64], files: Sequence[ManifestReceipt]
+) -> ManifestRefs:
+    """Return the kept manifests of the base, then the new ones."""
+    if not files and len(kept_rows) == len(base):
+        return base
+    ids = np.frombuffer(b"".join(f.manifest_id.raw for f in files), dtype=np.uint8)
+    extents = np.array([f.extents for f in files], dtype=np.uint32)
+    return ManifestRefs(
+        ids=np.concatenate([base.ids[kept_rows], ids.reshape(-1, ManifestId.SIZE)]),
+        extents=np.concatenate(
+            [base.extents[kept_rows], extents.reshape(len(files), base.ndim, 2)]
+        ),
+    )
+
+
+def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return how many references the listed files with these ids hold; 0 for unlisted ones."""
+    rows = _rows_of(listed, ids)
+    found = np.zeros(len(ids), dtype=np.int64)
+    found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
+    return found
+
+
+def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
+    rows = _rows_of(listed, ids)
+    found = np.zeros(len(ids), dtype=np.int64)
+    found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
+    return found
+
+
+def _rows_of(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    if not len(listed) or not len(ids):
+        return np.full(len(ids), -1, dtype=np.int64)
+    keys, wanted = _keys(listed.ids), _keys(ids)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)
+
+
+def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """View ids as byte strings; all have one length, so hidden trailing zeros do no harm."""
+    keys: NDArray[np.bytes_] = np.ascontiguousarray(ids).view(f"S{ManifestId.SIZE}").reshape(-1)
+    return keys
+
+
+def manifest_files_of(
+    nodes: Nodes,
+    listed: ManifestFiles,
+    written: Iterable[ManifestReceipt],
+    *,
+    object_key: str,
+) -> ManifestFiles:
+    """Return the list of every manifest file that some array refers to.
+
+    Parameters
+    ----------
+    nodes
+        All nodes of the new snapshot.
+    listed
+        The list of the base.
+    written
+        Files that the base does not list.
+    object_key
+        Key of the base, for messages.
+
+    Raises
+    ------
+    FormatError
+        An array refers to a manifest that the base should list and does not.
+    """
+    new = list({receipt.manifest_id: receipt for receipt in written}.values())
+    new_ids = np.frombuffer(b"".join(r.manifest_id.raw for r in new), dtype=np.uint8)
+    known = ManifestFiles.of(
+        np.concatenate([listed.ids, new_ids.reshape(-1, ManifestId.SIZE)]),
+        np.concatenate([listed.size_bytes, np.array([r.size_bytes for r in new], np.uint64)]),
+        np.concatenate(
+            [listed.num_chunk_refs, np.array([r.num_chunk_refs for r in new], np.uint32)]
+        ),
+    )
+    ids = nodes.manifest_ids
+    if not len(ids):
+        return ManifestFiles.empty()
+    rows = _rows_of(known, ids)
+    if (rows < 0).any():
+        missing = ManifestId(ids[int(np.argmax(rows < 0))].tobytes())
+        raise FormatError(
+            f"an array refers to manifest {missing}, which the list of manifest files lacks",
+            object_key=object_key,
+            file_type="snapshot",
+            field="manifest_files",
+        )
+    rows = np.unique(rows)
+    return ManifestFiles(
+        ids=known.ids[rows],
+        size_bytes=known.size_bytes[rows],
+        num_chunk_refs=known.num_chunk_refs[rows],
+    )

@@ -1,0 +1,356 @@
+"""From a change set to a new version: files first, then the one object that makes them count.
+
+Order of writing
+----------------
+1. Chunks were stored during the session, by it or by executors.
+2. Manifests of what changed, then the snapshot and its transaction log.
+3. ``repo`` (version 2) or the ref of the branch (version 1), on the condition that the branch is
+   still where the session began. Before this step nothing of the commit can be seen, and after it
+   all of it can.
+
+When the branch has moved, be it before step 2 or at step 3, the session is laid over the new tip
+(``conflicts``) and does step 2 for that; manifests that come out the same are not written again. A
+commit that fails deletes nothing: what it wrote is garbage for the collector, or belongs to a
+commit that landed after all.
+
+Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import InvalidInputError, StorageError
+from icechunk_format.repository.changes.change_set import joined_chunks, joined_logs
+from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.lifecycle.create import RESERVED_METADATA
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import EncodedLog
+from icechunk_format.spec.values.metadata_items import MetadataItems, checked_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+    from icechunk_format.repository.changes.working_tree import WorkingTree
+    from icechunk_format.repository.commit.assemble import ManifestAssembler
+    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
+    from icechunk_format.spec.snapshot.nodes import Nodes
+    from icechunk_format.spec.transaction_log import TransactionLog
+    from icechunk_format.storage.protocol import Storage
+
+_ATTEMPTS_IN_A_PAUSE: Final = 4
+_LONGEST_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """A commit that landed.
+
+    Parameters
+    ----------
+    snapshot_id
+        The new version.
+    parent_id
+        The version before it; another one than the session began with when it was rebased.
+    branch
+        The branch that was moved.
+    rebased
+        How often the session was laid over commits of others first.
+    files_written, bytes_written
+        What was stored, by kind: ``chunks``, ``manifests``, ``snapshots``, ``transactions``.
+        Manifests and chunks that executors stored are not counted.
+    """
+
+    snapshot_id: SnapshotId
+    parent_id: SnapshotId | None
+    branch: str
+    rebased: int = 0
+    files_written: Mapping[str, int] = field(default_factory=dict)
+    bytes_written: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVersion:
+    """A version whose files are stored, while nothing refers to it yet."""
+
+    info: SnapshotInfo
+    snapshot: Snapshot
+
+
+@dataclass(slots=True)
+class Written:
+    """Counts files and bytes by kind."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, files: int, size: int) -> None:
+        """Count files of a kind, of ``size`` bytes together."""
+        self.files[kind] = self.files.get(kind, 0) + files
+        self.bytes[kind] = self.bytes.get(kind, 0) + size
+
+
+def store_version(
+    storage: Storage,
+    format: ManifestFormat,
+    assembler: ManifestAssembler,
+    tree: WorkingTree,
+    *,
+    parent_id: SnapshotId | None,
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
+    log_before: TransactionLog | None = None,
+    message: str,
+    metadata: MetadataItems,
+    written: Written,
+    is_repeated: bool = False,
+    beside: Iterable[tuple[str, bytes]] = (),
+) -> StoredVersion:
+    """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
+
+    Parameters
+    ----------
+    tree
+        The nodes of the base with the changes laid over them.
+    parent_id
+        The parent of the new version: the base, or the parent of the base for an amendment.
+    pruned_ancestor_tx_logs, log_before
+        For an amendment: what it takes over from the version that it replaces.
+    is_repeated
+        Whether this session has stored a version a moment ago, which lost the race. Small manifests
+        are then not joined (see ``manifest_plan``), so that those of the first time serve again,
+        and the store's clock need not be asked for.
+    beside
+        Keys and bytes of other objects to store in the same step.
+
+    Raises
+    ------
+    InvalidInputError
+        The clock of this machine and that of the store differ too much, two nodes have one path, or
+        more chunks were changed than one transaction log can list.
+    NotFoundError, FormatError
+        A manifest of the base is missing or damaged.
+    StorageError
+        The store failed; what was stored is garbage.
+    """
+    # A commit with too many chunks for one log is refused here, before anything of it is stored.
+    snapshot_id = new_snapshot_id()
+    log = _planned_log(
+        tree.changes.transaction_log(snapshot_id),
+        tree.changes.touched(),
+        format.spec_version,
+        log_before,
+    )
+    nodes, files = _nodes_with_manifests(assembler, tree, joins_small=not is_repeated)
+    return store_snapshot(
+        storage,
+        format,
+        snapshot_id=snapshot_id,
+        base=tree.base,
+        nodes=nodes,
+        files=files,
+        log=log,
+        parent_id=parent_id,
+        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
+        message=message,
+        metadata=metadata,
+        written=written,
+        clock_is_known=is_repeated,
+        beside=beside,
+    )
+
+
+def new_snapshot_id() -> SnapshotId:
+    """Return a random id."""
+    return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+
+
+def store_snapshot(
+    storage: Storage,
+    format: ManifestFormat,
+    *,
+    snapshot_id: SnapshotId,
+    base: Snapshot,
+    nodes: Nodes,
+    files: ManifestFiles,
+    log: EncodedLog,
+    parent_id: SnapshotId | None,
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
+    message: str,
+    metadata: MetadataItems,
+    written: Written,
+    clock_is_known: bool = False,
+    beside: Iterable[tuple[str, bytes]] = (),
+) -> StoredVersion:
+    """Store snapshot and transaction log of a version whose manifests are stored.
+
+    Parameters
+    ----------
+    snapshot_id, log
+        The id of the new version, and its log.
+    base
+        The version that the new one comes after in time.
+    nodes, files
+        All nodes of the new version, and its list of manifest files.
+    parent_id, pruned_ancestor_tx_logs, written, beside
+        As for ``store_version``.
+    clock_is_known
+        Whether this machine's clock was compared with the store's a moment ago.
+
+    Raises
+    ------
+    InvalidInputError, StorageError
+        As for ``store_version``.
+    """
+    now = now_in_microseconds()
+    flushed_at = max(now, base.flushed_at + 1)
+    new = Snapshot(
+        id=snapshot_id,
+        parent_id=parent_id,
+        spec_version=format.spec_version,
+        flushed_at=flushed_at,
+        message=message,
+        metadata_items=metadata,
+        nodes=nodes,
+        manifest_files=files,
+    )
+    level = format.config.compression_level
+    snapshot_data = snapshot_file.encode(new, level=level)
+    log_data = log.file(level=level)
+    storage.put_many(
+        [
+            (snapshot_key(snapshot_id), snapshot_data),
+            (transaction_log_key(snapshot_id), log_data),
+            *beside,
+        ]
+    )
+    written.add("snapshots", 1, len(snapshot_data))
+    written.add("transactions", 1, len(log_data))
+    if flushed_at != now or not clock_is_known:
+        _check_clock(storage, snapshot_id, flushed_at)
+    info = SnapshotInfo(
+        id=snapshot_id,
+        parent_id=parent_id,
+        flushed_at=flushed_at,
+        message=message,
+        metadata_items=metadata,
+        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
+    )
+    return StoredVersion(info=info, snapshot=new)
+
+
+def _planned_log(
+    log: TransactionLog,
+    touched: Mapping[NodeId, TouchedChunks],
+    spec_version: int,
+    log_before: TransactionLog | None,
+) -> EncodedLog:
+    if log_before is not None:
+        touched = joined_chunks(log_before, log, touched)
+        log = joined_logs(log_before, log, snapshot_id=log.id)
+    return EncodedLog(log, chunks=touched, spec_version=spec_version)
+
+
+def _nodes_with_manifests(
+    assembler: ManifestAssembler, tree: WorkingTree, *, joins_small: bool
+) -> tuple[Nodes, ManifestFiles]:
+    """Return the nodes of the new version and the list of its manifest files."""
+    base, changes = tree.base, tree.changes
+    changed = tree.changed_nodes()
+    rewritten = [
+        (node, chunks)
+        for node in changed
+        if (chunks := changes.chunks.get(node.id)) is not None and not chunks.is_empty
+    ]
+    assembled = assembler.assemble(
+        rewritten,
+        base.manifest_files,
+        joins_small=joins_small,
+    )
+    written: list[ManifestReceipt] = []
+    for position, node in enumerate(changed):
+        found = assembled.get(node.id)
+        if found is None or node.array is None:
+            continue
+        changed[position] = replace(node, array=replace(node.array, manifests=found.refs))
+        written += found.files
+    nodes = tree.with_changed(changed)
+    files = manifest_files_of(nodes, base.manifest_files, written, object_key=snapshot_key(base.id))
+    return nodes, files
+
+
+def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> None:
+    """Refuse when this machine's clock and the store's differ too much.
+
+    A version from the future would keep every other writer from committing until that time comes.
+    """
+    key = snapshot_key(snapshot_id)
+    found = storage.head(key)
+    if found is None:
+        raise StorageError(f"{key!r} was stored in {storage.root_url} just now and is not there")
+    ahead = flushed_at - int(found.last_modified.timestamp() * 1_000_000)
+    if abs(ahead) > MAX_CLOCK_SKEW:
+        direction = "ahead of" if ahead > 0 else "behind"
+        raise InvalidInputError(
+            f"this version would be dated {abs(ahead) / 1e6:.0f} s {direction} the clock of "
+            f"{storage.root_url}; {MAX_CLOCK_SKEW / 1e6:.0f} s are tolerated. Nothing was "
+            "committed: correct the clock of this machine, or wait if the parent version has that "
+            "date",
+            flushed_at=flushed_at,
+        )
+
+
+def commit_metadata(
+    given: Mapping[str, Any] | None, *, spec_version: int, rebased: int
+) -> MetadataItems:
+    """Return the metadata of a version: what the user gave, and what libraries note.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not JSON, or the reserved name holds no map.
+    """
+    values = checked_values(given)
+    if rebased:
+        reserved = values.get(RESERVED_METADATA, {})
+        if not isinstance(reserved, dict):
+            raise InvalidInputError(
+                f"the name {RESERVED_METADATA!r} in commit metadata belongs to Icechunk libraries, "
+                f"which keep a map there, not {reserved!r}; choose another name",
+                found=reserved,
+            )
+        values[RESERVED_METADATA] = {**reserved, "rebase_attempts": rebased}
+    return MetadataItems.of(values, spec_version=spec_version)
+
+
+def pause_after_lost_race(attempt: int, took_s: float) -> None:
+    """Wait a random while, so that many writers do not meet again and again.
+
+    Of writers that race one wins each time, so pauses save the work of the others and need not grow
+    until somebody wins; those that grow leave the store idle towards the end. With four attempts as
+    the longest, about a third of the writers is at work.
+
+    Parameters
+    ----------
+    attempt
+        How often the race was lost.
+    took_s
+        Seconds of the attempt that lost: of the store's distance, the size of the commit, and the
+        crowd, which say how long the others need.
+    """
+    # One attempt alone says little: it may have been slow for reasons of its own.
+    longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)
+    time.sleep(random.uniform(0, longest))

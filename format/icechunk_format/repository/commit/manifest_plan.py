@@ -1,0 +1,321 @@
+"""Which manifests of an array a commit keeps, takes over, and rebuilds. Pure.
+
+Sources are the manifests of the base and those that executors stored. A commit makes a list of
+manifests whose extents do not overlap, because readers take the first one whose extents hold a
+coordinate and look no further.
+
+Algorithm
+---------
+1. A base manifest is dropped where it is clipped away, or where new references stand at every
+   place of its extents: nothing of it would be left, so it is not even read.
+2. References that were set or deleted inside the extents of a source make it dirty: it has to be
+   rebuilt with them. So do a clip that cuts it, and extents that overlap another source.
+3. The other references form fresh groups: one for each cell of the manifest splitting, and for each
+   side of the box around all sources, so that what is appended overlaps nothing.
+4. Fresh groups and dirty sources are joined with whatever their boxes overlap, until nothing
+   overlaps. Everything else is kept, or taken over from executors, by id.
+5. Appending leaves small manifests behind. Where many of them lie in one cell, the newest are
+   joined as well, if that overlaps nothing else: readers should not pay for the number of commits.
+   It is a bounded number of small files, so that a commit still costs by what it changes.
+
+Specification: "Chunk Manifest Files", ``ManifestRef``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.boxes import (
+    bounds_of,
+    box_volumes,
+    boxes_meet,
+    joined_groups,
+    overlapping_pairs,
+)
+from icechunk_format.grid.coordinates import CoordinateOrder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+    from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+
+SMALL_MANIFEST: Final = 1_000
+"""Manifests of fewer references are small: rebuilding one costs little more than naming it."""
+
+MAX_SMALL_MANIFESTS: Final = 16
+"""Where so many small manifests lie in one cell, that many of them are joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltGroup:
+    """References that are written anew together.
+
+    Parameters
+    ----------
+    base_rows
+        int64: manifests of the base whose references go in.
+    receipt_rows
+        int64: executors' manifests whose references go in.
+    pending_rows
+        int64, ascending: rows of the references that were set.
+    """
+
+    base_rows: NDArray[np.int64]
+    receipt_rows: NDArray[np.int64]
+    pending_rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayPlan:
+    """What becomes of the manifests of one array.
+
+    Parameters
+    ----------
+    kept_rows
+        int64: manifests of the base that stay.
+    taken_rows
+        int64: executors' manifests that are used as they are.
+    groups
+        What has to be written.
+    """
+
+    kept_rows: NDArray[np.int64]
+    taken_rows: NDArray[np.int64]
+    groups: tuple[RebuiltGroup, ...]
+
+
+def plan_array(
+    base: ManifestRefs,
+    changes: ChunkChanges,
+    *,
+    cells: tuple[int, ...],
+    counts: NDArray[np.int64],
+    joins_small: bool = True,
+) -> ArrayPlan:
+    """Plan the manifests of one array.
+
+    Parameters
+    ----------
+    base
+        Its manifests before.
+    changes
+        What was done to its chunks.
+    cells
+        Chunks per manifest along each axis, by the splitting rules of the repository.
+    counts
+        int64, shape (len(base),): references in each manifest of the base.
+    joins_small
+        Whether small manifests may be joined, step 5.
+    """
+    return _Planner(base, changes, cells, counts, joins_small).plan()
+
+
+class _Planner:
+    """One array; sources are numbered base manifests first, then receipts."""
+
+    def __init__(
+        self,
+        base: ManifestRefs,
+        changes: ChunkChanges,
+        cells: tuple[int, ...],
+        counts: NDArray[np.int64],
+        joins_small: bool,
+    ) -> None:
+        self.changes = changes
+        self.refs, self.deleted = changes.pending()
+        self.cells = np.array(cells, dtype=np.int64)
+        self.num_base = len(base)
+        self.counts = counts
+        self.joins_small = joins_small
+        ndim = base.ndim
+        receipts = np.array(
+            [receipt.extents for receipt in changes.receipts], dtype=np.uint32
+        ).reshape(len(changes.receipts), ndim, 2)
+        self.boxes = np.concatenate([base.extents, receipts])
+        self.is_alive = np.ones(len(self.boxes), dtype=np.bool_)
+        self.is_dirty = np.zeros(len(self.boxes), dtype=np.bool_)
+        # Which source each pending reference falls into; -1 for none.
+        self.owner = np.full(len(self.refs), -1, dtype=np.int64)
+
+    def plan(self) -> ArrayPlan:
+        self._drop_and_clip()
+        self._find_overlaps()
+        self._find_touched()
+        fresh = self._fresh_groups()
+        groups = self._join(fresh)
+        in_group = np.zeros(len(self.boxes), dtype=np.bool_)
+        for group in groups:
+            in_group[group.base_rows] = True
+            in_group[group.receipt_rows + self.num_base] = True
+        stays = np.flatnonzero(self.is_alive & ~in_group)
+        return ArrayPlan(
+            kept_rows=stays[stays < self.num_base],
+            taken_rows=stays[stays >= self.num_base] - self.num_base,
+            groups=tuple(groups),
+        )
+
+    def _drop_and_clip(self) -> None:
+        base = slice(0, self.num_base)
+        if self.changes.replaces_all:
+            self.is_alive[base] = False
+        # A manifest without room for a chunk holds none.
+        self.is_alive[base] &= (self.boxes[base, :, 0] < self.boxes[base, :, 1]).all(axis=1)
+        if self.changes.clip is not None:
+            limit = np.array(self.changes.clip, dtype=np.int64)
+            self.is_alive[base] &= (self.boxes[base, :, 0] < limit).all(axis=1)
+            self.is_dirty[base] |= (self.boxes[base, :, 1] > limit).any(axis=1)
+
+    def _find_overlaps(self) -> None:
+        receipts = self.changes.receipts
+        if not receipts:
+            return
+        counts = np.array([receipt.coords.count for receipt in receipts], dtype=np.float64)
+        is_full = np.zeros(len(self.boxes), dtype=np.bool_)
+        is_full[self.num_base :] = counts == box_volumes(self.boxes[self.num_base :])
+        self.is_dirty[self.num_base :] = [not receipt.is_whole for receipt in receipts]
+        alive = np.flatnonzero(self.is_alive)
+        for block in overlapping_pairs(self.boxes[alive]):
+            pairs = np.sort(alive[block], axis=1)
+            lower, upper = pairs[:, 0], pairs[:, 1]
+            # Base manifests come first, so the upper one of a pair is a receipt or both are base.
+            with_receipt = upper >= self.num_base
+            lower, upper = lower[with_receipt], upper[with_receipt]
+            inner, outer = self.boxes[lower], self.boxes[upper]
+            is_around = (outer[:, :, 0] <= inner[:, :, 0]) & (outer[:, :, 1] >= inner[:, :, 1])
+            is_hidden = is_full[upper] & (lower < self.num_base) & is_around.all(axis=1)
+            self.is_alive[lower[is_hidden]] = False
+            self.is_dirty[lower[~is_hidden]] = True
+
+    def _find_touched(self) -> None:
+        refs, deleted = self.refs, CoordinateOrder(self.deleted)
+        for coords in (refs.coords, self.deleted):
+            if not len(coords):
+                continue
+            box = bounds_of(coords)
+            meets = (self.boxes[:, :, 0] < box[:, 1]) & (self.boxes[:, :, 1] > box[:, 0])
+            for source in np.flatnonzero(self.is_alive & meets.all(axis=1)).tolist():
+                low, high = self.boxes[source, :, 0].tolist(), self.boxes[source, :, 1].tolist()
+                if coords is self.deleted:
+                    self.is_dirty[source] |= len(deleted.select_box(low, high)) > 0
+                    continue
+                rows = refs.select_box(low, high)
+                if source < self.num_base and len(rows) == box_volumes(self.boxes[[source]])[0]:
+                    self.is_alive[source] = False
+                elif len(rows):
+                    self.is_dirty[source] = True
+                    self.owner[rows] = source
+
+    def _fresh_groups(self) -> list[NDArray[np.int64]]:
+        """Return rows of pending references that no source owns, by side and cell."""
+        rows = np.flatnonzero(self.owner < 0)
+        if not len(rows):
+            return []
+        coords = self.refs.coords[rows].astype(np.int64)
+        side = np.zeros(len(rows), dtype=np.int64)
+        sources = self.boxes[self.is_alive]
+        if len(sources):
+            low, high = sources[:, :, 0].min(axis=0), sources[:, :, 1].max(axis=0)
+            for axis in range(coords.shape[1]):
+                inside = side == 0
+                side[inside & (coords[:, axis] < low[axis])] = 2 * axis + 1
+                side[inside & (coords[:, axis] >= high[axis])] = 2 * axis + 2
+        return [rows[part] for part in grouped_rows(np.column_stack([side, coords // self.cells]))]
+
+    def _join(self, fresh: list[NDArray[np.int64]]) -> list[RebuiltGroup]:
+        numbers = np.flatnonzero(self.is_alive)
+        fresh_boxes = [bounds_of(self.refs.coords[rows])[None] for rows in fresh]
+        boxes = np.concatenate([self.boxes[numbers], *fresh_boxes])
+        fixed = np.concatenate([~self.is_dirty[numbers], np.zeros(len(fresh), dtype=np.bool_)])
+        groups = joined_groups(boxes, fixed)
+        taken = [union_of(boxes[group]) for group in groups]
+        # Joining is for what appends leave behind, so it comes with appends.
+        for pool in self._small_pools(groups, numbers) if fresh and self.joins_small else ():
+            groups += self._joinable(pool, boxes, taken)
+        return [self._group(group, numbers, fresh) for group in groups]
+
+    def _group(
+        self,
+        members: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        fresh: list[NDArray[np.int64]],
+    ) -> RebuiltGroup:
+        sources = numbers[members[members < len(numbers)]]
+        parts = [fresh[member - len(numbers)] for member in members[members >= len(numbers)]]
+        parts.append(np.flatnonzero(np.isin(self.owner, sources)))
+        return RebuiltGroup(
+            base_rows=sources[sources < self.num_base],
+            receipt_rows=sources[sources >= self.num_base] - self.num_base,
+            pending_rows=np.sort(np.concatenate(parts)),
+        )
+
+    # -- joining small manifests ------------------------------------------------------------
+
+    def _small_pools(
+        self, groups: list[NDArray[np.int64]], numbers: NDArray[np.int64]
+    ) -> list[NDArray[np.int64]]:
+        """Return the newest small base manifests of each cell that has many untouched ones."""
+        is_free = np.ones(len(numbers), dtype=np.bool_)
+        for group in groups:
+            is_free[group[group < len(numbers)]] = False
+        is_free &= numbers < self.num_base
+        free = np.flatnonzero(is_free)
+        free = free[self.counts[numbers[free]] < SMALL_MANIFEST]
+        if len(free) < MAX_SMALL_MANIFESTS:
+            return []
+        extents = self.boxes[numbers[free]].astype(np.int64)
+        first = extents[:, :, 0] // self.cells
+        in_one = (first == (extents[:, :, 1] - 1) // self.cells).all(axis=1)
+        parts = grouped_rows(first[in_one])
+        # New manifests are put behind the old ones, so the last of a list is the newest.
+        return [
+            free[in_one][part[-MAX_SMALL_MANIFESTS:]]
+            for part in parts
+            if len(part) >= MAX_SMALL_MANIFESTS
+        ]
+
+    def _joinable(
+        self, pool: NDArray[np.int64], boxes: NDArray[np.uint32], taken: list[NDArray[np.uint32]]
+    ) -> list[NDArray[np.int64]]:
+        """Return the parts of a pool that can be joined without overlapping anything else.
+
+        ``taken`` holds the boxes around what is rebuilt; those of the parts are added to it.
+        """
+        if len(pool) < MAX_SMALL_MANIFESTS // 2:
+            return []
+        around = union_of(boxes[pool])
+        meets = (boxes[:, :, 0] < around[:, 1]) & (boxes[:, :, 1] > around[:, 0])
+        is_alone = int(meets.all(axis=1).sum()) == len(pool)
+        if is_alone and not any(boxes_meet(around, other) for other in taken):
+            taken.append(around)
+            return [pool]
+        starts = boxes[pool, :, 0]
+        axis = max(range(starts.shape[1]), key=lambda a: len(np.unique(starts[:, a])), default=0)
+        if not starts.shape[1]:
+            return []
+        ordered = pool[np.argsort(starts[:, axis], kind="stable")]
+        half = len(ordered) // 2
+        return [
+            part
+            for side in (ordered[:half], ordered[half:])
+            for part in self._joinable(side, boxes, taken)
+        ]
+
+
+def union_of(boxes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the box around boxes, shape (ndim, 2)."""
+    return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
+
+
+def grouped_rows(keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the rows of each distinct key, shape (n, k), ascending within a group."""
+    if not len(keys):
+        return []
+    if keys.shape[1] == 0 or (keys == keys[0]).all():
+        return [np.arange(len(keys))]
+    order = np.lexsort(keys.T[::-1])
+    edges = np.flatnonzero((np.diff(keys[order], axis=0) != 0).any(axis=1)) + 1
+    return np.split(order, edges)

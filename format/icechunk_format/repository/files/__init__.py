@@ -1,0 +1,1 @@
+"""Files of a repository, fetched, decoded, cached and stored."""

@@ -1,0 +1,291 @@
+"""The references behind a list of manifests, in pieces of bounded size.
+
+Upkeep reads all references of an array, which may be many more than fit into memory. So the chunk
+grid is cut into boxes that hold about as many references as one file may, estimated from the
+extents and counts that snapshots list, and each box is read by itself.
+
+Rules of this file
+------------------
+1. A reference counts where readers find it: inside the extents of its manifest, and of overlapping
+   manifests in the first one.
+2. No cell of a grid is ever enumerated: a grid may have more cells than references.
+3. Memory: the references of one box, and the decoded manifests of ``_REFS_AT_ONCE`` references.
+
+Specification: "Chunk Manifest Files", ``ManifestRef``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.grid.boxes import box_volumes, inside_box, overlapping_pairs
+from icechunk_format.repository.commit.assemble import listed_counts, listed_sizes
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.object_keys import manifest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+    from icechunk_format.storage.protocol import Storage
+
+_REFS_AT_ONCE: Final = 1_000_000
+_FILES_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ListedManifests:
+    """Some manifests of one array, in the order in which readers try them.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12).
+    extents
+        uint32, shape (n, ndim, 2).
+    counts, sizes
+        int64, shape (n,): references in each file, and its bytes; 0 where nobody knows.
+    """
+
+    ids: NDArray[np.uint8]
+    extents: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, refs: ManifestRefs, files: ManifestFiles) -> ListedManifests:
+        """Join the list of an array with the list of files of its snapshot."""
+        return cls(
+            ids=refs.ids,
+            extents=refs.extents,
+            counts=listed_counts(files, refs.ids),
+            sizes=listed_sizes(files, refs.ids),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ListedManifests:
+        """Return some rows."""
+        return ListedManifests(
+            ids=self.ids[rows],
+            extents=self.extents[rows],
+            counts=self.counts[rows],
+            sizes=self.sizes[rows],
+        )
+
+    def meeting(self, box: NDArray[np.int64]) -> ListedManifests:
+        """Return those whose extents share a chunk with a box, shape (ndim, 2)."""
+        meets = (self.extents[:, :, 0] < box[:, 1]) & (self.extents[:, :, 1] > box[:, 0])
+        return self.take(meets.all(axis=1))
+
+
+def manifest_keys(refs: ManifestRefs) -> NDArray[np.void]:
+    """Return a value for each manifest of an array that stands for its id and its extents."""
+    n = len(refs)
+    extents = np.ascontiguousarray(refs.extents, dtype="<u4").reshape(n, 2 * refs.ndim)
+    rows = np.concatenate([refs.ids, extents.view(np.uint8).reshape(n, 8 * refs.ndim)], axis=1)
+    keys: NDArray[np.void] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").reshape(-1)
+    return keys
+
+
+def references_in(
+    storage: Storage,
+    node_id: NodeId,
+    path: str,
+    manifests: ListedManifests,
+    box: NDArray[np.int64],
+) -> ChunkRefs:
+    """Return the references of an array in a box.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    node_id, path
+        The array.
+    manifests
+        At least all of its manifests that meet the box.
+    box
+        int64, shape (ndim, 2).
+
+    Raises
+    ------
+    NotFoundError, FormatError, StorageError
+        A manifest cannot be read.
+    """
+    wanted = manifests.meeting(box)
+    overlaps = any(True for _ in overlapping_pairs(wanted.extents))
+    parts = [ChunkRefs.empty(len(box))]
+    for batch in _batches(wanted.counts):
+        ids = [ManifestId(wanted.ids[row].tobytes()) for row in batch]
+        for row, manifest in zip(
+            batch, load_manifests(storage, ids, wanted.sizes[batch].tolist()), strict=True
+        ):
+            entry = manifest.array(node_id)
+            if entry is None:
+                continue
+            if entry.refs.ndim != len(box):
+                raise FormatError(
+                    f"its references of array {path!r} have {entry.refs.ndim} dimensions, but "
+                    f"the array has {len(box)}",
+                    object_key=manifest_key(manifest.id),
+                    file_type="manifest",
+                    field="arrays.refs.index",
+                )
+            earlier = wanted.extents[:row] if overlaps else wanted.extents[:0]
+            parts.append(_visible(entry.refs, wanted.extents[row], box, earlier))
+    return ChunkRefs.concat(parts)
+
+
+def _visible(
+    refs: ChunkRefs,
+    extents: NDArray[np.uint32],
+    box: NDArray[np.int64],
+    earlier: NDArray[np.uint32],
+) -> ChunkRefs:
+    """Return the references of one manifest that readers find in a box."""
+    low, high = np.maximum(extents[:, 0], box[:, 0]), np.minimum(extents[:, 1], box[:, 1])
+    rows = refs.select_box(low.tolist(), high.tolist())
+    for other in earlier:
+        rows = rows[~inside_box(refs.coords[rows], other)]
+    return refs if len(rows) == len(refs) else refs.take(rows)
+
+
+def _batches(counts: NDArray[np.int64]) -> Iterator[list[int]]:
+    batch: list[int] = []
+    held = 0
+    for row, count in enumerate(counts.tolist()):
+        if batch and (held + count > _REFS_AT_ONCE or len(batch) >= _FILES_AT_ONCE):
+            yield batch
+            batch, held = [], 0
+        batch.append(row)
+        held += count
+    if batch:
+        yield batch
+
+
+# -- boxes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoxOfReferences:
+    """A part of a chunk grid that is read at once.
+
+    Parameters
+    ----------
+    box
+        int64, shape (ndim, 2): start and end (exclusive) per axis.
+    rows
+        int64, ascending: the manifests that reach into it.
+    references
+        Estimated number of references in it.
+    """
+
+    box: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    references: int
+
+
+def cut_into_boxes(
+    extents: NDArray[np.uint32],
+    counts: NDArray[np.int64],
+    cells: tuple[int, ...],
+    max_refs: int,
+) -> Iterator[BoxOfReferences]:
+    """Cut the box around manifests until each part holds about ``max_refs`` references.
+
+    Boxes are halved by weight, along borders of cells as long as there are any; inside of a cell
+    preferably where no manifest is cut.
+
+    Parameters
+    ----------
+    extents
+        uint32, shape (n, ndim, 2), none empty.
+    counts
+        int64, shape (n,): references in each manifest.
+    cells
+        Chunks along each axis that belong together.
+    max_refs
+        Most references in a box, as far as the estimate goes.
+    """
+    if not len(extents):
+        return
+    boxes, sizes = extents.astype(np.int64), np.array(cells, dtype=np.int64)
+    around = np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
+    waiting = [(around, np.arange(len(boxes)))]
+    while waiting:
+        box, rows = waiting.pop()
+        clipped = _clipped(boxes[rows], box)
+        is_inside = (clipped[:, :, 0] < clipped[:, :, 1]).all(axis=1)
+        rows, clipped = rows[is_inside], clipped[is_inside]
+        if not len(rows):
+            continue
+        weights = np.maximum(counts[rows], 1) * box_volumes(clipped) / box_volumes(boxes[rows])
+        total = float(weights.sum())
+        cut = _cut(clipped, weights, sizes) if total > max_refs else None
+        if cut is None:
+            yield BoxOfReferences(box=box, rows=rows, references=int(total) + 1)
+            continue
+        axis, at = cut
+        lower, upper = box.copy(), box.copy()
+        lower[axis, 1] = upper[axis, 0] = at
+        waiting += [(upper, rows), (lower, rows)]
+
+
+def _clipped(boxes: NDArray[np.int64], box: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.stack(
+        [np.maximum(boxes[:, :, 0], box[:, 0]), np.minimum(boxes[:, :, 1], box[:, 1])], axis=2
+    )
+
+
+def _cut(
+    boxes: NDArray[np.int64], weights: NDArray[np.float64], cells: NDArray[np.int64]
+) -> tuple[int, int] | None:
+    """Return an axis and a coordinate at which boxes are halved by weight; None for one chunk."""
+    if not len(cells):
+        return None
+    low, high = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
+    in_cells = (high - 1) // cells - low // cells
+    if (in_cells > 0).any():
+        axis = int(np.argmax(in_cells))
+        size = int(cells[axis])
+        middle = round(_median(boxes[:, axis], weights) / size) * size
+        first = (int(low[axis]) // size + 1) * size
+        final = (int(high[axis]) - 1) // size * size
+        return axis, min(max(middle, first), final)
+    axis = int(np.argmax(high - low))
+    if high[axis] - low[axis] < 2:
+        return None
+    about = _median(boxes[:, axis], weights)
+    clean = _gaps(boxes[:, axis])
+    if len(clean):
+        return axis, int(clean[np.argmin(np.abs(clean - about))])
+    return axis, min(max(round(about), int(low[axis]) + 1), int(high[axis]) - 1)
+
+
+def _median(ranges: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
+    """Return where about half of the weight of ranges, shape (n, 2), lies below."""
+    if len(ranges) == 1:
+        return float(ranges[0].mean())
+    centres = ranges.mean(axis=1)
+    order = np.argsort(centres, kind="stable")
+    summed = np.cumsum(weights[order])
+    return float(centres[order][int(np.searchsorted(summed, summed[-1] / 2))])
+
+
+def _gaps(ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the coordinates, ascending, at which ranges can be parted without cutting one."""
+    ordered = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(ordered[:, 1])[:-1]
+    starts = ordered[1:, 0]
+    return np.unique(starts[starts >= reached])

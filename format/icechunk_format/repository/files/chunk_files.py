@@ -1,0 +1,95 @@
+"""Storing encoded chunks: small ones in their reference, others as objects of their own.
+
+Executors and sessions share this function. Objects have random names and are never read before a
+commit refers to them, so a task that is repeated or fails leaves nothing but garbage.
+
+Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.coordinate_set import checked_coords
+from icechunk_format.spec.ids import encode_many
+from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE, ChunkRefs
+from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs
+from icechunk_format.spec.object_keys import CHUNKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+    from icechunk_format.storage.protocol import Storage
+
+_BYTES_PER_BATCH: Final = 256 * 2**20
+
+
+def store_chunks(
+    storage: Storage,
+    coords: ArrayLike,
+    payloads: Sequence[bytes],
+    *,
+    inline_threshold: int,
+) -> ChunkRefs:
+    """Store chunks of one array and return their references.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    coords
+        Integers, shape (n, ndim), distinct: places in the chunk grid.
+    payloads
+        n encoded chunks, none empty.
+    inline_threshold
+        Chunks of up to so many bytes become part of their reference.
+
+    Raises
+    ------
+    InvalidInputError
+        A coordinate repeats, a chunk has no bytes, or the numbers of both differ; then nothing is
+        stored.
+    StorageError
+        The store failed; some chunks may be stored, and are garbage.
+    """
+    at = checked_coords(coords)
+    if len(at) != len(payloads):
+        raise InvalidInputError(
+            f"{len(payloads)} chunks were given for {len(at)} coordinates; each chunk has one"
+        )
+    sizes = np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
+    if (sizes == 0).any():
+        row = int(np.argmin(sizes))
+        raise InvalidInputError(
+            f"the chunk at {tuple(at[row].tolist())} has no bytes; a chunk that holds nothing but "
+            "the fill value is not stored at all",
+            coords=tuple(at[row].tolist()),
+        )
+    is_inline = sizes <= inline_threshold
+    inline_rows, own_rows = np.flatnonzero(is_inline), np.flatnonzero(~is_inline)
+    raw = secrets.token_bytes(CHUNK_ID_SIZE * len(own_rows))
+    ids = np.frombuffer(raw, dtype=np.uint8).reshape(-1, CHUNK_ID_SIZE)
+    # Checked before anything is stored: repeated coordinates are refused here.
+    kinds = [ChunkRefs.empty(at.shape[1])]
+    if len(own_rows):
+        kinds.append(native_refs(at[own_rows], ids, sizes[own_rows]))
+    if len(inline_rows):
+        kinds.append(inline_refs(at[inline_rows], [payloads[row] for row in inline_rows.tolist()]))
+    refs = ChunkRefs.concat(kinds)
+    batch: list[tuple[str, bytes]] = []
+    waiting = 0
+    for name, row in zip(encode_many(ids), own_rows.tolist(), strict=True):
+        batch.append((f"{CHUNKS}{name}", payloads[row]))
+        waiting += len(payloads[row])
+        if waiting >= _BYTES_PER_BATCH:
+            storage.put_many(batch)
+            batch, waiting = [], 0
+    if batch:
+        storage.put_many(batch)
+    return refs

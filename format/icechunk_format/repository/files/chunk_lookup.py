@@ -1,0 +1,224 @@
+"""Which manifest rows hold the chunks of an array that a read asks for.
+
+Rules of this file
+------------------
+1. The first ``ManifestRef`` whose extents contain a chunk decides; a chunk that is not in that
+   manifest is missing, even where a later manifest lists it. Extents must not overlap, so this
+   only settles what damaged or odd repositories mean, in the way all readers do.
+2. Manifests that the question does not touch are never opened, and those that it does touch are
+   fetched together.
+3. References stay columns. A chunk is a row number, never an object.
+
+Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.grid import cover as regions
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.object_keys import manifest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.ids import ManifestId
+    from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoundChunks:
+    """The chunks of one question that exist.
+
+    Parameters
+    ----------
+    refs
+        References, one for each found chunk.
+    rows
+        ``int64 (k,)``: the row in ``refs`` of each found chunk.
+    positions
+        ``int64 (k,)``: the row in the question of each found chunk, ascending.
+    """
+
+    refs: ChunkRefs | None
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+class ChunkLookup:
+    """Answers which chunks of one array exist and where their bytes are.
+
+    Parameters
+    ----------
+    storage
+        Where the manifests are.
+    node
+        The array's entry in the snapshot.
+    manifest_files
+        The manifests that the snapshot lists; they give sizes.
+    """
+
+    def __init__(
+        self, storage: Storage, node: NodeSnapshot, array: ArrayNode, manifest_files: ManifestFiles
+    ) -> None:
+        self._storage = storage
+        self._node = node
+        self._manifests = array.manifests
+        self._manifest_files = manifest_files
+        self._extents = array.manifests.extents.astype(np.int64)
+
+    def find(self, coords: NDArray[np.uint32]) -> FoundChunks:
+        """Find chunks by their coordinates.
+
+        Parameters
+        ----------
+        coords
+            ``uint32 (m, ndim)``, no row twice.
+        """
+        owners = self._owners(coords)
+        wanted = np.unique(owners)
+        wanted = wanted[wanted >= 0]
+        tables = self._tables(wanted)
+        found: list[tuple[ChunkRefs, NDArray[np.int64], NDArray[np.int64]]] = []
+        for manifest, refs in zip(wanted.tolist(), tables, strict=True):
+            if refs is None:
+                continue
+            positions = np.flatnonzero(owners == manifest)
+            rows = refs.find(coords[positions])
+            hit = rows >= 0
+            if hit.any():
+                found.append((refs, rows[hit], positions[hit]))
+        return _joined(found, coords)
+
+    def in_box(
+        self, lower: Sequence[int], upper: Sequence[int]
+    ) -> list[tuple[ChunkRefs, NDArray[np.int64]]]:
+        """Return the references with coordinates in ``[lower, upper)``, manifest by manifest.
+
+        Returns
+        -------
+        list
+            Pairs of references and ascending row numbers; empty ones are left out.
+        """
+        box = np.stack([np.asarray(lower, np.int64), np.asarray(upper, np.int64)], axis=-1)
+        clipped, wanted = regions.clip(self._extents, box)
+        found = []
+        for number, refs in enumerate(self._tables(wanted)):
+            if refs is None:
+                continue
+            # Inside its own extents only: no reader looks up what lies beyond.
+            rows = refs.select_box(clipped[number, :, 0].tolist(), clipped[number, :, 1].tolist())
+            for earlier in regions.clip(clipped[:number], clipped[number])[0]:
+                rows = rows[~_inside(refs.coords[rows], earlier)]
+            if len(rows):
+                found.append((refs, rows))
+        return found
+
+    def of_manifests(
+        self, start: int, stop: int
+    ) -> list[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
+        """Return the references in some of the array's manifests, as readers would find them.
+
+        Parameters
+        ----------
+        start, stop
+            Places of the manifests in the array's list of them, ``stop`` excluded.
+
+        Returns
+        -------
+        list
+            For each manifest with references: its id, the references, ascending row numbers.
+        """
+        wanted = self._extents[start:stop]
+        if not len(wanted):
+            return []
+        around = np.stack([wanted[:, :, 0].min(axis=0), wanted[:, :, 1].max(axis=0)], axis=-1)
+        # Overlaps are only possible with manifests that meet the box around the wanted ones.
+        before = regions.clip(self._extents[:start], around)[0]
+        found = []
+        for number, refs in enumerate(self._tables(np.arange(start, stop, dtype=np.int64))):
+            if refs is None:
+                continue
+            extent = wanted[number]
+            rows = refs.select_box(extent[:, 0].tolist(), extent[:, 1].tolist())
+            for earlier in regions.clip(np.concatenate([before, wanted[:number]]), extent)[0]:
+                rows = rows[~_inside(refs.coords[rows], earlier)]
+            if len(rows):
+                found.append((self._manifests.manifest_id(start + number), refs, rows))
+        return found
+
+    def _owners(self, coords: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return the number of the manifest that decides on each chunk, or -1."""
+        points = coords.astype(np.int64)
+        if not len(points) or not len(self._extents):
+            return np.full(len(points), -1, dtype=np.int64)
+        if points.shape[1] == 0:
+            return np.zeros(len(points), dtype=np.int64)
+        near = (self._extents[:, :, 0] <= points.max(axis=0)) & (
+            self._extents[:, :, 1] > points.min(axis=0)
+        )
+        return self._owners_among(points, np.flatnonzero(near.all(axis=1)))
+
+    def _owners_among(
+        self, points: NDArray[np.int64], candidates: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        owners = np.full(len(points), -1, dtype=np.int64)
+        for candidate in candidates.tolist():
+            unowned = np.flatnonzero(owners < 0)
+            if not len(unowned):
+                break
+            extent = self._extents[candidate]
+            among = points[unowned]
+            inside = ((among >= extent[:, 0]) & (among < extent[:, 1])).all(axis=1)
+            owners[unowned[inside]] = candidate
+        return owners
+
+    def _tables(self, wanted: NDArray[np.int64]) -> list[ChunkRefs | None]:
+        """Load manifests and return this array's part of each; None where it has none."""
+        ids = [self._manifests.manifest_id(int(i)) for i in wanted]
+        listed = [self._manifest_files.find(manifest_id) for manifest_id in ids]
+        manifests = load_manifests(
+            self._storage, ids, [None if entry is None else entry[0] for entry in listed]
+        )
+        tables: list[ChunkRefs | None] = []
+        for manifest_id, manifest in zip(ids, manifests, strict=True):
+            table = manifest.array(self._node.id)
+            if table is not None and table.refs.coords.shape[1] != self._extents.shape[1]:
+                raise FormatError(
+                    f"its chunks of {self._node.path} have {table.refs.coords.shape[1]} "
+                    f"coordinates, but the array has {self._extents.shape[1]} dimensions",
+                    object_key=manifest_key(manifest_id),
+                    file_type="manifest",
+                    field="refs.index",
+                )
+            tables.append(None if table is None else table.refs)
+        return tables
+
+
+def _inside(coords: NDArray[np.uint32], box: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.asarray(((coords >= box[:, 0]) & (coords < box[:, 1])).all(axis=1))
+
+
+def _joined(
+    found: list[tuple[ChunkRefs, NDArray[np.int64], NDArray[np.int64]]],
+    coords: NDArray[np.uint32],
+) -> FoundChunks:
+    none = np.empty(0, dtype=np.int64)
+    if not found:
+        return FoundChunks(refs=None, rows=none, positions=none)
+    if len(found) == 1:
+        refs, rows, positions = found[0]
+        return FoundChunks(refs=refs, rows=rows, positions=positions)
+    refs = ChunkRefs.concat([table.take(np.sort(rows)) for table, rows, _ in found])
+    positions = np.sort(np.concatenate([part for _, _, part in found]))
+    # Joined references are sorted anew, so their rows are looked up once more.
+    return FoundChunks(refs=refs, rows=refs.find(coords[positions]), positions=positions)

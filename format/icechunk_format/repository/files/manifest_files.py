@@ -1,0 +1,211 @@
+"""Writing references into manifest files: by the driver for a commit, by executors beforehand.
+
+An executor writes the references of its chunks itself and hands a ``ManifestReceipt`` to the
+driver, which takes the file over as it is. So the driver's work does not grow with the number of
+chunks of a commit.
+
+Rules of this file
+------------------
+1. A file holds the references of one array, at most ``max_refs`` of them, and stays far below the
+   2 GiB that readers accept. More are cut along the leading axis that varies, so that the boxes
+   around the parts do not overlap.
+2. Files are stored in batches of bounded size; nothing is stored for no references.
+3. Sizes are those of the stored objects, and extents are tight.
+
+Specification: "Chunk Manifest Files", ``ManifestFileInfo``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.spec.config.config import RepositoryConfig
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.manifest import encode as manifest_encode
+from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.spec.object_keys import manifest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.storage.protocol import Storage
+
+MAX_REFS_PER_MANIFEST: Final = 1_000_000
+# Readers refuse 2 GiB before compression; what a row takes is only estimated here.
+_MAX_BYTES_PER_MANIFEST: Final = 2**30
+_BYTES_PER_REF: Final = 80
+_BYTES_PER_BATCH: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestReceipt:
+    """A manifest file that is stored and waits for a commit; small, and made to travel.
+
+    Parameters
+    ----------
+    manifest_id
+        Id of the file.
+    size_bytes
+        Size of the stored object.
+    num_chunk_refs
+        Number of references in it.
+    extents
+        Start and end (exclusive) per axis of ``coords``, tight.
+    coords
+        The chunks in it that count: all of them, until a session drops or hides some.
+    """
+
+    manifest_id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+    extents: tuple[tuple[int, int], ...]
+    coords: CoordSet
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every reference in the file counts."""
+        return self.coords.count == self.num_chunk_refs
+
+    def only(self, coords: NDArray[np.uint32]) -> ManifestReceipt:
+        """Return the receipt of the same file of which only these chunks count."""
+        left = CoordSet.of(coords)
+        extents = tuple((low, high) for low, high in left.bounds().tolist())
+        return replace(self, coords=left, extents=extents)
+
+    def pick(self, refs: ChunkRefs) -> ChunkRefs:
+        """Return those references of the file that count."""
+        return refs if self.is_whole else refs.take(self.coords.contains(refs.coords))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFormat:
+    """How manifest files of a repository are written; small, for executors.
+
+    Parameters
+    ----------
+    spec_version
+        Of the repository.
+    config
+        Its configuration: compression of files and of locations.
+    max_refs
+        Most references in one file.
+    """
+
+    spec_version: int
+    config: RepositoryConfig = field(default_factory=RepositoryConfig)
+    max_refs: int = MAX_REFS_PER_MANIFEST
+
+    def encode(self, manifest_id: ManifestId, node_id: NodeId, refs: ChunkRefs) -> bytes:
+        """Return the file of one manifest."""
+        return manifest_encode.encode(
+            Manifest(id=manifest_id, arrays=(ArrayManifest(node_id=node_id, refs=refs),)),
+            spec_version=self.spec_version,
+            location_compression=self.config.location_compression,
+            level=self.config.compression_level,
+        )
+
+
+def store_manifests(
+    storage: Storage,
+    format: ManifestFormat,
+    parts: Iterable[tuple[NodeId, ChunkRefs]],
+) -> list[list[ManifestReceipt]]:
+    """Store references as manifest files.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    format
+        How files are written.
+    parts
+        Node id of an array and references of it, any number of times; drawn one by one, so that
+        they need not be in memory together.
+
+    Returns
+    -------
+    list of list of ManifestReceipt
+        The files of each part; none for a part without references.
+
+    Raises
+    ------
+    StorageError
+        The store failed; some files may be stored, and are garbage.
+    """
+    receipts: list[list[ManifestReceipt]] = []
+    batch: list[tuple[str, bytes]] = []
+    waiting = 0
+    for node_id, refs in parts:
+        mine: list[ManifestReceipt] = []
+        for piece in limited(refs, format.max_refs):
+            manifest_id = ManifestId.from_random(secrets.token_bytes(ManifestId.SIZE))
+            data = format.encode(manifest_id, node_id, piece)
+            batch.append((manifest_key(manifest_id), data))
+            mine.append(
+                ManifestReceipt(
+                    manifest_id=manifest_id,
+                    size_bytes=len(data),
+                    num_chunk_refs=len(piece),
+                    extents=tuple((int(low), int(high)) for low, high in piece.extents()),
+                    coords=CoordSet.of(piece.coords),
+                )
+            )
+            waiting += len(data)
+            if waiting >= _BYTES_PER_BATCH:
+                storage.put_many(batch)
+                batch, waiting = [], 0
+        receipts.append(mine)
+    if batch:
+        storage.put_many(batch)
+    return receipts
+
+
+def limited(refs: ChunkRefs, max_refs: int) -> Iterator[ChunkRefs]:
+    """Yield references in parts small enough for one file each, whose boxes do not overlap."""
+    if not len(refs):
+        return
+    weights = np.full(len(refs), max(1 / max_refs, _BYTES_PER_REF / _MAX_BYTES_PER_MANIFEST))
+    if refs.texts is not None:
+        own = refs.texts.lengths + float(_BYTES_PER_REF)
+        weights = np.maximum(weights, own / _MAX_BYTES_PER_MANIFEST)
+    if weights.sum() <= 1:
+        yield refs
+        return
+    for start, stop in _cuts(refs.coords, np.concatenate([[0.0], np.cumsum(weights)]), 0):
+        yield refs.take(np.arange(start, stop))
+
+
+def _cuts(
+    coords: NDArray[np.uint32], total: NDArray[np.float64], axis: int, start: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Cut sorted rows between values of an axis; rows of one value too many, along the next.
+
+    ``total`` is the weight before each row, and after the last; a part weighs at most 1.
+    """
+    n = len(coords)
+    if total[n] - total[0] <= 1 or axis == coords.shape[1]:
+        yield start, start + n
+        return
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(coords[:, axis])) + 1, [n]])
+    at = 0
+    while at < len(edges) - 1:
+        begin = int(edges[at])
+        # The last edge up to which the rows still fit; 1e-9 forgives the rounding of the sums.
+        fits = int(np.searchsorted(total[edges], total[begin] + 1 + 1e-9, side="right")) - 1
+        stop = max(fits, at + 1)
+        end = int(edges[stop])
+        yield from (
+            [(start + begin, start + end)]
+            if fits > at
+            else _cuts(coords[begin:end], total[begin : end + 1], axis + 1, start + begin)
+        )
+        at = stop

@@ -1,0 +1,433 @@
+"""Immutable metadata files by id: fetched once per process, decoded once, shared by all threads.
+
+Every task of a scan needs the same few manifests, and several tasks run in one worker process, so
+decoded files live in one cache per process.
+
+Rules of this file
+------------------
+1. The cache is bounded in bytes, not in entries: a manifest is a hundred bytes or a gigabyte.
+2. Two threads that ask for one file fetch it once; the second waits for the first.
+3. Only what never changes is kept. Spec version 1 rewrites snapshot files in place when history
+   expires, so those are read anew each time, and so is the well-known initial snapshot, whose id
+   a repository that was deleted and created again shares with its predecessor.
+4. A file must say the id that its key says. Otherwise one object was copied over another.
+5. A forked process starts with an empty cache: the locks of its parent may never open again.
+
+Specification: "Snapshots", "Chunk manifest files", "Transaction logs".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.spec import transaction_log as transaction_log_file
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
+from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
+from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.storage.protocol import ReadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from icechunk_format.spec.ids import ManifestId, SnapshotId
+    from icechunk_format.spec.manifest.decode import Manifest
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
+    from icechunk_format.storage.protocol import Storage
+
+CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
+DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
+
+# What one Python object of each kind costs beside its arrays, measured to within a factor of two.
+_NODE_COST = 1_000
+_NODE_ID_COST = 120
+_FILE_COST = 1_000
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[V]):
+    """A value that was just loaded, and what it costs to keep.
+
+    ``cost`` is in bytes; None forbids keeping it.
+    """
+
+    value: V
+    cost: int | None
+
+
+class ObjectCache:
+    """Least-recently-used values within a budget of bytes, each loaded by one thread only.
+
+    Parameters
+    ----------
+    max_bytes
+        The budget. A value larger than all of it is handed out and not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Loaded[Any]] = OrderedDict()
+        self._loading: dict[Hashable, Future[Any]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes that all kept values are estimated to take."""
+        return self._used
+
+    def resize(self, max_bytes: int) -> None:
+        """Change the budget and drop what no longer fits."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._shrink()
+
+    def clear(self) -> None:
+        """Drop every kept value. Loads under way finish and are kept."""
+        with self._lock:
+            self._kept.clear()
+            self._used = 0
+
+    def get_many(
+        self,
+        keys: Sequence[Hashable],
+        load: Callable[[list[int]], list[Loaded[V]]],
+    ) -> list[V]:
+        """Return the values of ``keys``, loading together those that nobody has.
+
+        Parameters
+        ----------
+        keys
+            One hashable for each value; repeated keys are loaded once.
+        load
+            Called outside the lock with the positions (in ``keys``) of the values to load; it
+            returns them in that order. What it raises reaches the caller.
+        """
+        values: dict[Hashable, V] = {}
+        while len(values) < len(set(keys)):
+            mine: dict[Hashable, Future[Any]] = {}
+            theirs: dict[Hashable, Future[Any]] = {}
+            positions: list[int] = []
+            with self._lock:
+                for position, key in enumerate(keys):
+                    if key in values or key in mine or key in theirs:
+                        continue
+                    if (kept := self._kept.get(key)) is not None:
+                        self._kept.move_to_end(key)
+                        values[key] = kept.value
+                    elif (under_way := self._loading.get(key)) is not None:
+                        theirs[key] = under_way
+                    else:
+                        self._loading[key] = mine[key] = Future()
+                        positions.append(position)
+            # Own loads come first, so two threads that wait for one another both get on.
+            if positions:
+                values.update(self._load_own(keys, positions, mine, load))
+            for key, under_way in theirs.items():
+                # A failed load of another thread is tried again here: its failure may have been
+                # its own (a cancelled task, a timeout), and ours names our own request.
+                if under_way.exception() is None:
+                    values[key] = under_way.result()
+        return [values[key] for key in keys]
+
+    def _load_own(
+        self,
+        keys: Sequence[Hashable],
+        positions: list[int],
+        mine: dict[Hashable, Future[Any]],
+        load: Callable[[list[int]], list[Loaded[V]]],
+    ) -> dict[Hashable, V]:
+        try:
+            loaded = dict(zip((keys[p] for p in positions), load(positions), strict=True))
+        except BaseException as error:
+            with self._lock:
+                for key in mine:
+                    del self._loading[key]
+            for future in mine.values():
+                future.set_exception(error)
+            raise
+        for key, item in loaded.items():
+            self.keep(key, item)
+        with self._lock:
+            for key in mine:
+                del self._loading[key]
+        for key, future in mine.items():
+            future.set_result(loaded[key].value)
+        return {key: item.value for key, item in loaded.items()}
+
+    def keep(self, key: Hashable, item: Loaded[Any]) -> None:
+        """Keep a value if it may be kept and fits the budget."""
+        with self._lock:
+            if item.cost is not None and item.cost <= self._max_bytes and key not in self._kept:
+                self._kept[key] = item
+                self._used += item.cost
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._used > self._max_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._used -= dropped.cost or 0
+
+
+def _configured_cache_bytes() -> int:
+    text = os.environ.get(CACHE_BYTES_VARIABLE)
+    if text is None:
+        return DEFAULT_CACHE_BYTES
+    try:
+        max_bytes = int(text)
+    except ValueError:
+        max_bytes = -1
+    if max_bytes < 0:
+        raise InvalidInputError(
+            f"the environment variable {CACHE_BYTES_VARIABLE} is {text!r}; it must be a whole "
+            f"number of bytes, 0 or more (default {DEFAULT_CACHE_BYTES})",
+            found=text,
+        )
+    return max_bytes
+
+
+class _ProcessCache:
+    """The one cache of this process, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._cache: ObjectCache | None = None
+
+    def get(self) -> ObjectCache:
+        with self._lock:
+            if self._cache is None:
+                self._cache = ObjectCache(_configured_cache_bytes())
+            return self._cache
+
+
+_process_cache = _ProcessCache()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process_cache.forget)
+
+
+def metadata_cache() -> ObjectCache:
+    """Return the cache of decoded metadata files of this process.
+
+    Raises
+    ------
+    InvalidInputError
+        When ``ICECHUNK_SPARK_METADATA_CACHE_BYTES`` is not a number of bytes.
+    """
+    return _process_cache.get()
+
+
+def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
+    """Fetch and decode a snapshot file.
+
+    Raises
+    ------
+    NotFoundError
+        When there is no such file.
+    FormatError
+        When the file is damaged or belongs to another id.
+    """
+    object_key = snapshot_key(snapshot_id)
+
+    def load(_: list[int]) -> list[Loaded[Snapshot]]:
+        [data] = _fetch(storage, [object_key])
+        return [_loaded_snapshot(data, snapshot_id)]
+
+    return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
+
+
+def _loaded_snapshot(data: bytes, snapshot_id: SnapshotId) -> Loaded[Snapshot]:
+    object_key = snapshot_key(snapshot_id)
+    snapshot = snapshot_file.decode(data, object_key=object_key)
+    _check_id(snapshot.id, snapshot_id, object_key, "snapshot")
+    return _kept_snapshot(snapshot)
+
+
+def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
+    changes = snapshot.spec_version == SPEC_V1 or snapshot.id == INITIAL_SNAPSHOT_ID
+    return Loaded(snapshot, None if changes else _snapshot_cost(snapshot))
+
+
+def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
+    """Keep a snapshot that was just stored, so that whoever loads it next need not decode it."""
+    # Version 2 does not store the parent, so it would not be read either.
+    kept = _kept_snapshot(replace(snapshot, parent_id=None))
+    metadata_cache().keep((storage.root_url, snapshot_key(snapshot.id)), kept)
+
+
+def load_manifest(
+    storage: Storage, manifest_id: ManifestId, size_hint: int | None = None
+) -> Manifest:
+    """Fetch and decode a manifest file.
+
+    Parameters
+    ----------
+    size_hint
+        The size in bytes that the snapshot lists for the file. It is not needed to read; where
+        the file turns out to be damaged, the message tells whether it has another size.
+
+    Raises
+    ------
+    NotFoundError
+        When there is no such file.
+    FormatError
+        When the file is damaged or belongs to another id.
+    """
+    return load_manifests(storage, [manifest_id], [size_hint])[0]
+
+
+def load_manifests(
+    storage: Storage,
+    manifest_ids: Sequence[ManifestId],
+    size_hints: Sequence[int | None] | None = None,
+) -> list[Manifest]:
+    """Fetch several manifests at once, in the order of ``manifest_ids``.
+
+    ``size_hints`` and the errors are those of ``load_manifest``.
+    """
+    object_keys = [manifest_key(manifest_id) for manifest_id in manifest_ids]
+    sizes = [None] * len(object_keys) if size_hints is None else list(size_hints)
+
+    def load(positions: list[int]) -> list[Loaded[Manifest]]:
+        contents = _fetch(storage, [object_keys[p] for p in positions])
+        loaded = []
+        for position, data in zip(positions, contents, strict=True):
+            object_key = object_keys[position]
+            manifest = _decode_manifest(data, object_key, sizes[position])
+            _check_id(manifest.id, manifest_ids[position], object_key, "manifest")
+            loaded.append(Loaded(manifest, manifest.nbytes + _FILE_COST))
+        return loaded
+
+    return metadata_cache().get_many([(storage.root_url, key) for key in object_keys], load)
+
+
+def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> TransactionLog:
+    """Fetch and decode the transaction log of a snapshot.
+
+    Raises
+    ------
+    NotFoundError
+        When there is no such file. That is normal for the root snapshot of spec version 1.
+    FormatError
+        When the file is damaged or belongs to another id.
+    """
+    object_key = transaction_log_key(snapshot_id)
+
+    def load(_: list[int]) -> list[Loaded[TransactionLog]]:
+        [data] = _fetch(storage, [object_key])
+        return [_loaded_log(data, snapshot_id)]
+
+    return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
+
+
+def _loaded_log(data: bytes, snapshot_id: SnapshotId) -> Loaded[TransactionLog]:
+    object_key = transaction_log_key(snapshot_id)
+    log = transaction_log_file.decode(data, object_key=object_key)
+    _check_id(log.id, snapshot_id, object_key, "transaction log")
+    keep = snapshot_id != INITIAL_SNAPSHOT_ID
+    return Loaded(log, _transaction_log_cost(log) if keep else None)
+
+
+def load_newer_versions(
+    storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
+) -> tuple[list[TransactionLog], Snapshot]:
+    """Fetch the logs of some versions and the snapshot of the newest, all at the same time.
+
+    A writer that lost a race has to see both before it can try again, and the others go on.
+    Errors are those of ``load_transaction_log`` and ``load_snapshot``.
+    """
+    object_keys = [*map(transaction_log_key, log_ids), snapshot_key(tip)]
+
+    def load(positions: list[int]) -> list[Loaded[Any]]:
+        contents = _fetch(storage, [object_keys[p] for p in positions])
+        return [
+            _loaded_log(data, log_ids[p]) if p < len(log_ids) else _loaded_snapshot(data, tip)
+            for p, data in zip(positions, contents, strict=True)
+        ]
+
+    keys = [(storage.root_url, key) for key in object_keys]
+    loaded: list[Any] = metadata_cache().get_many(keys, load)
+    return loaded[:-1], loaded[-1]
+
+
+_FILE_TYPES: Final = {
+    "snapshots": "snapshot",
+    "manifests": "manifest",
+    "transactions": "transaction log",
+}
+
+
+def _fetch(storage: Storage, object_keys: list[str]) -> list[bytes]:
+    try:
+        return storage.get_many([ReadRequest(key=key) for key in object_keys])
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        missing = str(error.facts["key"])
+        file_type = _FILE_TYPES[missing.partition("/")[0]]
+        raise NotFoundError(
+            f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "
+            "or garbage collection removed it after its version expired",
+            kind="object",
+            key=missing,
+            file_type=file_type,
+            root_url=storage.root_url,
+        ) from error
+
+
+def _decode_manifest(data: bytes, object_key: str, listed_size: int | None) -> Manifest:
+    try:
+        return manifest_file.decode(data, object_key=object_key)
+    except FormatError as error:
+        if not listed_size or listed_size == len(data):
+            raise
+        raise FormatError(
+            f"{error.facts['problem']} (the snapshot lists this file with {listed_size} bytes, "
+            f"but it has {len(data)}: it was cut off or replaced)",
+            object_key=object_key,
+            file_type=error.facts["file_type"],
+            field=error.facts["field"],
+        ) from error
+
+
+def _check_id(found: object, expected: object, object_key: str, file_type: str) -> None:
+    if found != expected:
+        raise FormatError(
+            f"the file says that it is {found}, its key says {expected}; another file was copied "
+            "over it",
+            object_key=object_key,
+            file_type=file_type,
+            field="id",
+        )
+
+
+def _snapshot_cost(snapshot: Snapshot) -> int:
+    files = snapshot.manifest_files
+    listed = files.ids.nbytes + files.size_bytes.nbytes + files.num_chunk_refs.nbytes
+    return _FILE_COST + snapshot.nodes.columns.nbytes + listed
+
+
+def _transaction_log_cost(log: TransactionLog) -> int:
+    node_lists = (
+        log.new_groups,
+        log.new_arrays,
+        log.deleted_groups,
+        log.deleted_arrays,
+        log.updated_groups,
+        log.updated_arrays,
+    )
+    ids = sum(map(len, node_lists)) + len(log.updated_chunks)
+    coords = sum(chunks.nbytes for chunks in log.updated_chunks.values())
+    return _FILE_COST + ids * _NODE_ID_COST + coords + len(log.moved_nodes) * _NODE_COST

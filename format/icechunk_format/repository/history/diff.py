@@ -1,0 +1,148 @@
+"""What changed between two versions, by node path, from transaction logs alone.
+
+No manifest and no chunk is read: each snapshot has a log of the nodes and chunks that it changed,
+and the logs between two snapshots add up.
+
+Algorithm
+---------
+1. Walk from the newer snapshot to the older one, which must be an ancestor.
+2. Add up the logs, with those of ancestors that expired in between.
+3. Node ids become paths by the newer snapshot, or by the older one for nodes that are gone. A node
+   that was created and deleted again in between is in neither, and left out.
+
+Specification: "Transaction logs"; ``pruned_ancestor_tx_logs`` is of spec 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.node_path import NodePath
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A node that lies elsewhere than before."""
+
+    from_path: NodePath
+    to_path: NodePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What one version has that an older one has not.
+
+    Attributes
+    ----------
+    new_groups, new_arrays
+        Paths of created nodes, sorted.
+    deleted_groups, deleted_arrays
+        Paths that deleted nodes had in the older version, sorted.
+    updated_groups, updated_arrays
+        Paths of nodes whose metadata were changed, sorted; among them new and deleted ones, where
+        a later or earlier commit than that changed them.
+    updated_chunks
+        Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim),
+        sorted and without repeats. Of an array that was deleted and created anew,
+        those of the new one.
+    moved_nodes
+        Moves in the order in which they happened.
+    missing_logs
+        Ids of snapshots whose log is gone, so that changes may be missing here.
+    """
+
+    new_groups: tuple[NodePath, ...] = ()
+    new_arrays: tuple[NodePath, ...] = ()
+    deleted_groups: tuple[NodePath, ...] = ()
+    deleted_arrays: tuple[NodePath, ...] = ()
+    updated_groups: tuple[NodePath, ...] = ()
+    updated_arrays: tuple[NodePath, ...] = ()
+    updated_chunks: Mapping[NodePath, NDArray[np.uint32]] = field(default_factory=dict)
+    moved_nodes: tuple[Move, ...] = ()
+    missing_logs: tuple[str, ...] = ()
+
+
+def add_up(
+    logs: Sequence[TransactionLog],
+    *,
+    older: Snapshot,
+    newer: Snapshot,
+    missing_logs: Iterable[str] = (),
+) -> Changes:
+    """Return the changes that ``logs`` (oldest first) made to ``older``, leading to ``newer``."""
+    was_at = {node.id: node.path for node in older.nodes}
+    is_at = {node.id: node.path for node in newer.nodes}
+    # The newer path of a node that both versions have is the one it is known by.
+    path_of = was_at | is_at
+    relocated = {node_id for log in logs for node_id in log.relocated_nodes}
+    # A relocated node is neither new to whom knew it before, nor gone to whom knows it now.
+    not_new, not_gone = relocated & was_at.keys(), relocated & is_at.keys()
+
+    def paths(
+        lists: Iterable[Iterable[NodeId]], without: Iterable[NodeId] = ()
+    ) -> tuple[NodePath, ...]:
+        ids = {node_id for nodes in lists for node_id in nodes}.difference(without)
+        return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
+
+    return Changes(
+        new_groups=paths((log.new_groups for log in logs), not_new),
+        new_arrays=paths((log.new_arrays for log in logs), not_new),
+        deleted_groups=paths((log.deleted_groups for log in logs), not_gone),
+        deleted_arrays=paths((log.deleted_arrays for log in logs), not_gone),
+        updated_groups=paths(log.updated_groups for log in logs),
+        updated_arrays=paths(log.updated_arrays for log in logs),
+        updated_chunks=_updated_chunks(logs, path_of, newer),
+        moved_nodes=tuple(_moves(logs, was_at, is_at)),
+        missing_logs=tuple(missing_logs),
+    )
+
+
+def _moves(
+    logs: Sequence[TransactionLog],
+    was_at: Mapping[NodeId, NodePath],
+    is_at: Mapping[NodeId, NodePath],
+) -> Iterator[Move]:
+    """Yield all moves; logs do not say the paths of a relocated node, but what surrounds them."""
+    path_of = dict(was_at)
+    for number, log in enumerate(logs):
+        for move in log.moved_nodes:
+            yield Move(from_path=move.from_path, to_path=move.to_path)
+            path_of[move.node_id] = move.to_path
+        for node_id in sorted(log.relocated_nodes & path_of.keys()):
+            later = (m for after in logs[number + 1 :] for m in after.moved_nodes)
+            left = (move.from_path for move in later if move.node_id == node_id)
+            to_path = next(left, is_at.get(node_id))
+            if to_path is not None and to_path != path_of[node_id]:
+                yield Move(from_path=path_of[node_id], to_path=to_path)
+                path_of[node_id] = to_path
+
+
+def _updated_chunks(
+    logs: Sequence[TransactionLog], path_of: Mapping[NodeId, NodePath], newer: Snapshot
+) -> dict[NodePath, NDArray[np.uint32]]:
+    parts: dict[NodeId, list[NDArray[np.uint32]]] = {}
+    for log in logs:
+        for node_id, coords in log.updated_chunks.items():
+            if node_id in path_of:
+                parts.setdefault(node_id, []).append(coords)
+    # Where an array was deleted and another one took its path, only the chunks of the newer one
+    # mean something: they may even differ in dimensions.
+    current = {node.id for node in newer.nodes}
+    found: dict[NodePath, NDArray[np.uint32]] = {}
+    for node_id in sorted(parts, key=lambda node_id: node_id in current):
+        pieces = parts[node_id]
+        found[path_of[node_id]] = (
+            pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces), axis=0)
+        )
+    return dict(sorted(found.items()))

@@ -1,0 +1,87 @@
+"""The graph of branches and tags: every version that they reach, children before parents.
+
+A version has one parent, so the graph is a forest, and a list in this order is all that is needed
+to draw it.
+
+Specification: "Repo Info File", ``SnapshotInfo``; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEntry:
+    """One version, and the names that point to it.
+
+    Parameters
+    ----------
+    snapshot
+        The version; its parent is the edge of the graph.
+    branches, tags
+        Names, sorted.
+    """
+
+    snapshot: SnapshotInfo
+    branches: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def version_graph(
+    snapshots: Mapping[SnapshotId, SnapshotInfo],
+    branches: Mapping[str, SnapshotId],
+    tags: Mapping[str, SnapshotId],
+) -> list[GraphEntry]:
+    """Return what branches and tags reach, in the order of ``newest_first``."""
+    names: dict[SnapshotId, tuple[list[str], list[str]]] = {}
+    for kind, refs in enumerate((branches, tags)):
+        for name, tip in refs.items():
+            names.setdefault(tip, ([], []))[kind].append(name)
+    found = []
+    for info in newest_first(snapshots, [*branches.values(), *tags.values()]):
+        mine = names.get(info.id, ([], []))
+        found.append(
+            GraphEntry(snapshot=info, branches=tuple(sorted(mine[0])), tags=tuple(sorted(mine[1])))
+        )
+    return found
+
+
+def newest_first(
+    snapshots: Mapping[SnapshotId, SnapshotInfo], tips: Iterable[SnapshotId]
+) -> list[SnapshotInfo]:
+    """Return what the tips reach: children before parents, and the newest first among the rest.
+
+    A parent that is not among ``snapshots`` ends its line.
+    """
+    reached: dict[SnapshotId, SnapshotInfo] = {}
+    children: dict[SnapshotId, int] = {}
+    for tip in tips:
+        info = snapshots.get(tip)
+        while info is not None and info.id not in reached:
+            reached[info.id] = info
+            if info.parent_id is None:
+                break
+            children[info.parent_id] = children.get(info.parent_id, 0) + 1
+            info = snapshots.get(info.parent_id)
+    waiting = [(-i.flushed_at, i.id.raw, i.id) for i in reached.values() if not children.get(i.id)]
+    heapq.heapify(waiting)
+    ordered: list[SnapshotInfo] = []
+    while waiting:
+        info = reached[heapq.heappop(waiting)[2]]
+        ordered.append(info)
+        parent = None if info.parent_id is None else reached.get(info.parent_id)
+        if parent is None:
+            continue
+        children[parent.id] -= 1
+        if children[parent.id] == 0:
+            heapq.heappush(waiting, (-parent.flushed_at, parent.id.raw, parent.id))
+    return ordered

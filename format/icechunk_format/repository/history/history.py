@@ -1,0 +1,360 @@
+"""Branches, tags and ancestry: one view over the two ways in which they are stored.
+
+======================  ===============================  ====================================
+question                spec version 2                   spec version 1
+======================  ===============================  ====================================
+branches, tags          in the one ``repo`` object       one ``refs/.../ref.json`` each
+deleted tags            a list in ``repo``               empty ``ref.json.deleted`` objects
+does a snapshot exist   listed in ``repo``               its file is there
+parent of a snapshot    an index in ``repo``             written in the snapshot file
+======================  ===============================  ====================================
+
+Rules of this file
+------------------
+1. In version 2 a snapshot that ``repo`` does not list does not exist, whatever files lie about.
+2. In version 1 snapshot files may be rewritten (expiry changes a parent), so nothing of them is
+   remembered from one question to the next.
+3. Some clients of version 1 percent-encode names of refs within keys (``ü`` is ``%C3%BC``), others
+   do not. Both spellings are found, and users see the name that they gave. A spelling stands for
+   one name: what a listing calls by a name is what is found by it.
+4. Ancestry is newest first, and a loop in it is a ``FormatError``, never an endless walk.
+
+Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, unquote
+
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.spec.object_keys import (
+    REFS,
+    branch_ref_key,
+    snapshot_key,
+    tag_ref_key,
+    tag_tombstone_key,
+)
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.storage.protocol import ReadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+# What those clients leave as it is, beside letters and digits of ASCII.
+_NEVER_ENCODED = " !$&'()+,-./:;=@_"
+# A ref that is deleted between the listing and the read makes the batch fail; the next listing
+# no longer shows it. More races than this in a row are not believable.
+_LISTING_TRIES = 5
+
+
+class History(Protocol):
+    """What both spec versions can tell about versions."""
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """Return every branch and its tip, sorted by name."""
+        ...
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """Return every tag that was not deleted, sorted by name."""
+        ...
+
+    def deleted_tags(self) -> tuple[str, ...]:
+        """Return the names of deleted tags, which can never be used again."""
+        ...
+
+    def branch_tip(self, name: str) -> SnapshotId | None:
+        """Return the tip of one branch, None where there is no such branch."""
+        ...
+
+    def tag_target(self, name: str) -> SnapshotId | None:
+        """Return what one tag points to, None where there is no such tag."""
+        ...
+
+    def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
+        """Return the entry of one snapshot, None where it does not exist."""
+        ...
+
+    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield an existing snapshot and its ancestors, newest first, down to the root."""
+        ...
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot, in no order."""
+        ...
+
+    def known_snapshots(self) -> list[SnapshotId]:
+        """Return ids to suggest to a user who named a wrong one."""
+        ...
+
+
+class RepoInfoHistory:
+    """History of spec version 2: everything is in the decoded ``repo`` object."""
+
+    def __init__(self, repo_info: RepoInfo) -> None:
+        self._repo_info = repo_info
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """Return every branch and its tip, sorted by name."""
+        return dict(sorted(self._repo_info.branches.items()))
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """Return every tag that was not deleted, sorted by name."""
+        return dict(sorted(self._repo_info.tags.items()))
+
+    def deleted_tags(self) -> tuple[str, ...]:
+        """Return the names of deleted tags."""
+        return self._repo_info.deleted_tags
+
+    def branch_tip(self, name: str) -> SnapshotId | None:
+        """Return the tip of one branch, None where there is no such branch."""
+        return self._repo_info.branches.get(name)
+
+    def tag_target(self, name: str) -> SnapshotId | None:
+        """Return what one tag points to, None where there is no such tag."""
+        return self._repo_info.tags.get(name)
+
+    def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
+        """Return the entry of one snapshot, None where ``repo`` does not list it."""
+        return self._repo_info.snapshots.get(snapshot_id)
+
+    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield an existing snapshot and its ancestors, newest first."""
+        return iter(self._repo_info.ancestry(snapshot_id))
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot that ``repo`` lists, on a branch or not."""
+        return list(self._repo_info.snapshots.values())
+
+    def known_snapshots(self) -> list[SnapshotId]:
+        """Return every snapshot that ``repo`` lists."""
+        return list(self._repo_info.snapshots)
+
+
+class RefFilesHistory:
+    """History of spec version 1: ref files, and parents written in snapshot files."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """Return every branch and its tip, sorted by name. Lists ``refs/``."""
+        return self._read_refs("branch")
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """Return every tag without a tombstone, sorted by name. Lists ``refs/``."""
+        return self._read_refs("tag")
+
+    def deleted_tags(self) -> tuple[str, ...]:
+        """Return the names of tags with a tombstone. Lists ``refs/``."""
+        return tuple(sorted(self.ref_files()[1]))
+
+    def branch_tip(self, name: str) -> SnapshotId | None:
+        """Return the tip of one branch, None where there is no such branch."""
+        for spelling in _spellings(name):
+            if (tip := self._read_ref(branch_ref_key(spelling))) is not None:
+                return tip
+        return None
+
+    def tag_target(self, name: str) -> SnapshotId | None:
+        """Return what one tag points to, None where it never was or was deleted."""
+        for spelling in _spellings(name):
+            if self._storage.head(tag_tombstone_key(spelling)) is not None:
+                return None
+            if (target := self._read_ref(tag_ref_key(spelling))) is not None:
+                return target
+        return None
+
+    def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
+        """Return the entry of one snapshot from its file, None where there is no file."""
+        try:
+            snapshot = load_snapshot(self._storage, snapshot_id)
+        except NotFoundError as error:
+            if error.facts.get("kind") != "object":
+                raise
+            return None
+        return snapshot_summary(snapshot)
+
+    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield an existing snapshot and its ancestors, newest first; one read for each."""
+        seen: set[SnapshotId] = set()
+        following: SnapshotId | None = snapshot_id
+        child: SnapshotId | None = None
+        while following is not None:
+            if following in seen:
+                raise FormatError(
+                    f"snapshot {child} names {following} as its parent, which is its descendant",
+                    object_key=snapshot_key(following),
+                    file_type="snapshot",
+                    field="parent_id",
+                )
+            seen.add(following)
+            info = self.snapshot_info(following)
+            if info is None:
+                raise NotFoundError(
+                    f"the history of snapshot {snapshot_id} in {self._storage.root_url} breaks "
+                    f"off: snapshot {child or following} is there, but its parent {following} "
+                    "is not",
+                    kind="snapshot",
+                    snapshot_id=str(following),
+                )
+            yield info
+            child, following = following, info.parent_id
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return every snapshot that a branch or tag reaches; one read for each."""
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for tip in self.known_snapshots():
+            for info in self.ancestry(tip) if tip not in found else ():
+                if info.id in found:
+                    break
+                found[info.id] = info
+        return list(found.values())
+
+    def known_snapshots(self) -> list[SnapshotId]:
+        """Return the tips of branches and tags."""
+        return [*self.branches().values(), *self.tags().values()]
+
+    def _read_ref(self, object_key: str) -> SnapshotId | None:
+        try:
+            fetched = self._storage.get(object_key)
+        except NotFoundError as error:
+            if error.facts.get("kind") != "object":
+                raise
+            return None
+        return v1_refs.decode_ref_json(fetched.data, object_key=object_key)
+
+    def ref_files(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
+        """Return the key of every ref by (kind, name), and of every tombstone by the tag's name.
+
+        Deleted tags are among the refs: their files stay.
+        """
+        keys: dict[tuple[str, str], str] = {}
+        deleted: dict[str, str] = {}
+        for found in self._storage.list(REFS):
+            parsed = v1_refs.parse_ref_key(found.key)
+            if parsed is None:
+                continue
+            name = _name_of(parsed.name)
+            if parsed.is_tombstone:
+                deleted[name] = found.key
+            elif parsed.name == name or (parsed.kind, name) not in keys:
+                # Of two spellings of one name, the plain one is found first.
+                keys[parsed.kind, name] = found.key
+        return keys, deleted
+
+    def _read_refs(self, wanted_kind: str) -> dict[str, SnapshotId]:
+        for tries_left in reversed(range(_LISTING_TRIES)):
+            keys, deleted = self.ref_files()
+            chosen = {
+                name: key
+                for (kind, name), key in sorted(keys.items())
+                if kind == wanted_kind and not (kind == "tag" and name in deleted)
+            }
+            try:
+                contents = self._storage.get_many([ReadRequest(key=k) for k in chosen.values()])
+            except NotFoundError as error:
+                if tries_left == 0 or error.facts.get("kind") != "object":
+                    raise
+                continue
+            return {
+                name: v1_refs.decode_ref_json(data, object_key=key)
+                for (name, key), data in zip(chosen.items(), contents, strict=True)
+            }
+        raise AssertionError("the last try returns or raises")
+
+
+def versions_after(
+    snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
+) -> list[SnapshotInfo] | None:
+    """Return the versions of a history after one of its snapshots, newest first.
+
+    An ancestor that has expired is known by the transaction logs of expired ancestors that a later
+    version lists; of that version's list only the logs after it are returned. None where the
+    snapshot is no ancestor. Version 1 does not remember what expired.
+
+    Parameters
+    ----------
+    ancestry
+        The history, newest first.
+    """
+    newer: list[SnapshotInfo] = []
+    for info in ancestry:
+        if info.id == snapshot_id:
+            return newer
+        pruned = info.pruned_ancestor_tx_logs
+        if snapshot_id in pruned:
+            after = pruned[pruned.index(snapshot_id) + 1 :]
+            return [*newer, replace(info, pruned_ancestor_tx_logs=after)]
+        newer.append(info)
+    return None
+
+
+def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
+    """Return what ``repo`` would say of a snapshot of spec version 1."""
+    return SnapshotInfo(
+        id=snapshot.id,
+        parent_id=snapshot.parent_id,
+        flushed_at=snapshot.flushed_at,
+        message=snapshot.message,
+        metadata_items=snapshot.metadata_items,
+        pruned_ancestor_tx_logs=(),
+    )
+
+
+def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
+    """Return the key of a ref of spec version 1: of the one that exists, else of a new one.
+
+    Raises
+    ------
+    InvalidInputError
+        The name is not allowed; or there is no such ref, and clients would spell the key of a new
+        one in two ways.
+    """
+    make_key = branch_ref_key if kind == "branch" else tag_ref_key
+    spellings = _spellings(name)
+    if name and spellings == (name,):
+        return make_key(name)
+    for spelling in spellings:
+        if storage.head(make_key(spelling)) is not None:
+            return make_key(spelling)
+    v1_refs.check_ref_name(name)
+    raise InvalidInputError(
+        f"{name!r} cannot name a new {kind} of a repository of spec version 1, because clients do "
+        "not agree on how it is spelled in the store; use letters and digits of ASCII, '-', '_' "
+        "and '.'",
+        kind=kind,
+        name=name,
+    )
+
+
+def _encoded(name: str) -> str:
+    return quote(name, safe=_NEVER_ENCODED).replace("~", "%7E")
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """Return the spellings of a ref's name within keys; none for what cannot be a name."""
+    if "/" in name:
+        return ()
+    try:
+        encoded = _encoded(name)
+    except UnicodeEncodeError:
+        return ()
+    # A plain backslash or control character in a key exists nowhere: stores refuse it.
+    is_plain = name.isprintable() and "\\" not in name
+    found = dict.fromkeys((name, encoded) if is_plain else (encoded,))
+    return tuple(spelling for spelling in found if _name_of(spelling) == name)
+
+
+def _name_of(spelling: str) -> str:
+    """Return the name that a client encoded, or the spelling itself where none did."""
+    name = unquote(spelling)
+    return name if _encoded(name) == spelling and "/" not in name else spelling

@@ -1,0 +1,191 @@
+"""From the words of a user (branch, tag, snapshot, instant) to one snapshot id.
+
+Rules of this file
+------------------
+1. ``branch``, ``tag`` and ``snapshot`` exclude one another; none of them means branch ``main``.
+2. ``as_of`` walks the history of a branch; a tag and a snapshot are already one version.
+3. What does not exist is answered with what does, nearest spelling first.
+"""
+
+from __future__ import annotations
+
+import difflib
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from icechunk_format.spec.ids import SnapshotId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icechunk_format.repository.history.history import History
+
+DEFAULT_BRANCH = "main"
+_MOST_SUGGESTIONS = 10
+_MOST_COMPARED = 2_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def resolve(
+    history: History,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | SnapshotId | None = None,
+    as_of: datetime | None = None,
+    repository_url: str,
+) -> SnapshotId:
+    """Return the one snapshot that the arguments mean.
+
+    Raises
+    ------
+    InvalidInputError
+        When arguments exclude one another, an id is malformed, or ``as_of`` has no time zone.
+    NotFoundError
+        When the branch, tag or snapshot does not exist, or history begins after ``as_of``.
+    """
+    given = [
+        name
+        for name, value in (("branch", branch), ("tag", tag), ("snapshot", snapshot))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise InvalidInputError(
+            f"{' and '.join(given)} are both given, but they exclude one another; keep one",
+            given=tuple(given),
+        )
+    if as_of is not None and (tag is not None or snapshot is not None):
+        raise InvalidInputError(
+            f"as_of is given with a {given[0]}, which is one version already; "
+            "as_of goes with a branch",
+            given=(*given, "as_of"),
+        )
+    if snapshot is not None:
+        return _existing_snapshot(history, snapshot, repository_url)
+    if tag is not None:
+        return _tag_target(history, tag, repository_url)
+    name = DEFAULT_BRANCH if branch is None else branch
+    tip = history.branch_tip(name)
+    if tip is None:
+        raise _missing_ref("branch", name, history.branches, repository_url)
+    return tip if as_of is None else _as_of(history, name, tip, as_of, repository_url)
+
+
+def _existing_snapshot(
+    history: History, snapshot: str | SnapshotId, repository_url: str
+) -> SnapshotId:
+    snapshot_id = SnapshotId.parse(snapshot) if isinstance(snapshot, str) else snapshot
+    if history.snapshot_info(snapshot_id) is None:
+        existing = _listing("snapshot", str(snapshot_id), history.known_snapshots)
+        raise NotFoundError(
+            f"there is no snapshot {snapshot_id} in {repository_url}; "
+            f"it was never committed there, or it expired\n{existing}",
+            kind="snapshot",
+            name=str(snapshot_id),
+        )
+    return snapshot_id
+
+
+def _tag_target(history: History, tag: str, repository_url: str) -> SnapshotId:
+    target = history.tag_target(tag)
+    if target is not None:
+        return target
+    error = _missing_ref("tag", tag, history.tags, repository_url)
+    if tag in _listed(history.deleted_tags):
+        raise NotFoundError(
+            f"tag {tag!r} of {repository_url} was deleted, and a deleted tag cannot come back\n"
+            f"{error.facts['existing']}",
+            **error.facts,
+            deleted=True,
+        )
+    raise error
+
+
+def _missing_ref(
+    kind: str, name: str, list_existing: Callable[[], Iterable[object]], repository_url: str
+) -> NotFoundError:
+    existing = _listing(kind, name, list_existing)
+    return NotFoundError(
+        f"there is no {kind} {name!r} in {repository_url}\n{existing}",
+        kind=kind,
+        name=name,
+        existing=existing,
+    )
+
+
+def _as_of(
+    history: History, branch: str, tip: SnapshotId, as_of: datetime, repository_url: str
+) -> SnapshotId:
+    instant = microseconds(as_of, argument="as_of")
+    earliest: int | None = None
+    for info in history.ancestry(tip):
+        if info.flushed_at <= instant:
+            return info.id
+        earliest = info.flushed_at
+    begins = "" if earliest is None else to_datetime(earliest).isoformat()
+    raise NotFoundError(
+        f"branch {branch!r} of {repository_url} has no snapshot at or before "
+        f"{as_of.isoformat()}; its history begins at {begins}",
+        kind="snapshot",
+        branch=branch,
+        as_of=as_of,
+        earliest=begins,
+    )
+
+
+def microseconds(instant: datetime, *, argument: str) -> int:
+    """Return an instant as whole microseconds since 1970, as the format counts time.
+
+    Raises
+    ------
+    InvalidInputError
+        When the instant has no time zone, so that it could mean any hour of a day.
+    """
+    if instant.tzinfo is None:
+        raise InvalidInputError(
+            f"{argument} {instant.isoformat()} has no time zone; give one, as in "
+            f"{instant.replace(tzinfo=UTC).isoformat()}",
+            argument=argument,
+        )
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_datetime(flushed_at: int) -> datetime:
+    """Return microseconds since 1970 as an instant in UTC, or the last one that Python knows."""
+    try:
+        return _EPOCH + timedelta(microseconds=flushed_at)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _listed(list_existing: Callable[[], Iterable[object]]) -> list[str]:
+    """Return what exists, or nothing where the store cannot or may not list it."""
+    try:
+        return [str(name) for name in list_existing()]
+    except (StorageError, UnsupportedError):
+        return []
+
+
+def _listing(kind: str, wanted: str, list_existing: Callable[[], Iterable[object]]) -> str:
+    plural = "branches" if kind == "branch" else f"{kind}s"
+    existing = _listed(list_existing)
+    names = nearest_names(wanted, existing)
+    if not names:
+        return f"no {plural} were found there"
+    more = len(set(existing)) - len(names)
+    return f"{plural} that exist: {', '.join(names)}" + (f" and {more} more" if more else "")
+
+
+def nearest_names(wanted: str, existing: Iterable[str]) -> list[str]:
+    """Return at most ten of ``existing``, those spelled most like ``wanted`` first."""
+    names = sorted(set(existing))
+    # Comparing spellings is slow, so of very many names only the first ones are compared.
+    compared = names[:_MOST_COMPARED]
+    close = difflib.get_close_matches(wanted, compared, n=_MOST_SUGGESTIONS, cutoff=0.5)
+    return [*close, *(name for name in names if name not in close)][:_MOST_SUGGESTIONS]

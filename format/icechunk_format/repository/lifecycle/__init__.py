@@ -1,0 +1,1 @@
+"""What happens to a whole repository: creation, discovery, expiry, restoration, upgrade."""

@@ -1,0 +1,89 @@
+"""Which chunk references of two versions are the same, as columns.
+
+Two references are the same if a reader gets the same bytes by the same way: kind, object, range,
+inline bytes, location and what is known of the object's state. How a location is compressed does
+not count.
+
+Spec: "ChunkRef".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+_BYTES_AT_ONCE: Final = 1 << 25
+
+
+def changed_coords(old: ChunkRefs, new: ChunkRefs) -> NDArray[np.uint32]:
+    """Return where two lists of references of one array differ: uint32, shape (n, ndim), sorted.
+
+    Parameters
+    ----------
+    old, new
+        References of one array; a place that only one of them has differs.
+    """
+    rows = new.find(old.coords)
+    in_both = rows >= 0
+    is_kept = np.zeros(len(new), dtype=np.bool_)
+    is_kept[rows[in_both]] = True
+    shared = old.take(in_both)
+    is_other = ~same_references(shared, new.take(rows[in_both]))
+    parts = [old.coords[~in_both], shared.coords[is_other], new.coords[~is_kept]]
+    found = np.concatenate(parts)
+    return found[np.lexsort(found.T[::-1])] if found.shape[1] else found[:1]
+
+
+def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:
+    """Tell row by row whether two lists of equal length say the same, apart from coordinates."""
+    same: NDArray[np.bool_] = left.kind == right.kind
+    for name in ("offset", "length", "last_modified"):
+        same &= getattr(left, name) == getattr(right, name)
+    same &= (left.chunk_id == right.chunk_id).all(axis=1)
+    if left.texts is None and right.texts is None:
+        return same
+    mine, theirs = (side.with_plain_locations().texts for side in (left, right))
+    none = np.zeros(len(left), dtype=np.int64)
+    empty = np.zeros(0, dtype=np.uint8)
+    ranges = [
+        (empty, none, none)
+        if texts is None
+        else (texts.buffer, texts.starts, texts.lengths.astype(np.int64))
+        for texts in (mine, theirs)
+    ]
+    same &= _same_bytes(ranges[0], ranges[1])
+    etags = []
+    for texts in (mine, theirs):
+        if texts is None or texts.etag_starts is None or texts.etag_lengths is None:
+            etags.append((empty, none - 1, none))
+        else:
+            etags.append((texts.buffer, texts.etag_starts, texts.etag_lengths.astype(np.int64)))
+    same &= (etags[0][1] < 0) == (etags[1][1] < 0)
+    same &= _same_bytes(etags[0], etags[1])
+    return same
+
+
+_Ranges = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]"]
+
+
+def _same_bytes(left: _Ranges, right: _Ranges) -> NDArray[np.bool_]:
+    """Tell row by row whether two ranges hold the same bytes."""
+    same: NDArray[np.bool_] = left[2] == right[2]
+    rows = np.flatnonzero(same & (left[2] > 0))
+    for length, group in length_groups(left[2][rows]):
+        chosen = rows[group]
+        step = max(1, _BYTES_AT_ONCE // length)
+        for begin in range(0, len(chosen), step):
+            some = chosen[begin : begin + step]
+            mine = byte_windows(left[0], length)[left[1][some]]
+            theirs = byte_windows(right[0], length)[right[1][some]]
+            same[some] = mine == theirs
+    return same

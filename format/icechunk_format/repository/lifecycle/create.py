@@ -1,0 +1,232 @@
+"""Bringing a repository into the world: an empty first snapshot, and the object that names it.
+
+Order of writing: the snapshot and its transaction log, then ``repo`` (version 2) or the ref of
+``main`` (version 1), created only where there is none. Of several creators at one place one wins,
+and the others leave at most two files that collection will remove.
+
+Specification: "Initialize New Repository".
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.transitions import MAIN
+from icechunk_format.spec import transaction_log
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
+from icechunk_format.spec.object_keys import (
+    CHUNKS,
+    MANIFESTS,
+    REPO,
+    snapshot_key,
+    transaction_log_key,
+)
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
+from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.storage.protocol import CreateOnly, Written
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.protocol import Storage
+
+FIRST_MESSAGE: Final = "Repository initialized"
+RESERVED_METADATA: Final = "__icechunk"
+"""Name of the snapshot metadata that libraries keep for themselves."""
+
+_ATTEMPTS: Final = 5
+_MARK_SIZE: Final = 64
+
+
+def create_repository(
+    storage: Storage, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
+) -> None:
+    """Write an empty repository with the branch ``main``.
+
+    Parameters
+    ----------
+    storage
+        An empty place.
+    spec_version
+        2, or 1 for readers that know nothing newer.
+    check_clean_root
+        Whether to make sure that the place is empty. A write that brings its repository along
+        has asked ``check_new_root`` before its tasks stored their chunks there.
+
+    Raises
+    ------
+    AlreadyExistsError
+        When a repository or anything else is there, or another creator was faster.
+    InvalidInputError
+        When the spec version is neither 1 nor 2.
+    CommitOutcomeUnknownError
+        When the store did not answer, and could not be asked afterwards.
+    StorageError
+        When the store failed; then nothing was created.
+    """
+    if spec_version not in (SPEC_V1, SPEC_V2):
+        raise InvalidInputError(
+            f"a repository cannot have spec version {spec_version}; 2 is usual, 1 is for old "
+            "readers",
+            found=spec_version,
+            allowed=(SPEC_V1, SPEC_V2),
+        )
+    if check_clean_root:
+        _check_empty(storage)
+    elif has_repository(storage):
+        raise _already_exists(storage)
+    now = now_in_microseconds()
+    # The id that the reference takes for the root where it finds none.
+    first = INITIAL_SNAPSHOT_ID
+    metadata = MetadataItems.of({RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version)
+    files = [
+        (
+            snapshot_key(first),
+            snapshot.encode(
+                Snapshot(
+                    id=first,
+                    parent_id=None,
+                    spec_version=spec_version,
+                    flushed_at=now,
+                    message=FIRST_MESSAGE,
+                    metadata_items=metadata,
+                    manifest_files=ManifestFiles.empty(),
+                )
+            ),
+        )
+    ]
+    if spec_version == SPEC_V1:
+        # Spaces and tabs behind the JSON, at random, tell apart what rival creators store.
+        mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
+        key, data = MAIN_REF, v1_refs.encode_ref_json(first) + mark
+    else:
+        log = TransactionLog(id=first)
+        files.append((transaction_log_key(first), transaction_log.encode(log)))
+        info = RepoInfo(
+            branches={MAIN: first},
+            snapshots={
+                first: SnapshotInfo(
+                    id=first,
+                    parent_id=None,
+                    flushed_at=now,
+                    message=FIRST_MESSAGE,
+                    metadata_items=metadata,
+                )
+            },
+            status=RepoStatus(set_at=now),
+            latest_updates=(Update(details=RepoInitializedUpdate(), updated_at=now),),
+        )
+        key, data = REPO, repo_info.encode(info)
+    storage.put_many(files)
+    create_object(storage, key, data)
+
+
+def create_object(storage: Storage, key: str, data: bytes) -> None:
+    """Create the object that makes a repository; its bytes must be like no other creator's.
+
+    Raises
+    ------
+    AlreadyExistsError
+        Another creator was faster.
+    CommitOutcomeUnknownError
+        The store did not answer, and could not be asked afterwards.
+    StorageError
+        The store failed; then nothing was created.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            answer = storage.put(key, data, condition=CreateOnly())
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            found = _look(storage, key, error)
+            if found is None:
+                # Not there, so doing it again is harmless: of both requests one can create it.
+                continue
+        else:
+            if isinstance(answer, Written):
+                return
+            found = _look(storage, key)
+        # A client that repeats a request whose answer went missing loses against itself.
+        if found == data:
+            return
+        if found is not None:
+            raise _already_exists(storage)
+    raise StorageError(
+        f"{key!r} of {storage.root_url} could not be created in {_ATTEMPTS} attempts; what was "
+        "written beside it can be deleted",
+        key=key,
+    )
+
+
+def _look(storage: Storage, key: str, lost_answer: StorageError | None = None) -> bytes | None:
+    """Return an object, None where there is none; its time in microseconds marks it as ours."""
+    try:
+        return storage.get(key).data
+    except NotFoundError:
+        return None
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(
+            f"the store did not answer when {key!r} of {storage.root_url} was created, and cannot "
+            "be asked now; the repository may exist or not. Open it to find out; delete nothing",
+            key=key,
+        ) from (lost_answer or error)
+
+
+def _check_empty(storage: Storage) -> None:
+    if has_repository(storage):
+        raise _already_exists(storage)
+    found = [info.key for info in islice(storage.list(""), 3)]
+    if found:
+        raise AlreadyExistsError(
+            f"{storage.root_url} is not empty: {', '.join(found)} {'are' if found[1:] else 'is'} "
+            "there; a new repository needs an empty place",
+            found=tuple(found),
+        )
+
+
+def check_new_root(storage: Storage) -> None:
+    """Make sure that a write may begin where its repository is created by the commit.
+
+    Chunks and manifests are no obstacle: a write that failed before its commit has left them, and
+    they are garbage. So are the two files of a creation that was cut short.
+
+    Raises
+    ------
+    AlreadyExistsError
+        A repository or anything else is there.
+    """
+    if has_repository(storage):
+        raise _already_exists(storage)
+    first = (snapshot_key(INITIAL_SNAPSHOT_ID), transaction_log_key(INITIAL_SNAPSHOT_ID))
+    for info in storage.list(""):
+        if not info.key.startswith((CHUNKS, MANIFESTS)) and info.key not in first:
+            raise AlreadyExistsError(
+                f"{storage.root_url} is not empty: {info.key} is there, which is nothing that a "
+                "failed first write leaves behind; a new repository needs an empty place",
+                found=(info.key,),
+            )
+
+
+def _already_exists(storage: Storage) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"there is a repository at {storage.root_url} already; open it, or choose another place",
+        kind="repository",
+        location=storage.root_url,
+    )

@@ -1,0 +1,248 @@
+"""Expiration: taking old snapshots out of history, in one conditional update of ``repo``.
+
+Nothing is deleted here but entries of ``repo`` and, where asked for, refs. The files of released
+snapshots become garbage, which ``maintenance.collect_garbage`` removes.
+
+Rules of this file
+------------------
+1. *Expired* is every snapshot that is older than the cutoff and is not the root of a history.
+   *Released* are the expired ones that no ref protects: tips of tags stay unless expired tags are
+   to be deleted, tips of branches likewise, and the tip of ``main`` always stays.
+2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
+   the nearest ancestor that is kept. It lists the transaction logs of everything in between, kept
+   snapshots included, so that differences across the gap stay complete.
+3. A change is a pure function of the state, so it is made anew whenever others changed ``repo``
+   first. It is recorded even where nothing was old enough, as existing libraries do.
+
+Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.state.publish import update_repo
+from icechunk_format.repository.state.transitions import (
+    MAIN,
+    FeatureFlag,
+    Transition,
+    check_flag,
+)
+from icechunk_format.spec.object_keys import REPO
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireResult:
+    """What an expiration took out of history, or would take out.
+
+    Parameters
+    ----------
+    released_snapshots
+        Ids of snapshots that are in no history any more, sorted.
+    edited_snapshots
+        Ids of snapshots that got another parent, sorted.
+    deleted_branches, deleted_tags
+        Names of refs that were deleted with their expired tips, sorted.
+    dry_run
+        Whether nothing was changed.
+    """
+
+    released_snapshots: tuple[str, ...] = ()
+    edited_snapshots: tuple[str, ...] = ()
+    deleted_branches: tuple[str, ...] = ()
+    deleted_tags: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiration:
+    """An expiration applied to one state: the new state, and what became of the old one."""
+
+    transition: Transition
+    released: frozenset[SnapshotId]
+    edited: frozenset[SnapshotId]
+    deleted_branches: tuple[str, ...]
+    deleted_tags: tuple[str, ...]
+
+    def result(self, *, dry_run: bool) -> ExpireResult:
+        """Return the answer for the caller."""
+        return ExpireResult(
+            released_snapshots=tuple(map(str, sorted(self.released))),
+            edited_snapshots=tuple(map(str, sorted(self.edited))),
+            deleted_branches=self.deleted_branches,
+            deleted_tags=self.deleted_tags,
+            dry_run=dry_run,
+        )
+
+
+def as_microseconds(instant: datetime, argument: str) -> int:
+    """Return an instant as microseconds since 1970, the format's unit of time.
+
+    Raises
+    ------
+    InvalidInputError
+        The instant has no time zone.
+    """
+    if instant.tzinfo is None or instant.utcoffset() is None:
+        raise InvalidInputError(
+            f"{argument} is {instant.isoformat()}, which has no time zone; give one, as in "
+            "datetime.now(UTC) - timedelta(days=30)",
+            argument=argument,
+        )
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def expire_snapshots(
+    storage: Storage,
+    older_than: datetime,
+    *,
+    delete_expired_branches: bool = False,
+    delete_expired_tags: bool = False,
+    dry_run: bool = False,
+) -> ExpireResult:
+    """Take snapshots out of the history of a repository of spec version 2.
+
+    Arguments and errors are those of ``RepositoryChanges.expire_snapshots``.
+    """
+    cutoff = as_microseconds(older_than, "older_than")
+
+    def expired(info: RepoInfo) -> Expiration:
+        return expire(
+            info,
+            cutoff,
+            delete_expired_branches=delete_expired_branches,
+            delete_expired_tags=delete_expired_tags,
+        )
+
+    if dry_run:
+        return expired(repo_info.decode(storage.get(REPO).data)).result(dry_run=True)
+    last: list[Expiration] = []
+
+    def change(info: RepoInfo) -> Transition:
+        last[:] = [expired(info)]
+        return last[0].transition
+
+    update_repo(storage, change)
+    return last[0].result(dry_run=False)
+
+
+def expire(
+    info: RepoInfo,
+    older_than: int,
+    *,
+    delete_expired_branches: bool = False,
+    delete_expired_tags: bool = False,
+) -> Expiration:
+    """Apply an expiration to one state.
+
+    Parameters
+    ----------
+    info
+        The state.
+    older_than
+        Microseconds since 1970-01-01T00:00:00Z; what was committed strictly before is expired.
+    delete_expired_branches, delete_expired_tags
+        Whether refs go with their expired tips. ``main`` never does.
+
+    Raises
+    ------
+    ReadOnlyError
+        A tag would be deleted, and deleting tags is switched off in this repository.
+    FormatError
+        The history is damaged: a cycle, or a parent that is not listed.
+    """
+    expired = {
+        snapshot.id
+        for snapshot in info.snapshots.values()
+        if snapshot.flushed_at < older_than and snapshot.parent_id is not None
+    }
+    deleted_tags = [n for n, tip in info.tags.items() if delete_expired_tags and tip in expired]
+    if deleted_tags:
+        check_flag(info, FeatureFlag.DELETE_TAG, "deleting tags")
+    deleted_branches = [
+        name
+        for name, tip in info.branches.items()
+        if delete_expired_branches and tip in expired and name != MAIN
+    ]
+    protected = set() if delete_expired_tags else set(info.tags.values())
+    protected |= set() if delete_expired_branches else set(info.branches.values())
+    if MAIN in info.branches:
+        protected.add(info.branches[MAIN])
+    released = expired - protected
+
+    snapshots: dict[SnapshotId, SnapshotInfo] = {}
+    edited: set[SnapshotId] = set()
+    for snapshot in info.snapshots.values():
+        if snapshot.id in released:
+            continue
+        kept = snapshot
+        if snapshot.parent_id in released:
+            kept = with_nearest(info, snapshot, lambda ancestor: ancestor.parent_id is None)
+            edited.add(snapshot.id)
+        snapshots[snapshot.id] = kept
+    new = replace(
+        info,
+        snapshots=snapshots,
+        tags={n: tip for n, tip in info.tags.items() if n not in deleted_tags},
+        deleted_tags=tuple(sorted({*info.deleted_tags, *deleted_tags})),
+        branches={n: tip for n, tip in info.branches.items() if n not in deleted_branches},
+    )
+    return Expiration(
+        transition=Transition(info=new, details=ExpirationRanUpdate()),
+        released=frozenset(released),
+        edited=frozenset(edited),
+        deleted_branches=tuple(sorted(deleted_branches)),
+        deleted_tags=tuple(sorted(deleted_tags)),
+    )
+
+
+def with_nearest(
+    info: RepoInfo, snapshot: SnapshotInfo, is_parent: Callable[[SnapshotInfo], bool]
+) -> SnapshotInfo:
+    """Put a snapshot on the nearest ancestor that may be its parent, over those in between.
+
+    The transaction logs of those in between are listed in it, oldest first, each behind the logs
+    that it had inherited itself. With no ancestor left, the snapshot becomes a root.
+    """
+    over: list[SnapshotId] = []
+    new_parent: SnapshotId | None = None
+    for ancestor in _ancestors(info, snapshot):
+        if is_parent(ancestor):
+            new_parent = ancestor.id
+            break
+        # Gathered newest first, and turned around below.
+        over.append(ancestor.id)
+        over.extend(reversed(ancestor.pruned_ancestor_tx_logs))
+    return replace(
+        snapshot,
+        parent_id=new_parent,
+        pruned_ancestor_tx_logs=(*reversed(over), *snapshot.pruned_ancestor_tx_logs),
+    )
+
+
+def _ancestors(info: RepoInfo, snapshot: SnapshotInfo) -> Iterator[SnapshotInfo]:
+    """Yield the ancestors of a snapshot, no further than they are asked for."""
+    seen = {snapshot.id}
+    following = snapshot.parent_id
+    while following is not None:
+        ancestor = info.snapshots.get(following)
+        if ancestor is None or following in seen:
+            info.ancestry(snapshot.id)  # which says what is wrong with this history
+            return
+        seen.add(following)
+        yield ancestor
+        following = ancestor.parent_id

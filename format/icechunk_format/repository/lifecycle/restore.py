@@ -1,0 +1,297 @@
+"""Going back to an earlier version without forgetting the later ones: a commit that re-states it.
+
+The new version has the nodes and the manifests of the old one, ids included, so no chunk and no
+manifest is written. Its transaction log says what the branch loses and gets back, so that
+differences over it tell the truth and other writers' sessions find their conflicts.
+
+Rules of this file
+------------------
+1. The log is net: nodes by their ids, chunks by their references. Manifests that both versions
+   have are not read; of the others, two boxes of about a million references are in memory.
+2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
+3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
+   created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
+   but moves, and nobody could amend it.
+4. The branch has to be where the log begins. If it moved, nothing is committed.
+5. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
+   marker on it (``revival``): a collection at the same time comes first, or begins anew. In version
+   1 its file has to be there after the commit, or the branch goes back. Our collections look at the
+   refs after such files went, so one sees the other; those of other libraries do not.
+
+Specification: "Snapshot Files", "Transaction Log Files".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.grid.boxes import inside_box
+from icechunk_format.repository.changes.grid_checks import grid_of
+from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.commit.commit import (
+    CommitResult,
+    Written,
+    commit_metadata,
+    new_snapshot_id,
+    store_snapshot,
+)
+from icechunk_format.repository.files.bounded_reads import (
+    ListedManifests,
+    cut_into_boxes,
+    manifest_keys,
+    references_in,
+)
+from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.history.history import ref_key
+from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
+from icechunk_format.repository.state import conflict_errors
+from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.state.revival import marker_on
+from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.state.branch_tip import BranchTip
+    from icechunk_format.repository.state.revival import Marker
+    from icechunk_format.spec.config.config import RepositoryConfig
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlace:
+    """Where a version is restored: the repository and the end of the branch."""
+
+    storage: Storage
+    tip: BranchTip
+    config: RepositoryConfig
+    spec_version: int
+
+
+def restore_snapshot(
+    place: RestorePlace,
+    seen: SnapshotId,
+    old_id: SnapshotId,
+    *,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> CommitResult:
+    """Commit an old version anew on top of a branch.
+
+    Parameters
+    ----------
+    place
+        The branch.
+    seen
+        Where the branch is.
+    old_id
+        The version to restore.
+    message, metadata
+        Of the new version.
+
+    Raises
+    ------
+    ConflictError
+        The branch is not at ``seen`` any more.
+    InvalidInputError
+        The branch holds just that already.
+    NotFoundError, FormatError
+        A snapshot or manifest is missing or damaged; or the old version was collected just now.
+    CommitOutcomeUnknownError, ReadOnlyError, StorageError
+        As for commits.
+    """
+    storage, branch = place.storage, place.tip.branch
+    current, old = load_snapshot(storage, seen), load_snapshot(storage, old_id)
+    snapshot_id = new_snapshot_id()
+    log = difference(storage, current, old, snapshot_id=snapshot_id)
+    if log.is_empty:
+        raise InvalidInputError(
+            f"nothing to restore: branch {branch!r} of {storage.root_url} holds what snapshot "
+            f"{old_id} holds",
+            branch=branch,
+            snapshot=str(old_id),
+        )
+    written = Written()
+    marker = None if place.spec_version == SPEC_V1 else marker_on(old_id, old.flushed_at)
+    version = store_snapshot(
+        storage,
+        ManifestFormat(spec_version=place.spec_version, config=place.config),
+        snapshot_id=snapshot_id,
+        base=current,
+        nodes=old.nodes,
+        files=manifest_files_of(old.nodes, old.manifest_files, (), object_key=snapshot_key(old_id)),
+        log=EncodedLog(log, spec_version=place.spec_version),
+        parent_id=seen,
+        message=f"Restore snapshot {old_id}" if message is None else message,
+        metadata=commit_metadata(metadata, spec_version=place.spec_version, rebased=0),
+        written=written,
+        beside=() if marker is None else marker.files,
+    )
+    moved = _advance(place, version.info, old_id, marker)
+    if moved is not None:
+        raise conflict_errors.tip_moved(storage, moved, seen)
+    return CommitResult(
+        snapshot_id=snapshot_id,
+        parent_id=seen,
+        branch=branch,
+        files_written=written.files,
+        bytes_written=written.bytes,
+    )
+
+
+def _advance(
+    place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId, marker: Marker | None
+) -> TipMoved | None:
+    if marker is None:
+        return _advance_v1(place, new, old_id)
+
+    def change(info: RepoInfo) -> Transition | TipMoved:
+        if old_id not in info.snapshots:
+            raise _removed(place, old_id)
+        answer = add_commit(info, place.tip.branch, new)
+        return marker.added_to(answer) if isinstance(answer, Transition) else answer
+
+    answer = update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots)
+    return answer.reason if isinstance(answer, Declined) else None
+
+
+def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:
+    storage, branch = place.storage, place.tip.branch
+    moved = place.tip.advance(new)
+    if moved is None and new.parent_id and storage.head(snapshot_key(old_id)) is None:
+        key = ref_key(storage, "branch", branch)
+        answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
+        if answer.tip == new.parent_id:
+            raise _removed(place, old_id)
+        raise _removed(place, old_id, f"it was committed as {new.id}, on which others stand now")
+    return moved
+
+
+def _removed(
+    place: RestorePlace, old_id: SnapshotId, outcome: str = "nothing was committed"
+) -> NotFoundError:
+    return NotFoundError(
+        f"snapshot {old_id} of {place.storage.root_url} was removed while it was restored; "
+        f"{outcome}, and its data may be gone",
+        kind="snapshot",
+        name=str(old_id),
+    )
+
+
+# -- what differs ----------------------------------------------------------------------------
+
+
+def difference(
+    storage: Storage, current: Snapshot, restored: Snapshot, *, snapshot_id: SnapshotId
+) -> TransactionLog:
+    """Return the log of a version that has the nodes of another one.
+
+    Parameters
+    ----------
+    current
+        The version before.
+    restored
+        Whose nodes the new version has.
+    snapshot_id
+        Of the new version.
+
+    Raises
+    ------
+    NotFoundError, FormatError, StorageError
+        A manifest cannot be read.
+    """
+    before = {node.id: node for node in current.nodes}
+    after = {node.id: node for node in restored.nodes}
+    new = [node for node_id, node in after.items() if node_id not in before]
+    gone = [node for node_id, node in before.items() if node_id not in after]
+    both = [(before[node_id], node) for node_id, node in after.items() if node_id in before]
+    updated = [node for was, node in both if _metadata(was) != _metadata(node)]
+    chunks: dict[NodeId, NDArray[np.uint32]] = {}
+    for was, node in [*both, *((None, node) for node in new)]:
+        coords = _changed_chunks(storage, was, current, node, restored)
+        if len(coords):
+            chunks[node.id] = coords
+    moved = [(was, node) for was, node in both if was.path != node.path]
+    if moved and (new or gone or updated or chunks):
+        # One commit either moves nodes or changes them: here they leave one place for another.
+        gone += [was for was, _ in moved]
+        new += [node for _, node in moved]
+        moved = []
+    return TransactionLog(
+        id=snapshot_id,
+        new_groups=_ids(new, arrays=False),
+        new_arrays=_ids(new, arrays=True),
+        deleted_groups=_ids(gone, arrays=False),
+        deleted_arrays=_ids(gone, arrays=True),
+        updated_groups=_ids(updated, arrays=False),
+        updated_arrays=_ids(updated, arrays=True),
+        updated_chunks=chunks,
+        moved_nodes=tuple(
+            MoveOperation(
+                from_path=was.path,
+                to_path=node.path,
+                node_id=node.id,
+                is_array=node.array is not None,
+            )
+            for was, node in moved
+        ),
+    )
+
+
+def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> tuple[NodeId, ...]:
+    return tuple(node.id for node in nodes if (node.array is not None) == arrays)
+
+
+def _metadata(node: NodeSnapshot) -> tuple[Any, ...]:
+    array = node.array
+    if array is None:
+        return (node.user_data,)
+    return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
+
+
+def _changed_chunks(
+    storage: Storage,
+    was: NodeSnapshot | None,
+    current: Snapshot,
+    node: NodeSnapshot,
+    restored: Snapshot,
+) -> NDArray[np.uint32]:
+    """Return the chunks of an array that are not what they were: uint32, (n, ndim), sorted."""
+    if node.array is None:
+        return np.empty((0, 0), dtype=np.uint32)
+    new, ndim = node.array.manifests, node.array.manifests.ndim
+    old = ManifestRefs.empty(ndim)
+    if was is not None and was.array is not None and was.array.manifests.ndim == ndim:
+        old = was.array.manifests
+    only_old = ~np.isin(manifest_keys(old), manifest_keys(new))
+    only_new = ~np.isin(manifest_keys(new), manifest_keys(old))
+    before = ListedManifests.of(old, current.manifest_files).take(only_old)
+    after = ListedManifests.of(new, restored.manifest_files).take(only_new)
+    extents = np.concatenate([before.extents, after.extents])
+    counts = np.concatenate([before.counts, after.counts])
+    filled = (extents[:, :, 0] < extents[:, :, 1]).all(axis=1)
+    found = [np.empty((0, ndim), dtype=np.uint32)]
+    for part in cut_into_boxes(
+        extents[filled], counts[filled], (1,) * ndim, 2 * MAX_REFS_PER_MANIFEST
+    ):
+        coords = changed_coords(
+            references_in(storage, node.id, node.path, before, part.box),
+            references_in(storage, node.id, node.path, after, part.box),
+        )
+        found.append(coords[inside_box(coords, grid_of(node))])
+    coords = np.concatenate(found)
+    return coords[np.lexsort(coords.T[::-1])] if ndim else coords

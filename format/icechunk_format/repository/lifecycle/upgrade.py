@@ -1,0 +1,371 @@
+"""Upgrading a repository from spec version 1 to 2, in an order that a crash cannot spoil.
+
+Steps
+-----
+1. Read branches, tags, ``config.yaml`` and every snapshot that they reach.
+2. Create ``repo``, only where there is none. With it the upgrade is done: readers that know
+   version 2 take it, whatever lies beside it. Until then everybody reads version 1.
+3. Read the files of version 1 again. What a version 1 writer changed between the steps 1 and 2, or
+   after a crash, is brought into ``repo``, on the condition that nobody has changed that yet.
+4. Delete the file of branch ``main``, so that libraries that know version 1 alone stop there
+   rather than commit to what nobody reads; then all other ref files, then ``config.yaml``.
+
+Whoever finds ``repo`` begins with step 3, so running the upgrade again finishes one that was
+interrupted anywhere, also one by another library, and does nothing where nothing is left to do.
+
+Rules of this file
+------------------
+1. Snapshots, manifests, transaction logs and chunks are not touched; readers of version 2 know
+   both flavours.
+2. No file of version 1 is deleted that holds a version which ``repo`` does not list.
+3. Memory: one entry per snapshot, and 64 snapshot files or 64 MB of them at a time.
+
+Specification: version 1 "Refs"; "Repo Info File".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+)
+from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
+from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.repo_file import RepoFile, RepoState
+from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, SNAPSHOTS, snapshot_key
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
+from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.protocol import CreateOnly, ReadRequest, ReplaceIfUnchanged, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Condition, ObjectInfo, Storage
+
+_ATTEMPTS: Final = 5
+_BATCH_FILES: Final = 64
+_BATCH_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeReport:
+    """What an upgrade did, or would do.
+
+    Parameters
+    ----------
+    dry_run
+        Nothing was written.
+    was_needed
+        Something was to do; False for a repository of version 2 without remains of version 1.
+    was_half_done
+        An earlier upgrade was interrupted, and this run finished it.
+    snapshots, branches, tags, deleted_tags
+        How many of them the repository has in version 2.
+    files_deleted
+        Keys of the files of version 1 that were deleted, or would be.
+    """
+
+    dry_run: bool
+    was_needed: bool
+    was_half_done: bool
+    snapshots: int
+    branches: int
+    tags: int
+    deleted_tags: int
+    files_deleted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """The mutable files of version 1: what they say, and their keys in the order of deletion."""
+
+    refs: RefsOfVersion1
+    keys: tuple[str, ...]
+    has_config: bool
+
+
+def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeReport:
+    """Upgrade the repository at the root of a storage; see ``Repository.upgrade``."""
+    if storage.is_read_only and not dry_run:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read, so it cannot be upgraded; open the repository "
+            "at a store that can be written",
+            location=storage.root_url,
+        )
+    repo_file = RepoFile(storage)
+    state = repo_file.fetch()
+    was_half_done = state is not None
+    if state is None:
+        files = _read_files(storage)
+        if MAIN not in files.refs.branches:
+            raise NotFoundError(
+                f"there is no repository at {storage.root_url}, so nothing can be upgraded",
+                kind="repository",
+                location=storage.root_url,
+            )
+        info = _upgraded(storage, files.refs)
+        if dry_run:
+            return _report(info, files, dry_run=True, was_half_done=False)
+        _create(storage, repo_info.encode(info))
+        # What is deleted below is decided by what can be read now, not by what was sent.
+        state = _current(storage, repo_file)
+    for _ in range(_ATTEMPTS):
+        files = _read_files(storage)
+        merged = _merged(storage, state, files)
+        if merged is None or dry_run:
+            break
+        # A lost answer needs no care: the next round sees what became of it.
+        _put(storage, repo_info.encode(merged), ReplaceIfUnchanged(version=state.version))
+        state = _current(storage, repo_file)
+    else:
+        raise ConflictError(
+            f"branches of {storage.root_url} were changed by others {_ATTEMPTS} times during its "
+            "upgrade; stop all writers, then run the upgrade again to finish it",
+            location=storage.root_url,
+        )
+    if not dry_run:
+        _delete(storage, files.keys)
+    return _report(merged or state.info, files, dry_run=dry_run, was_half_done=was_half_done)
+
+
+def _report(info: RepoInfo, files: _Files, *, dry_run: bool, was_half_done: bool) -> UpgradeReport:
+    was_needed = not was_half_done or bool(files.keys)
+    return UpgradeReport(
+        dry_run=dry_run,
+        was_needed=was_needed,
+        was_half_done=was_half_done and was_needed,
+        snapshots=len(info.snapshots),
+        branches=len(info.branches),
+        tags=len(info.tags),
+        deleted_tags=len(info.deleted_tags),
+        files_deleted=files.keys,
+    )
+
+
+# -- what version 1 says --------------------------------------------------------------------
+
+
+def _read_files(storage: Storage) -> _Files:
+    keys, tombstones = RefFilesHistory(storage).ref_files()
+    contents = storage.get_many([ReadRequest(key=key) for key in keys.values()])
+    found = {
+        ref: v1_refs.decode_ref_json(data, object_key=key)
+        for (ref, key), data in zip(keys.items(), contents, strict=True)
+    }
+    config = None
+    try:
+        text = storage.get(CONFIG_YAML).data
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+    else:
+        config = encode_flexbuffer(dict(decode_yaml_config(text).raw))
+    refs = RefsOfVersion1(
+        branches={name: tip for (kind, name), tip in found.items() if kind == "branch"},
+        tags={
+            name: target
+            for (kind, name), target in found.items()
+            if kind == "tag" and name not in tombstones
+        },
+        deleted_tags={name: found.get(("tag", name)) for name in tombstones},
+        config=config,
+    )
+    main = keys.get(("branch", MAIN))
+    ordered = sorted(keys.values(), key=lambda key: key != main) + sorted(tombstones.values())
+    has_config = config is not None
+    return _Files(
+        refs=refs,
+        keys=(*ordered, CONFIG_YAML) if has_config else tuple(ordered),
+        has_config=has_config,
+    )
+
+
+class _PrefetchedHistory(RefFilesHistory):
+    """History of version 1 with the snapshot files read many at a time rather than in a chain."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._found: dict[SnapshotId, SnapshotInfo] = {}
+        for batch in _batches(storage.list(SNAPSHOTS)):
+            contents = storage.get_many([ReadRequest(key=key) for key in batch])
+            for key, data in zip(batch, contents, strict=True):
+                try:
+                    info = snapshot_summary(snapshot.decode(data, object_key=key))
+                except FormatError:
+                    # It matters only where a branch or tag reaches it, and is then met again.
+                    continue
+                if snapshot_key(info.id) == key:
+                    self._found[info.id] = info
+
+    def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
+        """Return the entry of one snapshot, None where it does not exist."""
+        return self._found.get(snapshot_id) or super().snapshot_info(snapshot_id)
+
+
+def _batches(listed: Iterable[ObjectInfo]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for item in listed:
+        if SnapshotId.parse_exact(item.key.removeprefix(SNAPSHOTS)) is None:
+            continue
+        if batch and (len(batch) >= _BATCH_FILES or size + item.size > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(item.key)
+        size += item.size
+    if batch:
+        yield batch
+
+
+def _upgraded(storage: Storage, refs: RefsOfVersion1) -> RepoInfo:
+    history = _PrefetchedHistory(storage)
+    snapshots: dict[SnapshotId, SnapshotInfo] = {}
+    for tip in (*refs.branches.values(), *refs.tags.values()):
+        for info in history.ancestry(tip) if tip not in snapshots else ():
+            if info.id in snapshots:
+                break
+            snapshots[info.id] = info
+    return upgraded_state(refs, snapshots, now=now_in_microseconds())
+
+
+# -- what is in both versions ----------------------------------------------------------------
+
+
+def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | None:
+    """Return the state that also has what files of version 1 say; None where it has it already.
+
+    Raises
+    ------
+    ConflictError
+        Both versions were written to after the upgrade began.
+    """
+    info = state.info
+    updates = info.latest_updates
+    if updates and updates[0].kind is UpdateKind.REPO_MIGRATED:
+        refs = _overlaid(info, files)
+        if _same_refs(info, refs):
+            return None
+        return _upgraded(storage, refs)
+    for (kind, name), tip in _refs_of(files.refs):
+        if tip not in info.snapshots and storage.head(snapshot_key(tip)) is not None:
+            raise ConflictError(
+                f"the upgrade of {storage.root_url} was interrupted, and afterwards both versions "
+                f"were changed: {kind} {name!r} of version 1 points to snapshot {tip}, which "
+                "version 2 does not have. Read what is needed from it with a library of version "
+                f"1, delete the files below refs/, and the repository is version 2 ({REPO!r})",
+                kind=kind,
+                name=name,
+                snapshot=str(tip),
+            )
+    return None
+
+
+def _refs_of(refs: RefsOfVersion1) -> Iterator[tuple[tuple[str, str], SnapshotId]]:
+    for name, tip in refs.branches.items():
+        yield ("branch", name), tip
+    for name, tip in refs.tags.items():
+        yield ("tag", name), tip
+
+
+def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
+    """Return the refs of both: files that are still there are newer than what was made of them."""
+    if MAIN in files.refs.branches:
+        # Main is deleted first, so no file was deleted yet and the files are the whole truth.
+        return files.refs
+    deleted: dict[str, SnapshotId | None] = dict.fromkeys(info.deleted_tags)
+    for update in info.latest_updates:
+        if isinstance(update.details, TagDeletedUpdate):
+            deleted[update.details.name] = update.details.previous_snap_id
+    deleted |= files.refs.deleted_tags
+    tags = {**info.tags, **files.refs.tags}
+    return RefsOfVersion1(
+        branches={**info.branches, **files.refs.branches},
+        tags={name: target for name, target in tags.items() if name not in deleted},
+        deleted_tags=deleted,
+        config=files.refs.config if files.has_config else info.config,
+    )
+
+
+def _same_refs(info: RepoInfo, refs: RefsOfVersion1) -> bool:
+    return (
+        dict(info.branches) == refs.branches
+        and dict(info.tags) == refs.tags
+        and set(info.deleted_tags) == set(refs.deleted_tags)
+        and _tree(info.config) == _tree(refs.config)
+    )
+
+
+def _tree(config: bytes | None) -> object:
+    # Libraries order the keys of their FlexBuffers differently.
+    return None if config is None else decode_flexbuffer_config(config).raw
+
+
+# -- writing --------------------------------------------------------------------------------
+
+
+def _create(storage: Storage, data: bytes) -> None:
+    """Create ``repo``; that another upgrade was faster is as good."""
+    for _ in range(_ATTEMPTS):
+        if _put(storage, data, CreateOnly()):
+            return
+        try:
+            if storage.head(REPO) is not None:
+                return
+        except StorageError as error:
+            raise CommitOutcomeUnknownError(
+                f"the store did not answer when {REPO!r} of {storage.root_url} was created, and "
+                "cannot be asked now; run the upgrade again, which finishes or repeats it",
+                key=REPO,
+            ) from error
+    raise StorageError(
+        f"{REPO!r} of {storage.root_url} could not be created in {_ATTEMPTS} attempts; the "
+        "repository still has spec version 1",
+        key=REPO,
+    )
+
+
+def _put(storage: Storage, data: bytes, condition: Condition) -> bool:
+    """Write ``repo``; False when the condition failed or the answer was lost."""
+    try:
+        return isinstance(storage.put(REPO, data, condition=condition), Written)
+    except StorageError as error:
+        if not error.outcome_unknown:
+            raise
+        return False
+
+
+def _current(storage: Storage, repo_file: RepoFile) -> RepoState:
+    state = repo_file.fetch()
+    if state is None:
+        raise ConflictError(
+            f"{REPO!r} of {storage.root_url} was deleted while the repository was upgraded; see "
+            "that no other upgrade runs, then try again",
+            location=storage.root_url,
+        )
+    return state
+
+
+def _delete(storage: Storage, keys: tuple[str, ...]) -> None:
+    """Delete files of version 1, the first one before all others."""
+    for step in (keys[:1], keys[1:]):
+        failures = storage.delete_many(step) if step else []
+        if failures:
+            raise StorageError(
+                f"{storage.root_url} has spec version 2 now, but {failures[0].key!r} of version 1 "
+                f"could not be deleted ({failures[0].reason}); run the upgrade again to finish it",
+                key=failures[0].key,
+            )

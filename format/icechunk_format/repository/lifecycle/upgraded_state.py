@@ -1,0 +1,164 @@
+"""The ``repo`` object that an upgrade gives a repository of spec version 1, as a pure function.
+
+Version 1 keeps no log of operations, so the upgrade writes one as it must have been: the creation,
+each commit at its time, each branch and tag right after the snapshot that it points to, and the
+upgrade itself on top. Existing libraries make the same one.
+
+Rules of this file
+------------------
+1. Only what a branch or a tag reaches becomes part of the new history. Other snapshot files stay
+   in the store as they are, until they are collected.
+2. A commit belongs to the first branch that reaches it, ``main`` before all others; commits that
+   only tags reach have no entry, since no branch is known that they were made on.
+3. No entry has a backup, because there is no older ``repo`` object.
+
+Specification: "Updates to the repo info file"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.object_keys import branch_ref_key
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.updates import (
+    BranchCreatedUpdate,
+    NewCommitUpdate,
+    RepoInitializedUpdate,
+    RepoMigratedUpdate,
+    RepoStatus,
+    TagCreatedUpdate,
+    TagDeletedUpdate,
+    Update,
+)
+from icechunk_format.spec.values.metadata_items import NO_ITEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import UpdateDetails
+    from icechunk_format.spec.values.metadata_items import MetadataItems
+
+MAIN: Final = "main"
+
+_MILLISECOND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefsOfVersion1:
+    """All that mutable files of spec version 1 say.
+
+    Parameters
+    ----------
+    branches, tags
+        Name to snapshot; deleted tags are not among them.
+    deleted_tags
+        Name to the snapshot that the tag pointed to, None where that is not known any more.
+    config
+        The configuration as a FlexBuffer; None for the defaults.
+    """
+
+    branches: Mapping[str, SnapshotId] = field(default_factory=dict)
+    tags: Mapping[str, SnapshotId] = field(default_factory=dict)
+    deleted_tags: Mapping[str, SnapshotId | None] = field(default_factory=dict)
+    config: bytes | None = None
+
+
+def upgraded_state(
+    refs: RefsOfVersion1,
+    snapshots: Mapping[SnapshotId, SnapshotInfo],
+    *,
+    now: int | None,
+    metadata_items: MetadataItems = NO_ITEMS,
+) -> RepoInfo:
+    """Return the state of the repository after its upgrade.
+
+    Parameters
+    ----------
+    refs
+        Branches, tags and configuration.
+    snapshots
+        Every snapshot that a branch or tag reaches, with its ancestors.
+    now
+        Microseconds since 1970-01-01T00:00:00Z; None leaves the entry of the upgrade out, for
+        repositories that never had version 1.
+    metadata_items
+        Metadata of the repository itself; version 1 has none.
+
+    Raises
+    ------
+    FormatError
+        There is no branch ``main``.
+    """
+    if MAIN not in refs.branches:
+        raise FormatError(
+            "branch 'main' is not there, which every repository has; create that file with the "
+            "snapshot that main should have, then upgrade again",
+            object_key=branch_ref_key(MAIN),
+            file_type="ref",
+        )
+    info = RepoInfo(
+        spec_version=SPEC_V2,
+        branches=dict(refs.branches),
+        tags=dict(refs.tags),
+        deleted_tags=tuple(sorted(refs.deleted_tags)),
+        snapshots=dict(snapshots),
+        status=RepoStatus(set_at=0),
+        config=refs.config,
+    )
+    created_at = info.ancestry(refs.branches[MAIN])[-1].flushed_at
+    entries = sorted(_entries(info, refs, created_at), key=lambda entry: entry[0])
+    if now is not None:
+        entries.append((now, RepoMigratedUpdate(from_version=SPEC_V1, to_version=SPEC_V2)))
+    log: list[Update] = []
+    for time, details in entries:
+        # Times of a log grow, and readers of it rely on that.
+        later = max(time, log[-1].updated_at + 1) if log else time
+        log.append(Update(details=details, updated_at=later))
+    return RepoInfo(
+        spec_version=SPEC_V2,
+        branches=info.branches,
+        tags=info.tags,
+        deleted_tags=info.deleted_tags,
+        snapshots=info.snapshots,
+        status=RepoStatus(set_at=created_at),
+        latest_updates=tuple(reversed(log)),
+        metadata_items=metadata_items,
+        config=info.config,
+    )
+
+
+def _entries(
+    info: RepoInfo, refs: RefsOfVersion1, created_at: int
+) -> Iterator[tuple[int, UpdateDetails]]:
+    """Yield log entries with their times; of entries of one time the first one comes first."""
+    yield created_at, RepoInitializedUpdate()
+    seen: set[SnapshotId] = set()
+    names = [MAIN, *sorted(name for name in refs.branches if name != MAIN)]
+    for name in names:
+        for snapshot in info.ancestry(refs.branches[name]):
+            if snapshot.id in seen:
+                break
+            seen.add(snapshot.id)
+            if snapshot.parent_id is not None:
+                yield snapshot.flushed_at, NewCommitUpdate(branch=name, new_snap_id=snapshot.id)
+
+    def after(snapshot_id: SnapshotId | None) -> int:
+        # What a deleted tag pointed to may be no part of the history any more.
+        found = None if snapshot_id is None else info.snapshots.get(snapshot_id)
+        return (created_at if found is None else found.flushed_at) + _MILLISECOND
+
+    for name in names[1:]:
+        yield after(refs.branches[name]), BranchCreatedUpdate(name=name)
+    for name in sorted(refs.tags):
+        yield after(refs.tags[name]), TagCreatedUpdate(name=name)
+    for name, target in sorted(refs.deleted_tags.items(), key=lambda item: item[0]):
+        if target is not None:
+            yield after(target), TagCreatedUpdate(name=name)
+            details = TagDeletedUpdate(name=name, previous_snap_id=target)
+            yield after(target) + _MILLISECOND, details

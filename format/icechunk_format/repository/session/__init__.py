@@ -1,0 +1,1 @@
+"""Write sessions: edits, reads of what is not committed yet, and the commit."""

@@ -1,0 +1,152 @@
+"""The references of an array as a session sees them: stored ones, with pending changes on top.
+
+Only manifests whose extents meet the box are read. The layers are those of ``chunk_changes``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import boxes_meet, inside_box
+from icechunk_format.grid.coordinates import is_sorted, sorting_rows
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+    from icechunk_format.spec.ids import ManifestId
+    from icechunk_format.spec.snapshot.file import NodeSnapshot
+    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
+    from icechunk_format.storage.protocol import Storage
+
+
+def current_refs(
+    storage: Storage,
+    node: NodeSnapshot,
+    changes: ChunkChanges | None,
+    listed: ManifestFiles,
+    lo: Sequence[int],
+    hi: Sequence[int],
+) -> ChunkRefs:
+    """Return the references of an array in the box [lo, hi), with pending changes.
+
+    Parameters
+    ----------
+    node
+        The array, with the manifests of the base.
+    changes
+        What was done to its chunks; None for nothing.
+    listed
+        The manifest files of the base.
+
+    Raises
+    ------
+    InvalidInputError
+        The box has another number of dimensions.
+    NotFoundError, FormatError, StorageError
+        A manifest cannot be read.
+    """
+    ndim = 0 if node.array is None else len(node.array.shape)
+    if not len(lo) == len(hi) == ndim:
+        raise InvalidInputError(
+            f"a box of {len(lo)} and {len(hi)} dimensions was given for array {node.path!r} of "
+            f"{ndim}",
+            name=node.path,
+        )
+    refs = ChunkRefs.empty(ndim)
+    if node.array is not None and not (changes is not None and changes.replaces_all):
+        manifests = node.array.manifests
+        ids = [manifests.manifest_id(row) for row in manifests.intersecting(lo, hi).tolist()]
+        sizes = [entry[0] if (entry := listed.find(i)) else None for i in ids]
+        # The first manifest that holds a coordinate counts, so it is laid on last.
+        for part in reversed(_load(storage, node, ids, sizes, lo, hi)):
+            refs = ChunkRefs.overlay(refs, part)
+    if changes is None:
+        return refs
+    if changes.clip is not None:
+        grid = np.array([(0, limit) for limit in changes.clip], dtype=np.int64).reshape(-1, 2)
+        refs = refs.take(inside_box(refs.coords, grid))
+    box = np.array(list(zip(lo, hi, strict=True)), dtype=np.int64).reshape(-1, 2)
+    near = [r for r in changes.receipts if boxes_meet(r.coords.bounds(), box)]
+    ids, sizes = [r.manifest_id for r in near], [r.size_bytes for r in near]
+    parts = _load(storage, node, ids, sizes, lo, hi)
+    for receipt, part in zip(near, parts, strict=True):
+        refs = ChunkRefs.overlay(refs, receipt.pick(part))
+    pending, deleted = changes.pending()
+    return ChunkRefs.overlay(refs, pending.take(pending.select_box(lo, hi)), deleted)
+
+
+def dropped_coords(
+    storage: Storage,
+    node: NodeSnapshot,
+    changes: ChunkChanges | None,
+    listed: ManifestFiles,
+    num_chunks: Sequence[int],
+) -> NDArray[np.uint32]:
+    """Return where the base has chunks that a resize dropped and a larger grid would show again.
+
+    Parameters
+    ----------
+    node, changes, listed
+        As for ``current_refs``.
+    num_chunks
+        The larger grid.
+
+    Raises
+    ------
+    NotFoundError, FormatError, StorageError
+        A manifest cannot be read.
+    """
+    ndim = len(num_chunks)
+    clip = num_chunks if changes is None or changes.clip is None else changes.clip
+    found = [np.empty((0, ndim), dtype=np.uint32)]
+    if len(clip) == ndim:
+        inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
+        for axis in range(ndim):
+            # What lies behind the clip on this axis, and behind it on none of those before.
+            lo = [0] * axis + [clip[axis]] + [0] * (ndim - axis - 1)
+            hi = [*inner[:axis], *num_chunks[axis:]]
+            if lo[axis] < hi[axis]:
+                found.append(current_refs(storage, node, None, listed, lo, hi).coords)
+    coords = np.concatenate(found)
+    return coords if is_sorted(coords) else coords[sorting_rows(coords)]
+
+
+def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
+    """Return references at other places of a chunk grid, without those that leave it."""
+    places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
+    stays = inside_box(places, grid)
+    kept = refs.take(stays)
+    # Adding one offset to all keeps the order of the rows.
+    return ChunkRefs(
+        coords=places[stays].astype(np.uint32),
+        kind=kept.kind,
+        chunk_id=kept.chunk_id,
+        offset=kept.offset,
+        length=kept.length,
+        last_modified=kept.last_modified,
+        texts=kept.texts,
+    )
+
+
+def _load(
+    storage: Storage,
+    node: NodeSnapshot,
+    ids: list[ManifestId],
+    sizes: Sequence[int | None],
+    lo: Sequence[int],
+    hi: Sequence[int],
+) -> list[ChunkRefs]:
+    found = []
+    for manifest in load_manifests(storage, ids, list(sizes)):
+        entry = manifest.array(node.id)
+        refs = ChunkRefs.empty(len(lo)) if entry is None else entry.refs
+        found.append(refs.take(refs.select_box(lo, hi)))
+    return found

@@ -1,0 +1,323 @@
+"""The end of a branch, and how it is moved: the same questions for both spec versions.
+
+===================  ==================================  =========================================
+                     spec version 2                      spec version 1
+===================  ==================================  =========================================
+moving the branch    ``repo`` is replaced                the ref file is replaced
+commits since        one read of ``repo``                one read of a snapshot for each
+amend, move nodes    yes                                 no
+a detached version   listed in ``repo``                  nothing more than its files
+===================  ==================================  =========================================
+
+Every answer is that of now. What ``commits_since`` read is where ``advance`` begins, once: if that
+has become the past, the conditional write says so. The copy of it that ``advance`` needs can be
+stored together with the version's files (``copy_to_store``).
+
+Specification: "Repo Info File"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from icechunk_format.errors import (
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+    UnsupportedError,
+)
+from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
+from icechunk_format.repository.state.publish import (
+    Declined,
+    Seen,
+    new_backup_name,
+    now_in_microseconds,
+    outcome_unknown,
+    update_branch_ref,
+    update_repo,
+)
+from icechunk_format.repository.state.repo_file import read_state
+from icechunk_format.repository.state.transitions import (
+    FeatureFlag,
+    TipMoved,
+    add_commit,
+    add_detached,
+    amend_commit,
+    check_flag,
+)
+from icechunk_format.spec.object_keys import overwritten_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icechunk_format.repository.state.transitions import Transition
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsSince:
+    """What happened to a branch since a snapshot.
+
+    Parameters
+    ----------
+    tip
+        Where the branch is.
+    commits
+        The snapshots after the given one up to the tip, oldest first; those that expired are listed
+        in the next one.
+    is_ancestor
+        Whether the given snapshot is in the history of the branch at all, or was and expired.
+    """
+
+    tip: SnapshotId
+    commits: tuple[SnapshotInfo, ...]
+    is_ancestor: bool
+
+
+class BranchTip(Protocol):
+    """One branch of a repository of either spec version."""
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        ...
+
+    def check_moves(self) -> None:
+        """Raise when nodes cannot be moved: ReadOnlyError or UnsupportedError."""
+        ...
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved.
+
+        Raises ConflictError when the branch was deleted.
+        """
+        ...
+
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return key and bytes of what ``advance`` counts on to be stored by then, if anything."""
+        ...
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Return the entry of a version that is to be amended, or raise why it cannot be."""
+        ...
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip; None when that was done."""
+        ...
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Put a version in the place of the tip; None when that was done."""
+        ...
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """Make a version known that no branch has."""
+        ...
+
+
+class RepoBranchTip:
+    """A branch of spec version 2.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    branch
+        Name of the branch.
+    """
+
+    def __init__(self, storage: Storage, branch: str) -> None:
+        self._storage = storage
+        self._branch = branch
+        self._seen: Seen | None = None
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        return self._branch
+
+    def check_moves(self) -> None:
+        """Refuse when the repository has switched moves off."""
+        check_flag(self._info(), FeatureFlag.MOVE_NODE, "moving nodes")
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved."""
+        state, stored = read_state(self._storage)
+        self._seen = Seen(state=state, stored=stored)
+        info = state.info
+        tip = info.branches.get(self._branch)
+        if tip is None:
+            raise branch_deleted(self._storage, self._branch)
+        if tip == snapshot_id:
+            return None
+        return _since(tip, snapshot_id, info.ancestry(tip))
+
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the copy of the state that ``commits_since`` saw, or nothing."""
+        if self._seen is None:
+            return ()
+        name = new_backup_name(now_in_microseconds())
+        self._seen = replace(self._seen, copy=name)
+        return ((overwritten_key(name), self._seen.stored),)
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Return the entry of a version that is to be amended."""
+        found = self._info().snapshots.get(snapshot_id)
+        if found is None:
+            raise ConflictError(
+                f"snapshot {snapshot_id}, which would be amended, is not in "
+                f"{self._storage.root_url} any more; nothing was committed",
+                branch=self._branch,
+                expected=str(snapshot_id),
+            )
+        if found.parent_id is None:
+            raise InvalidInputError(
+                f"snapshot {snapshot_id} is the first one of {self._storage.root_url}, which "
+                "cannot be amended; commit instead"
+            )
+        return found
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip."""
+        return self._update(
+            snapshot, lambda info: add_commit(info, self._branch, snapshot), seen=self._take_seen()
+        )
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Put a version in the place of the tip."""
+        return self._update(
+            snapshot, lambda info: amend_commit(info, self._branch, amended, snapshot)
+        )
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """List a version that no branch has."""
+        self._update(snapshot, lambda info: add_detached(info, snapshot))
+
+    def _take_seen(self) -> Seen | None:
+        # Once: only the version that its copy was stored with may count on that.
+        seen, self._seen = self._seen, None
+        return seen
+
+    def _update(
+        self,
+        snapshot: SnapshotInfo,
+        change: Callable[[RepoInfo], Transition | TipMoved],
+        *,
+        seen: Seen | None = None,
+    ) -> TipMoved | None:
+        # Ids are random: a state that lists ours stands on our write.
+        answer = update_repo(
+            self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
+        )
+        return answer.reason if isinstance(answer, Declined) else None
+
+    def _info(self) -> RepoInfo:
+        return read_state(self._storage)[0].info
+
+
+class RefBranchTip:
+    """A branch of spec version 1.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    branch
+        Name of the branch.
+    """
+
+    def __init__(self, storage: Storage, branch: str) -> None:
+        self._storage = storage
+        self._branch = branch
+
+    @property
+    def branch(self) -> str:
+        """Name of the branch."""
+        return self._branch
+
+    def check_moves(self) -> None:
+        """Refuse: transaction logs of version 1 cannot say that nodes moved."""
+        raise self._unsupported("nodes cannot be moved")
+
+    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
+        """Return what others committed since; None when the branch has not moved."""
+        history = RefFilesHistory(self._storage)
+        tip = history.branch_tip(self._branch)
+        if tip is None:
+            raise branch_deleted(self._storage, self._branch)
+        return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
+
+    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
+        """Return nothing: version 1 keeps no copies of refs."""
+        return ()
+
+    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """Refuse: existing readers of version 1 expect branches to grow only."""
+        raise self._unsupported(f"snapshot {snapshot_id} cannot be amended")
+
+    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Move the branch to a child of its tip."""
+        key = ref_key(self._storage, "branch", self._branch)
+        answer = update_branch_ref(
+            self._storage, self._branch, snapshot.id, expected=snapshot.parent_id, key=key
+        )
+        tip = answer.tip
+        if tip is None or tip == snapshot.id:
+            return None if tip else TipMoved(branch=self._branch, tip=None)
+        if answer.tried and self._stands_on(tip, snapshot, key):
+            return None
+        return TipMoved(branch=self._branch, tip=tip)
+
+    def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
+        """Tell whether others committed on top of a version, where the answer to it was lost.
+
+        Raises
+        ------
+        CommitOutcomeUnknownError
+            The history cannot be read as far as that version or its parent.
+        """
+        problem: StorageError | None = None
+        try:
+            for info in RefFilesHistory(self._storage).ancestry(tip):
+                if info.id == snapshot.id:
+                    return True
+                if info.id == snapshot.parent_id:
+                    return False
+        except StorageError as error:
+            problem = error
+        raise outcome_unknown(self._storage, key) from problem
+
+    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
+        """Refuse; see ``amendable``."""
+        raise self._unsupported(f"snapshot {amended} cannot be amended")
+
+    def add_detached(self, snapshot: SnapshotInfo) -> None:
+        """Do nothing: in version 1 a snapshot exists when its file does."""
+
+    def _unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{what} in {self._storage.root_url}: the repository has spec version 1; upgrade it to "
+            "version 2 first",
+            spec_version=1,
+        )
+
+
+def _since(
+    tip: SnapshotId, snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
+) -> CommitsSince:
+    newer = versions_after(snapshot_id, ancestry)
+    if newer is None:
+        return CommitsSince(tip=tip, commits=(), is_ancestor=False)
+    return CommitsSince(tip=tip, commits=tuple(reversed(newer)), is_ancestor=True)
+
+
+def branch_deleted(storage: Storage, branch: str) -> ConflictError:
+    """Return the error for a branch that is gone."""
+    return ConflictError(
+        f"branch {branch!r} of {storage.root_url} was deleted after this session began; nothing "
+        "was committed. Create the branch again, or make the changes in a session on another one",
+        branch=branch,
+        found=None,
+    )

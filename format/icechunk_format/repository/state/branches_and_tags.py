@@ -1,0 +1,337 @@
+"""Changing branches and tags, in the one ``repo`` object or in ref files of their own.
+
+Rules of this file
+------------------
+1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``). A snapshot that
+   no ref reached gets a marker with the ref (``revival``), so that a collection at the same time
+   learns of it even when the ref has moved on by then.
+2. Version 1 has one object for each ref: creating is create-only, moving is conditional, and the
+   tag's tombstone is created only once. Between a check and the change there is a gap, so checks
+   are made of what can never change back: a tombstone, an existing file.
+3. ``main`` is never deleted, tags never move.
+
+Specification: "Repo Info File"; version 1: "Refs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
+from icechunk_format.repository.state import transitions as repo_changes
+from icechunk_format.repository.state.conflict_errors import tip_moved
+from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.state.revival import marker_on
+from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, existing_ref
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.storage.protocol import CreateOnly, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icechunk_format.repository.state.publish import Published
+    from icechunk_format.repository.state.revival import Marker
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.storage.protocol import Storage
+
+_RESET_TRIES = 20
+_CREATE_TRIES = 5
+
+
+class RefsChanges(Protocol):
+    """What can be done to branches and tags; errors are described at ``RepositoryChanges``."""
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        ...
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        ...
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        ...
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        ...
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        ...
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        ...
+
+
+class RepoInfoChanges:
+    """Branches and tags of spec version 2.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        self._point_to(
+            snapshot_id, lambda info: repo_changes.create_branch(info, name, snapshot_id)
+        )
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        self._update(lambda info: repo_changes.delete_branch(info, name))
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        moved = self._point_to(
+            to, lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
+        )
+        if moved is not None and expected is not None:
+            raise tip_moved(self._storage, moved, expected)
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        target: list[SnapshotId] = []
+
+        def change(info: RepoInfo) -> Transition | TipMoved:
+            tip = existing_ref(info.branches, name, "branch")
+            goal = existing_ref(info.branches, to_branch, "branch")
+            _check_stands_on(self._storage, info.ancestry(goal), name, tip, to_branch, goal)
+            target[:] = [goal]
+            if goal == tip:
+                return TipMoved(branch=name, tip=tip)
+            return repo_changes.reset_branch(info, name, goal)
+
+        self._update(change)
+        return target[0]
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        self._point_to(snapshot_id, lambda info: repo_changes.create_tag(info, name, snapshot_id))
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        self._update(lambda info: repo_changes.delete_tag(info, name))
+
+    def _point_to(
+        self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
+    ) -> TipMoved | None:
+        """Make a change that puts a ref on a snapshot, which may have been garbage."""
+        marker: Marker | None = None
+
+        def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
+            answer = change(info)
+            if not isinstance(answer, Transition) or _is_reached(info, snapshot_id):
+                return answer
+            return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
+
+        while True:
+            answer: Published | Declined[TipMoved | SnapshotInfo]
+            answer = update_repo(self._storage, marked)
+            if not isinstance(answer, Declined):
+                return None
+            if isinstance(answer.reason, TipMoved):
+                return answer.reason
+            # Files are stored only where they are needed, and then before ``repo`` names them.
+            marker = marker_on(snapshot_id, answer.reason.flushed_at)
+            self._storage.put_many(marker.files)
+
+    def _update(self, change: Callable[[RepoInfo], Transition | TipMoved]) -> TipMoved | None:
+        answer = update_repo(self._storage, change)
+        return answer.reason if isinstance(answer, Declined) else None
+
+
+class RefFilesChanges:
+    """Branches and tags of spec version 1.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._history = RefFilesHistory(storage)
+
+    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a branch at an existing snapshot."""
+        key = ref_key(self._storage, "branch", name)
+        if self._history.branch_tip(name) is None:
+            found = update_branch_ref(self._storage, name, snapshot_id, expected=None, key=key)
+            if found.tip == snapshot_id:
+                return
+        raise AlreadyExistsError(
+            f"branch {name!r} exists already in {self._storage.root_url}; reset it to move it, or "
+            "choose another name",
+            kind="branch",
+            name=name,
+        )
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch."""
+        if name == MAIN:
+            raise InvalidInputError(
+                "branch 'main' cannot be deleted: every repository has it; reset it instead",
+                name=name,
+            )
+        self._existing_tip(name)
+        key = ref_key(self._storage, "branch", name)
+        try:
+            failures = self._storage.delete_many([key])
+        except StorageError as error:
+            # A store that does not answer may have done it all the same.
+            if self._look(key, error) is not None:
+                raise
+            return
+        if failures:
+            raise StorageError(
+                f"branch {name!r} of {self._storage.root_url} could not be deleted: "
+                f"{failures[0].reason}",
+                key=failures[0].key,
+            )
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
+        """Move a branch, from ``expected`` only if that is given."""
+        key = None
+        for _ in range(_RESET_TRIES):
+            tip = self._existing_tip(name)
+            if expected is not None and tip != expected:
+                raise tip_moved(self._storage, TipMoved(branch=name, tip=tip), expected)
+            key = key or ref_key(self._storage, "branch", name)
+            if update_branch_ref(self._storage, name, to, expected=tip, key=key).tip == to:
+                return
+        raise ConflictError(
+            f"branch {name!r} of {self._storage.root_url} was moved by others {_RESET_TRIES} times "
+            "while it was to be reset; nothing was changed. Try again",
+            branch=name,
+        )
+
+    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
+        """Move a branch to the tip of a branch that stands on it."""
+        tip, goal = self._existing_tip(name), self._existing_tip(to_branch)
+        _check_stands_on(self._storage, self._history.ancestry(goal), name, tip, to_branch, goal)
+        self.reset_branch(name, goal, tip)
+        return goal
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag at an existing snapshot."""
+        key = ref_key(self._storage, "tag", name)
+        if name in self._history.deleted_tags():
+            raise AlreadyExistsError(
+                f"tag {name!r} was deleted from {self._storage.root_url}, and the name of a "
+                "deleted tag is never given out again; choose another name",
+                kind="tag",
+                name=name,
+            )
+        data = v1_refs.encode_ref_json(snapshot_id)
+        existed = self._history.tag_target(name) is not None
+        if existed or self._create(key, data) is None:
+            raise AlreadyExistsError(
+                f"tag {name!r} exists already in {self._storage.root_url}, and tags never move; "
+                "choose another name",
+                kind="tag",
+                name=name,
+            )
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag for good."""
+        if self._history.tag_target(name) is None:
+            raise self._missing("tag", name, self._history.tags())
+        # Losing against another deletion is as good as winning.
+        self._create(f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
+
+    def _create(self, key: str, data: bytes) -> bytes | None:
+        """Create an object; None when another one is there already."""
+        for _ in range(_CREATE_TRIES):
+            try:
+                answer = self._storage.put(key, data, condition=CreateOnly())
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                found = self._look(key, error)
+                if found is None:
+                    # Not there, so doing it again is harmless: one of both requests can create it.
+                    continue
+            else:
+                if not isinstance(answer, Lost):
+                    return data
+                # A client that repeats a request whose answer went missing loses against itself.
+                found = self._storage.get(key).data
+            return data if found == data else None
+        raise StorageError(
+            f"{key!r} of {self._storage.root_url} could not be created in {_CREATE_TRIES} "
+            "attempts; nothing was changed",
+            key=key,
+        )
+
+    def _look(self, key: str, lost_answer: StorageError) -> bytes | None:
+        try:
+            return self._storage.get(key).data
+        except NotFoundError:
+            return None
+        except StorageError:
+            raise CommitOutcomeUnknownError(
+                f"the store did not answer when {key!r} of {self._storage.root_url} was changed; "
+                "the change may have landed or not. Look before doing it again",
+                key=key,
+            ) from lost_answer
+
+    def _existing_tip(self, name: str) -> SnapshotId:
+        tip = self._history.branch_tip(name)
+        if tip is None:
+            raise self._missing("branch", name, self._history.branches())
+        return tip
+
+    def _missing(self, kind: str, name: str, existing: dict[str, SnapshotId]) -> NotFoundError:
+        return NotFoundError(
+            f"there is no {kind} {name!r} in {self._storage.root_url}; there is "
+            f"{', '.join(sorted(existing)[:10]) or 'none at all'}",
+            kind=kind,
+            name=name,
+            existing=tuple(existing),
+        )
+
+
+def _is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
+    tips = {*info.branches.values(), *info.tags.values()}
+    return snapshot_id in tips or any(
+        found.id == snapshot_id for found in newest_first(info.snapshots, tips)
+    )
+
+
+def _check_stands_on(
+    storage: Storage,
+    ancestry: Iterable[SnapshotInfo],
+    name: str,
+    tip: SnapshotId,
+    to_branch: str,
+    goal: SnapshotId,
+) -> None:
+    """Refuse a fast-forward that would leave versions of the branch behind."""
+    if versions_after(tip, ancestry) is None:
+        raise ConflictError(
+            f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
+            f"tip {tip} is not in the history of {goal}, so versions would be lost. Make the "
+            f"changes again in a session on {name!r}, or reset the branch if they may go",
+            branch=name,
+            tip=str(tip),
+            goal=str(goal),
+        )

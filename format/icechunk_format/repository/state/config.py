@@ -1,0 +1,109 @@
+"""Storing a changed configuration: in ``repo``, or in ``config.yaml`` of spec version 1.
+
+Changes are applied to the configuration that is stored when they are written, not to one that was
+read earlier, so two people who change different settings do not undo one another.
+
+Specification: "Repo Info File"; version 1: ``config.yaml``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import ConflictError, NotFoundError, ReadOnlyError, StorageError
+from icechunk_format.repository.state import transitions as repo_changes
+from icechunk_format.repository.state.publish import (
+    Published,
+    now_in_microseconds,
+    pause_before,
+    readable_again,
+    update_repo,
+)
+from icechunk_format.spec.config.changes import changed_tree
+from icechunk_format.spec.config.config import (
+    RepositoryConfig,
+    decode_flexbuffer_config,
+    decode_yaml_config,
+    parse_config,
+)
+from icechunk_format.spec.config.yaml_text import encode_yaml_config
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.object_keys import CONFIG_YAML, backup_name, overwritten_key
+from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.protocol import CreateOnly, Lost, ReplaceIfUnchanged, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.repository.state.transitions import Transition
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.storage.protocol import Condition, Storage
+
+_ATTEMPTS: Final = 20
+
+
+def change_config(
+    storage: Storage, changes: Mapping[str, Any], *, spec_version: int
+) -> RepositoryConfig:
+    """Apply changes to the stored configuration; see ``Repository.update_config``."""
+    if storage.is_read_only:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read, so its configuration cannot be changed; open "
+            "the repository at a store that can be written",
+            location=storage.root_url,
+        )
+    if spec_version == SPEC_V1:
+        return _change_yaml(storage, changes)
+
+    def change(info: RepoInfo) -> Transition | bytes | None:
+        old = {} if info.config is None else decode_flexbuffer_config(info.config).raw
+        new = changed_tree(old, changes)
+        if new == old:
+            return info.config
+        return repo_changes.set_config(info, encode_flexbuffer(new))
+
+    answer = update_repo(storage, change)
+    stored = answer.info.config if isinstance(answer, Published) else answer.reason
+    return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
+
+
+def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConfig:
+    for attempt in range(1, _ATTEMPTS + 1):
+        pause_before(attempt)
+        condition: Condition
+        try:
+            fetched = storage.get(CONFIG_YAML)
+        except NotFoundError as error:
+            if error.facts.get("kind") != "object":
+                raise
+            old, condition = b"", CreateOnly()
+        else:
+            old, condition = fetched.data, ReplaceIfUnchanged(version=fetched.version)
+        before = decode_yaml_config(old)
+        tree = changed_tree(before.raw, changes)
+        # A lost answer is met here: what was to be stored is there.
+        if tree == before.raw:
+            return parse_config(tree, object_key=CONFIG_YAML)
+        data = encode_yaml_config(old, tree)
+        if isinstance(condition, ReplaceIfUnchanged):
+            name = backup_name(
+                now_in_microseconds() // 1000, secrets.token_bytes(12), of=CONFIG_YAML
+            )
+            copy = overwritten_key(name)
+            if isinstance(storage.copy(CONFIG_YAML, copy, source_version=condition.version), Lost):
+                continue
+        try:
+            put = storage.put(CONFIG_YAML, data, condition=condition)
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            readable_again(storage, error, CONFIG_YAML)
+            continue
+        if isinstance(put, Written):
+            return decode_yaml_config(data)
+    raise ConflictError(
+        f"{CONFIG_YAML!r} of {storage.root_url} was changed by others {_ATTEMPTS} times while this "
+        "change was tried; nothing was changed. Try again",
+        location=storage.root_url,
+    )

@@ -1,0 +1,82 @@
+"""The texts of a commit that could not be made because of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import ConflictError
+from icechunk_format.repository.changes.conflicts import ConflictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icechunk_format.repository.changes.conflicts import Conflict
+    from icechunk_format.repository.state.transitions import TipMoved
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.protocol import Storage
+
+_SHOWN_CONFLICTS: Final = 8
+
+
+def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> ConflictError:
+    """Return the error for a branch that is not where it should be."""
+    where = "was deleted" if moved.tip is None else f"is at snapshot {moved.tip} now"
+    return ConflictError(
+        f"branch {moved.branch!r} of {storage.root_url} {where}, but snapshot {expected} was "
+        "expected; nothing was changed. Rebase the session, or look at the branch and try again",
+        branch=moved.branch,
+        expected=str(expected),
+        found=None if moved.tip is None else str(moved.tip),
+    )
+
+
+def history_left(
+    storage: Storage, branch: str, expected: SnapshotId, tip: SnapshotId
+) -> ConflictError:
+    """Return the error for a session whose snapshot is no ancestor of its branch any more."""
+    return ConflictError(
+        f"snapshot {expected}, at which this session began, is not in the history of branch "
+        f"{branch!r} of {storage.root_url} any more: the branch was reset or amended, or, in spec "
+        f"version 1, its history expired, and is at {tip} now. Nothing was committed; open a "
+        "new session and make the changes again",
+        branch=branch,
+        expected=str(expected),
+        found=str(tip),
+    )
+
+
+def log_missing(
+    storage: Storage, branch: str, log_id: SnapshotId, snapshot_id: SnapshotId
+) -> ConflictError:
+    """Return the error for a commit of others that nobody can compare with."""
+    return ConflictError(
+        f"branch {branch!r} of {storage.root_url} has moved, and the transaction log {log_id} of "
+        f"snapshot {snapshot_id} is gone, so nobody can tell whether these changes fit; nothing "
+        "was committed. Open a new session and make the changes again",
+        branch=branch,
+        snapshot=str(snapshot_id),
+    )
+
+
+def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> ConflictError:
+    """Return the error for changes that do not fit to those of others."""
+    shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
+    more = len(found) - _SHOWN_CONFLICTS
+    others = f"\n  and {more} more" if more > 0 else ""
+    can_resolve = all(c.kind is ConflictKind.CHUNKS_WRITTEN_TWICE for c in found)
+    advice = (
+        "decide with resolve='ours' or resolve='theirs', or open a new session"
+        if can_resolve
+        else "open a new session and make the changes again"
+    )
+    paths = sorted({str(conflict.path) for conflict in found})
+    return ConflictError(
+        f"others have changed what this commit changes:\n{shown}{others}\n"
+        f"nothing was committed to branch {branch!r} of {storage.root_url}, since others have "
+        f"changed {', '.join(paths[:_SHOWN_CONFLICTS])}; {advice}",
+        branch=branch,
+        conflicts=tuple(str(conflict) for conflict in found),
+        kinds=tuple(conflict.kind.name for conflict in found),
+        paths=tuple(paths),
+        snapshots=tuple(sorted({str(c.snapshot_id) for c in found if c.snapshot_id})),
+    )

@@ -1,0 +1,60 @@
+"""The operations log: newest first, through the backups of the ``repo`` object.
+
+The ``repo`` object holds the newest entries and names the backup that continues the log. Backups
+are never needed for reading data, and users may delete them: a missing one ends the log.
+
+An entry names the backup in which it is the newest. Inside that backup it does not yet have that
+name, so it is filled in here.
+
+Specification: "Updates to the repo info file".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.spec.object_keys import REPO, overwritten_key
+from icechunk_format.spec.repo_info import file as repo_info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.spec.repo_info.updates import Update
+    from icechunk_format.storage.protocol import Storage
+
+
+def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:
+    """Yield the entries of the log, newest first, fetching each backup when it is reached.
+
+    Raises
+    ------
+    FormatError
+        When a backup is damaged, or backups name one another in a circle.
+    """
+    seen: set[str] = set()
+    part = newest
+    name: str | None = None
+    while True:
+        for position, update in enumerate(part.latest_updates):
+            is_newest_of_backup = position == 0 and update.backup_path is None
+            yield replace(update, backup_path=name) if is_newest_of_backup else update
+        name = part.repo_before_updates
+        if name is None:
+            return
+        if name in seen:
+            raise FormatError(
+                f"the operations log comes back to the backup {name!r}, which it has already read",
+                object_key=REPO,
+                file_type="repo info",
+                field="repo_before_updates",
+            )
+        seen.add(name)
+        object_key = overwritten_key(name)
+        try:
+            data = storage.get(object_key).data
+        except NotFoundError:
+            return
+        part = repo_info.decode(data, object_key=object_key)

@@ -1,0 +1,392 @@
+"""The one function that replaces the ``repo`` object, and its counterpart for version 1.
+
+Steps of an update
+------------------
+1. Read ``repo`` and its version. Refuse when the repository is read-only.
+2. Apply the change, a pure function of the state. It may decline: then nothing is written.
+3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits. A commit
+   that has read ``repo`` stores this copy together with its snapshot, which saves a round trip.
+4. Replace ``repo`` on the condition that it still is what was read. Lost: begin again.
+
+Why the outcome is always known, or said to be unknown
+------------------------------------------------------
+The new state names the copy of step 3 in its log, so a state in whose log one of our copies is
+named is ours or stands on ours. When the answer to step 4 is lost, or says that we lost (a client
+may repeat a request whose first answer went missing, and then loses against itself), the object
+is read again: our copy is named, so the write landed; or the object changed without it, so the
+condition can never hold again and the write is dead; or nothing changed, and then repeating the
+same conditional write is harmless, since at most one of the two can land. From a write whose
+outcome is in doubt to the read that settles it, whatever else fails is no proof that nothing
+happened: then the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
+
+Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from icechunk_format.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    FormatError,
+    IcechunkError,
+    NotFoundError,
+    StorageError,
+)
+from icechunk_format.repository.state.repo_file import read_state, remember_state
+from icechunk_format.repository.state.transitions import Transition, check_writable, record
+from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
+from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.storage.protocol import (
+    CreateOnly,
+    ObjectVersion,
+    ReplaceIfUnchanged,
+    Written,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icechunk_format.repository.state.repo_file import RepoState
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.storage.protocol import Condition, Storage
+
+DeclinedT = TypeVar("DeclinedT")
+
+MAX_ATTEMPTS: Final = 100
+_IMMEDIATE_ATTEMPTS: Final = 5
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 10.0
+_READS_AFTER_LOST_ANSWER: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The change landed.
+
+    Parameters
+    ----------
+    info
+        The state that was written, or a later one that stands on it.
+    attempts
+        How many times the change was applied; more than one means that others came first.
+    """
+
+    info: RepoInfo
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefAnswer:
+    """Where a branch of version 1 was found when it was to be moved.
+
+    Parameters
+    ----------
+    tip
+        The snapshot that it is at; None when it does not exist.
+    tried
+        Whether a write was sent that was not seen to land. What stands on it proves that it did.
+    """
+
+    tip: SnapshotId | None
+    tried: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined(Generic[DeclinedT]):
+    """The change did not apply to the state of now; nothing was written.
+
+    Parameters
+    ----------
+    reason
+        What the change answered.
+    info
+        The state that it saw.
+    """
+
+    reason: DeclinedT
+    info: RepoInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The ``repo`` object as it was a moment ago.
+
+    Parameters
+    ----------
+    state, stored
+        What ``read_state`` answered.
+    copy
+        Name below ``overwritten/`` where ``stored`` has been put; None where it has not.
+    """
+
+    state: RepoState
+    stored: bytes
+    copy: str | None = None
+
+
+def now_in_microseconds() -> int:
+    """Return the time since 1970-01-01T00:00:00Z."""
+    return time.time_ns() // 1000
+
+
+def new_backup_name(now: int) -> str:
+    """Return a name below ``overwritten/`` that no other writer has; ``now`` in microseconds."""
+    return backup_name(now // 1000, secrets.token_bytes(12))
+
+
+def update_repo(
+    storage: Storage,
+    change: Callable[[RepoInfo], Transition | DeclinedT],
+    *,
+    landed: Callable[[RepoInfo], bool] | None = None,
+    even_if_read_only: bool = False,
+    max_attempts: int = MAX_ATTEMPTS,
+    seen: Seen | None = None,
+) -> Published | Declined[DeclinedT]:
+    """Apply a change to the ``repo`` object, however many others do so at the same time.
+
+    Parameters
+    ----------
+    storage
+        Where the repository is.
+    change
+        Pure function of the state; called again for each state that is met.
+    landed
+        Another way to recognise a state that stands on the change, where there is one: a random id
+        that it brings. It also serves repositories whose log keeps very few entries.
+    even_if_read_only
+        For the change of the status itself.
+    max_attempts
+        How often a race may be lost.
+    seen
+        What to begin with. A state of the past is no danger: nothing replaces it any more, and the
+        next attempt asks.
+
+    Raises
+    ------
+    ReadOnlyError
+        The repository is read-only.
+    ConflictError
+        The race was lost ``max_attempts`` times; nothing was changed.
+    CommitOutcomeUnknownError
+        The store did not answer, and could not be asked afterwards: the change may have landed.
+    NotFoundError, FormatError, StorageError
+        The repository cannot be read.
+    """
+    copies: set[str] = set()
+    # The time of the state that a write of ours was to replace, while nobody knows if it did.
+    doubted: int | None = None
+    try:
+        for attempt in range(1, max_attempts + 1):
+            pause_before(attempt)
+            if seen is None:
+                state, stored = read_state(storage)
+                seen = Seen(state=state, stored=stored)
+            state, stored, copy = seen.state, seen.stored, seen.copy
+            seen = None
+            info = state.info
+            if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
+                return Published(info=info, attempts=attempt - 1)
+            if doubted is not None:
+                if _time_of(info) < doubted:
+                    # The store answers with a state of the past, which says nothing of now.
+                    continue
+                if _time_of(info) > doubted:
+                    if landed is None and not _reaches_back(info, doubted):
+                        raise outcome_unknown(storage, REPO)
+                    doubted = None
+            if not even_if_read_only:
+                check_writable(info)
+            answer = change(info)
+            if not isinstance(answer, Transition):
+                return Declined(reason=answer, info=info)
+            now = now_in_microseconds()
+            is_copied = copy is not None
+            copy = copy or new_backup_name(now)
+            new = record(
+                answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
+            )
+            data = repo_info.encode(new)
+            # What was read is what will be replaced, or nothing is: no need to fetch it for a copy.
+            if not is_copied:
+                storage.put(overwritten_key(copy), stored)
+            copies.add(copy)
+            try:
+                put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=state.version))
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                doubted = _time_of(info)
+                readable_again(storage, error)
+                continue
+            if isinstance(put, Written):
+                remember_state(data, new)
+                return Published(info=new, attempts=attempt)
+            # Lost, perhaps against our own first try.
+            doubted = _time_of(info)
+        info = read_state(storage)[0].info
+        if _stands_on(info, copies) or (landed is not None and landed(info)):
+            return Published(info=info, attempts=max_attempts)
+    except CommitOutcomeUnknownError:
+        raise
+    except IcechunkError as error:
+        if doubted is None:
+            raise
+        raise outcome_unknown(storage, REPO) from error
+    if doubted is not None and _time_of(info) <= doubted:
+        raise outcome_unknown(storage, REPO)
+    raise ConflictError(
+        f"the 'repo' object of {storage.root_url} was changed by others {max_attempts} times "
+        "while this change was tried; nothing was changed. Let fewer writers commit at once, or "
+        "try again",
+        attempts=max_attempts,
+    )
+
+
+def update_branch_ref(
+    storage: Storage,
+    branch: str,
+    new: SnapshotId,
+    *,
+    expected: SnapshotId | None,
+    key: str | None = None,
+) -> RefAnswer:
+    """Move a branch of a version 1 repository, or create it where nothing is ``expected``.
+
+    Parameters
+    ----------
+    expected
+        Where the branch has to be; None for a branch that is not there yet.
+    key
+        Key of the ref file; None for the usual one.
+
+    Returns
+    -------
+    RefAnswer
+        Where the branch is after the call: ``new`` if it was moved, else the snapshot that another
+        writer moved it to; None when it does not exist (any more).
+
+    Raises
+    ------
+    CommitOutcomeUnknownError
+        The store did not answer, and could not be asked afterwards.
+    """
+    key = branch_ref_key(branch) if key is None else key
+    condition: Condition
+    tried = False
+    try:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            pause_before(attempt)
+            found = _read_ref(storage, key)
+            if found is None:
+                if expected is not None:
+                    return RefAnswer(tip=None, tried=tried)
+                condition = CreateOnly()
+            else:
+                tip, version = found
+                # Ids are random, so a branch that is at ours was moved there by us.
+                if tip == new or tip != expected:
+                    return RefAnswer(tip=tip, tried=tried)
+                condition = ReplaceIfUnchanged(version=version)
+            try:
+                put = storage.put(key, v1_refs.encode_ref_json(new), condition=condition)
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                tried = True
+                readable_again(storage, error, key)
+                continue
+            if isinstance(put, Written):
+                return RefAnswer(tip=new, tried=tried)
+            tried = True
+    except CommitOutcomeUnknownError:
+        raise
+    except IcechunkError as error:
+        if not tried:
+            raise
+        raise outcome_unknown(storage, key) from error
+    raise ConflictError(
+        f"branch {branch!r} of {storage.root_url} was changed by others {MAX_ATTEMPTS} times while "
+        "this change was tried; nothing was changed",
+        branch=branch,
+    )
+
+
+def _read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:
+    try:
+        fetched = storage.get(key)
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        return None
+    return v1_refs.decode_ref_json(fetched.data, object_key=key), fetched.version
+
+
+def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
+    """Tell whether a state names one of our copies, so that our write came before it."""
+    named = {update.backup_path for update in info.latest_updates}
+    named.add(info.repo_before_updates)
+    return not copies.isdisjoint(named)
+
+
+def _time_of(info: RepoInfo) -> int:
+    """Return when a state was written; every state is younger than the one before it."""
+    return max((update.updated_at for update in info.latest_updates), default=0)
+
+
+def _reaches_back(info: RepoInfo, instant: int) -> bool:
+    """Tell whether the log in a state names every update since an instant."""
+    if info.repo_before_updates is None:
+        return True
+    return any(update.updated_at <= instant for update in info.latest_updates)
+
+
+def _entries_per_file(info: RepoInfo) -> int:
+    if info.config is None:
+        return RepositoryConfig().num_updates_per_repo_info_file
+    try:
+        return decode_flexbuffer_config(info.config).num_updates_per_repo_info_file
+    except FormatError:
+        # A configuration that nobody can read must not make the repository unwritable.
+        return RepositoryConfig().num_updates_per_repo_info_file
+
+
+def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO) -> None:
+    """Wait until the object can be read, so that the next attempt can see what became of ours."""
+    for reading in range(_READS_AFTER_LOST_ANSWER):
+        time.sleep(_FIRST_PAUSE * 4**reading)
+        try:
+            storage.head(key)
+        except StorageError:
+            continue
+        return
+    raise outcome_unknown(storage, key) from lost_answer
+
+
+def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
+    """Return the error for a write of which nobody can tell what became."""
+    return CommitOutcomeUnknownError(
+        f"the store did not answer when {key!r} of {storage.root_url} was replaced, and cannot be "
+        "asked now. The change may have landed or not: look at the repository before doing it "
+        "again, and delete nothing",
+        key=key,
+    )
+
+
+def pause_before(attempt: int) -> None:
+    """Wait before a repeated attempt; the first few losers of a race only make room."""
+    if attempt == 1:
+        return
+    steps = max(0, attempt - _IMMEDIATE_ATTEMPTS)
+    longest = min(_FIRST_PAUSE * 1.5**steps, _LONGEST_PAUSE)
+    # Spread over the whole span: rivals that pause alike would meet again.
+    time.sleep(random.uniform(0, longest))

@@ -1,0 +1,173 @@
+"""The ``repo`` object as one process sees it: decoded once for each state that it has.
+
+Everything of spec version 2 hangs on this one object, and every question to a repository starts
+with it. It may be large (one entry for each snapshot) and it changes under us, so a state is kept
+with its object version, and a request that returns no body tells whether it still is the state.
+
+Specification: "Repo info file".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import NotFoundError
+from icechunk_format.spec.object_keys import REPO
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.updates import UpdateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from icechunk_format.spec.repo_info.file import RepoInfo
+    from icechunk_format.storage.protocol import ObjectVersion, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoState:
+    """A decoded ``repo`` object, and the version that it must still have to be replaced."""
+
+    info: RepoInfo
+    version: ObjectVersion
+
+
+_STATES_KEPT: Final = 2
+
+
+class _States:
+    """The states that this process met last, by their bytes."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, RepoInfo] = OrderedDict()
+
+    def get(self, data: bytes) -> RepoInfo | None:
+        with self._lock:
+            info = self._kept.get(data)
+            if info is not None:
+                self._kept.move_to_end(data)
+            return info
+
+    def keep(self, data: bytes, info: RepoInfo) -> None:
+        with self._lock:
+            self._kept[data] = info
+            self._kept.move_to_end(data)
+            while len(self._kept) > _STATES_KEPT:
+                self._kept.popitem(last=False)
+
+
+_states = _States()
+if hasattr(os, "register_at_fork"):
+    # A lock that another thread of the parent held would never open again.
+    os.register_at_fork(after_in_child=_states.forget)
+
+
+def decode_state(data: bytes) -> RepoInfo:
+    """Decode the ``repo`` object, once for the readers and the writers that meet the same state.
+
+    Raises
+    ------
+    FormatError, UnsupportedError
+        As for ``repo_info.decode``.
+    """
+    info = _states.get(data)
+    if info is None:
+        info = repo_info.decode(data)
+        _states.keep(data, info)
+    return info
+
+
+def remember_state(data: bytes, info: RepoInfo) -> None:
+    """Keep a state that was just written, so that whoever reads it next need not decode it.
+
+    ``info`` must be what ``data`` was encoded from. A state that would be read differently, since
+    it holds what has to be cut or translated, is left to be decoded.
+    """
+    metadata = [info.metadata_items, *(held.metadata_items for held in info.snapshots.values())]
+    if any(update.kind is UpdateKind.UNKNOWN for update in info.latest_updates) or any(
+        items.items and items.spec_version != info.spec_version for items in metadata
+    ):
+        return
+    _states.keep(
+        data,
+        replace(
+            info,
+            snapshots={
+                held.id: held for held in sorted(info.snapshots.values(), key=attrgetter("id.raw"))
+            },
+            tags=dict(sorted(info.tags.items())),
+            branches=dict(sorted(info.branches.items())),
+            deleted_tags=tuple(sorted(info.deleted_tags)),
+            enabled_feature_flags=_sorted_flags(info.enabled_feature_flags),
+            disabled_feature_flags=_sorted_flags(info.disabled_feature_flags),
+        ),
+    )
+
+
+def _sorted_flags(flags: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if flags is None else tuple(sorted(flags))
+
+
+def read_state(storage: Storage) -> tuple[RepoState, bytes]:
+    """Read the object and return its state and its bytes.
+
+    Raises
+    ------
+    NotFoundError, StorageError, FormatError, UnsupportedError
+        It is missing or cannot be read.
+    """
+    fetched = storage.get(REPO)
+    return RepoState(info=decode_state(fetched.data), version=fetched.version), fetched.data
+
+
+class RepoFile:
+    """Reads the ``repo`` object of one storage.
+
+    Threads may share it: what it remembers is one reference, replaced in one step.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._state: RepoState | None = None
+
+    def fetch(self) -> RepoState | None:
+        """Read the object whatever is known of it; None where there is none.
+
+        Raises
+        ------
+        FormatError
+            When it is damaged.
+        UnsupportedError
+            When its spec version is newer than this library.
+        """
+        try:
+            fetched = self._storage.get(REPO)
+        except NotFoundError as error:
+            if error.facts.get("kind") != "object":
+                raise
+            state = None
+        else:
+            state = RepoState(info=decode_state(fetched.data), version=fetched.version)
+        self._state = state
+        return state
+
+    def current(self) -> RepoState | None:
+        """Return the state of now, reading the object only where it changed since the last time."""
+        known = self.known()
+        if known is not None and known.version.etag is not None:
+            found = self._storage.head(REPO)
+            if found is not None and found.version.etag == known.version.etag:
+                return known
+        return self.fetch()
+
+    def known(self) -> RepoState | None:
+        """Return the state that was seen last, asking nobody."""
+        return self._state

@@ -1,0 +1,98 @@
+"""Using a version again that nothing reached, while a collection may be about to drop it.
+
+A collection reads ``repo``, marks what is reachable, takes the rest out of ``repo`` and deletes it.
+Whatever library runs it, it begins anew if ``repo`` has, by then, a snapshot that it has not seen
+on top of one that it drops. So whoever uses the data of a version again puts such a snapshot there,
+in the same update of ``repo``: a *marker*, without nodes, that no ref reaches. A collection that
+began earlier drops the version first, and then the update is refused; or it finds the marker, and
+begins anew with what is reachable now. A ref on the version is as good only while it is there. Like
+every snapshot that nothing reaches, the marker is dropped by a later collection.
+
+Specification: "Repo Info File". Version 1 has no such update, and no protection.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.spec.envelope import SPEC_V2
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.spec.snapshot.nodes import Nodes
+from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.spec.values.metadata_items import MetadataItems
+
+if TYPE_CHECKING:
+    from icechunk_format.repository.state.transitions import Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A snapshot that says that another one is used again.
+
+    Parameters
+    ----------
+    info
+        Its entry in ``repo``.
+    files
+        Keys and bytes of its files, to be stored before.
+    """
+
+    info: SnapshotInfo
+    files: tuple[tuple[str, bytes], ...]
+
+    def added_to(self, transition: Transition) -> Transition:
+        """Return the transition with the marker in its state."""
+        snapshots = {**transition.info.snapshots, self.info.id: self.info}
+        return replace(transition, info=replace(transition.info, snapshots=snapshots))
+
+
+def marker_on(
+    snapshot_id: SnapshotId,
+    flushed_at: int,
+    *,
+    manifest_files: ManifestFiles | None = None,
+    message: str | None = None,
+) -> Marker:
+    """Return a new marker.
+
+    Parameters
+    ----------
+    snapshot_id
+        The version that is used again; the parent of the marker.
+    flushed_at
+        When that was made.
+    manifest_files
+        Manifests that are to stay, with their chunks, as long as the marker does.
+    message
+        For people; None says that the version is used again.
+    """
+    made = SnapshotInfo(
+        id=SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE)),
+        parent_id=snapshot_id,
+        flushed_at=max(now_in_microseconds(), flushed_at + 1),
+        message=f"Snapshot {snapshot_id} is used again" if message is None else message,
+        metadata_items=MetadataItems.of({}),
+    )
+    whole = Snapshot(
+        id=made.id,
+        parent_id=snapshot_id,
+        spec_version=SPEC_V2,
+        flushed_at=made.flushed_at,
+        message=made.message,
+        metadata_items=made.metadata_items,
+        nodes=Nodes.of(()),
+        manifest_files=ManifestFiles.empty() if manifest_files is None else manifest_files,
+    )
+    files = (
+        (snapshot_key(made.id), snapshot_file.encode(whole)),
+        (transaction_log_key(made.id), EncodedLog(TransactionLog(id=made.id)).file()),
+    )
+    return Marker(info=made, files=files)

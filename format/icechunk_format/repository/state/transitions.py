@@ -1,0 +1,395 @@
+"""Every change that the ``repo`` object can undergo, as pure functions of its state.
+
+Rules of this file
+------------------
+1. A change takes a ``RepoInfo`` and answers with a new one and the log entry that tells of it, or
+   raises why it cannot be made. It knows no clock and no store; ``publish.update_repo`` is the one
+   place that runs changes, and it may run one several times while others win the race.
+2. What a change does not speak of passes through: configuration bytes, feature flags, pruned
+   lists, deleted tags, status.
+3. Names of deleted tags stay taken, tags never move, ``main`` never goes.
+
+Specification: "Repo Info File", "Updates to the repo info file", "References".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    ReadOnlyError,
+)
+from icechunk_format.spec.repo_info.updates import (
+    Availability,
+    BranchCreatedUpdate,
+    BranchDeletedUpdate,
+    BranchResetUpdate,
+    CommitAmendedUpdate,
+    ConfigChangedUpdate,
+    FeatureFlagChangedUpdate,
+    MetadataChangedUpdate,
+    NewCommitUpdate,
+    NewDetachedSnapshotUpdate,
+    RepoStatus,
+    RepoStatusChangedUpdate,
+    TagCreatedUpdate,
+    TagDeletedUpdate,
+    Update,
+)
+from icechunk_format.spec.values.metadata_items import MetadataItems
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import UpdateDetails
+
+MAIN: Final = "main"
+
+MAX_CLOCK_SKEW: Final = 600_000_000
+"""Microseconds that the newest log entry may lie ahead of our clock; as much as writers tolerate
+between their clock and the store's."""
+
+
+class FeatureFlag(IntEnum):
+    """Operations that a repository can switch off; all are on by default."""
+
+    MOVE_NODE = 3
+    CREATE_TAG = 4
+    DELETE_TAG = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A new state, without its log entry, and what the entry says."""
+
+    info: RepoInfo
+    details: UpdateDetails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TipMoved:
+    """A commit cannot be added, because its branch is no longer where the commit began.
+
+    Parameters
+    ----------
+    branch
+        Name of the branch.
+    tip
+        Where it is now; None when it was deleted.
+    """
+
+    branch: str
+    tip: SnapshotId | None
+
+
+# -- the log ---------------------------------------------------------------------------------
+
+
+def record(
+    transition: Transition, *, now: int, backup_name: str, entries_per_file: int
+) -> RepoInfo:
+    """Put the log entry of a transition on top of the log.
+
+    Parameters
+    ----------
+    transition
+        The new state; its log is still that of the state before.
+    now
+        Microseconds since 1970-01-01T00:00:00Z.
+    backup_name
+        Name below ``overwritten/`` of the copy of the state before. The entry that was on top
+        until now gets it: an entry names the copy in which it is the newest.
+    entries_per_file
+        The log is cut at the first entry after so many that a backup continues.
+
+    Raises
+    ------
+    InvalidInputError
+        When the newest entry lies further in the future than clocks may differ: entries must
+        grow, so this machine or another one has a wrong clock.
+    """
+    info = transition.info
+    older = list(info.latest_updates)
+    if older:
+        ahead = older[0].updated_at - now
+        if ahead > MAX_CLOCK_SKEW:
+            raise InvalidInputError(
+                f"the newest entry in the log of this repository is {ahead / 1e6:.0f} s in the "
+                "future of this machine's clock, and log entries must go forward in time; check "
+                "the clock of this machine, then that of the writer of that entry",
+                newest_entry=older[0].updated_at,
+                now=now,
+            )
+        # Clocks differ a little between machines, but the order of the log is that of the writes.
+        now = max(now, older[0].updated_at + 1)
+        older[0] = replace(older[0], backup_path=backup_name)
+    updates = [Update(details=transition.details, updated_at=now, backup_path=None), *older]
+    before = info.repo_before_updates
+    for position in range(entries_per_file, len(updates)):
+        continued_in = updates[position].backup_path
+        # Entries of a migration have no backup: they would be lost by a cut, so they stay.
+        if continued_in is not None:
+            updates, before = updates[:position], continued_in
+            break
+    return replace(info, latest_updates=tuple(updates), repo_before_updates=before)
+
+
+# -- snapshots -------------------------------------------------------------------------------
+
+
+def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Transition | TipMoved:
+    """Add a snapshot on top of a branch that is still where the snapshot's parent is."""
+    tip = info.branches.get(branch)
+    if tip is None or tip != snapshot.parent_id:
+        return TipMoved(branch=branch, tip=tip)
+    return Transition(
+        info=_with_snapshot(info, snapshot, branch=branch),
+        details=NewCommitUpdate(branch=branch, new_snap_id=snapshot.id),
+    )
+
+
+def amend_commit(
+    info: RepoInfo, branch: str, amended: SnapshotId, snapshot: SnapshotInfo
+) -> Transition | TipMoved:
+    """Put a snapshot in the place of the tip of a branch; the old tip stays readable by its id."""
+    tip = info.branches.get(branch)
+    if tip is None or tip != amended:
+        return TipMoved(branch=branch, tip=tip)
+    return Transition(
+        info=_with_snapshot(info, snapshot, branch=branch),
+        details=CommitAmendedUpdate(
+            branch=branch, previous_snap_id=amended, new_snap_id=snapshot.id
+        ),
+    )
+
+
+def add_detached(info: RepoInfo, snapshot: SnapshotInfo) -> Transition:
+    """Add a snapshot that no branch points to."""
+    return Transition(
+        info=_with_snapshot(info, snapshot),
+        details=NewDetachedSnapshotUpdate(new_snap_id=snapshot.id),
+    )
+
+
+def _with_snapshot(info: RepoInfo, snapshot: SnapshotInfo, branch: str | None = None) -> RepoInfo:
+    if snapshot.id in info.snapshots:
+        raise AlreadyExistsError(
+            f"snapshot {snapshot.id} is in the repository already; ids are never used twice",
+            snapshot=str(snapshot.id),
+        )
+    branches = info.branches if branch is None else {**info.branches, branch: snapshot.id}
+    return replace(info, snapshots={**info.snapshots, snapshot.id: snapshot}, branches=branches)
+
+
+# -- branches --------------------------------------------------------------------------------
+
+
+def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition:
+    """Add a branch at a snapshot."""
+    _check_name(name, "branch")
+    if name in info.branches:
+        raise AlreadyExistsError(
+            f"branch {name!r} exists already, at snapshot {info.branches[name]}; "
+            "reset it to move it, or choose another name",
+            kind="branch",
+            name=name,
+        )
+    _check_snapshot(info, snapshot_id)
+    return Transition(
+        info=replace(info, branches={**info.branches, name: snapshot_id}),
+        details=BranchCreatedUpdate(name=name),
+    )
+
+
+def delete_branch(info: RepoInfo, name: str) -> Transition:
+    """Remove a branch; its snapshots stay until they are collected."""
+    if name == MAIN:
+        raise InvalidInputError(
+            "branch 'main' cannot be deleted: every repository has it; reset it instead",
+            name=name,
+        )
+    previous = existing_ref(info.branches, name, "branch")
+    return Transition(
+        info=replace(info, branches={n: s for n, s in info.branches.items() if n != name}),
+        details=BranchDeletedUpdate(name=name, previous_snap_id=previous),
+    )
+
+
+def reset_branch(
+    info: RepoInfo, name: str, snapshot_id: SnapshotId, *, expected: SnapshotId | None = None
+) -> Transition | TipMoved:
+    """Move a branch to any snapshot; with ``expected`` only from there."""
+    previous = existing_ref(info.branches, name, "branch")
+    if expected is not None and previous != expected:
+        return TipMoved(branch=name, tip=previous)
+    _check_snapshot(info, snapshot_id)
+    return Transition(
+        info=replace(info, branches={**info.branches, name: snapshot_id}),
+        details=BranchResetUpdate(name=name, previous_snap_id=previous),
+    )
+
+
+# -- tags ------------------------------------------------------------------------------------
+
+
+def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition:
+    """Add a tag at a snapshot, for good."""
+    check_flag(info, FeatureFlag.CREATE_TAG, "creating tags")
+    _check_name(name, "tag")
+    if name in info.tags:
+        raise AlreadyExistsError(
+            f"tag {name!r} exists already, at snapshot {info.tags[name]}, and tags never move; "
+            "choose another name",
+            kind="tag",
+            name=name,
+        )
+    if name in info.deleted_tags:
+        raise AlreadyExistsError(
+            f"tag {name!r} was deleted, and the name of a deleted tag is never given out again; "
+            "choose another name",
+            kind="tag",
+            name=name,
+        )
+    _check_snapshot(info, snapshot_id)
+    return Transition(
+        info=replace(info, tags={**info.tags, name: snapshot_id}),
+        details=TagCreatedUpdate(name=name),
+    )
+
+
+def delete_tag(info: RepoInfo, name: str) -> Transition:
+    """Remove a tag and keep its name taken."""
+    check_flag(info, FeatureFlag.DELETE_TAG, "deleting tags")
+    previous = existing_ref(info.tags, name, "tag")
+    return Transition(
+        info=replace(
+            info,
+            tags={n: s for n, s in info.tags.items() if n != name},
+            deleted_tags=tuple(sorted({*info.deleted_tags, name})),
+        ),
+        details=TagDeletedUpdate(name=name, previous_snap_id=previous),
+    )
+
+
+# -- settings --------------------------------------------------------------------------------
+
+
+def set_status(
+    info: RepoInfo, availability: Availability, *, now: int, reason: str | None = None
+) -> Transition:
+    """Open or close the repository for changes."""
+    status = RepoStatus(availability=availability, set_at=now, reason=reason)
+    return Transition(
+        info=replace(info, status=status), details=RepoStatusChangedUpdate(status=status)
+    )
+
+
+def set_flag(info: RepoInfo, flag: int, value: bool | None) -> Transition:
+    """Switch a feature on or off, or back to its default with None."""
+    enabled = {*(info.enabled_feature_flags or ())} - {flag}
+    disabled = {*(info.disabled_feature_flags or ())} - {flag}
+    if value is not None:
+        (enabled if value else disabled).add(flag)
+    return Transition(
+        info=replace(
+            info,
+            enabled_feature_flags=tuple(sorted(enabled)),
+            disabled_feature_flags=tuple(sorted(disabled)),
+        ),
+        details=FeatureFlagChangedUpdate(id=flag, new_value=bool(value), is_set=value is not None),
+    )
+
+
+def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Transition:
+    """Replace the metadata of the repository."""
+    return Transition(
+        info=replace(info, metadata_items=MetadataItems.of(metadata)),
+        details=MetadataChangedUpdate(),
+    )
+
+
+def set_config(info: RepoInfo, config: bytes | None) -> Transition:
+    """Replace the stored configuration, given as its FlexBuffer."""
+    return Transition(info=replace(info, config=config), details=ConfigChangedUpdate())
+
+
+# -- checks ----------------------------------------------------------------------------------
+
+
+def check_writable(info: RepoInfo) -> None:
+    """Refuse when the repository is read-only; see ``check_status``."""
+    check_status(info.status)
+
+
+def check_status(status: RepoStatus) -> None:
+    """Refuse when a repository with this status takes no changes.
+
+    Raises
+    ------
+    ReadOnlyError
+        When it is, with the reason that was given.
+    """
+    if status.availability is Availability.READ_ONLY:
+        why = f" ({status.reason})" if status.reason else ""
+        raise ReadOnlyError(
+            f"the repository is set to read-only{why}; set its status to online to change it",
+            reason=status.reason,
+        )
+
+
+def check_flag(info: RepoInfo, flag: FeatureFlag, what: str) -> None:
+    """Refuse what the repository has switched off.
+
+    Raises
+    ------
+    ReadOnlyError
+        When the flag is disabled.
+    """
+    if flag in (info.disabled_feature_flags or ()):
+        raise ReadOnlyError(
+            f"{what} is switched off in this repository (feature flag {flag:d}, "
+            f"{flag.name.lower()}); switch the flag on to do it",
+            flag=int(flag),
+        )
+
+
+def _check_name(name: str, kind: str) -> None:
+    if not name or "\0" in name:
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a {kind}: names have at least one character and no "
+            "NUL",
+            kind=kind,
+            name=name,
+        )
+
+
+def _check_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
+    if snapshot_id not in info.snapshots:
+        raise NotFoundError(
+            f"snapshot {snapshot_id} is not among the {len(info.snapshots)} snapshots of this "
+            "repository",
+            kind="snapshot",
+            name=str(snapshot_id),
+        )
+
+
+def existing_ref(refs: Mapping[str, SnapshotId], name: str, kind: str) -> SnapshotId:
+    """Return where a branch or tag is; raises NotFoundError that lists what there is."""
+    found = refs.get(name)
+    if found is None:
+        near = get_close_matches(name, refs, n=10, cutoff=0.0)
+        raise NotFoundError(
+            f"there is no {kind} {name!r}; there is {', '.join(near) or 'none at all'}",
+            kind=kind,
+            name=name,
+            existing=tuple(near),
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The configuration of a repository: its fields, changes to them, and its text."""

@@ -1,0 +1,262 @@
+"""Changing a configuration: what was asked and nothing else, checked before anybody stores it.
+
+A configuration that one library cannot read locks it out of the whole repository, so a change is
+checked against types and limits that existing libraries enforce, not only against our own.
+
+Rules of this file
+------------------
+1. Changes are a tree like the configuration itself. Maps are merged, None gives a setting back to
+   its default, and a key that is not known is refused with the nearest known one.
+2. What the stored tree holds beside that passes through, known or not.
+3. ``manifest.splitting`` and single virtual chunk containers are replaced whole.
+
+Spec: ``Repo.config``; ``config.yaml`` of version 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.spec.config.config import RepositoryConfig, parse_config
+from icechunk_format.spec.config.containers import CONTAINERS, changed_containers, refuse
+from icechunk_format.spec.manifest.location_dictionary import LocationCompression
+from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree
+from icechunk_format.spec.splitting_patterns import check_pattern
+
+_U16: Final = 2**16 - 1
+_U32: Final = 2**32 - 1
+_U64: Final = 2**64 - 1
+
+
+class _Setting(NamedTuple):
+    """What may be stored: a type, limits of a number, or the words that are allowed."""
+
+    type: type
+    low: int = 0
+    high: int = _U64
+    words: tuple[str, ...] = ()
+
+
+_RETRIES: Final[dict[str, Any]] = {
+    "max_tries": _Setting(int, 1, _U16),
+    "initial_backoff_ms": _Setting(int, 0, _U32),
+    "max_backoff_ms": _Setting(int, 0, _U32),
+}
+_SETTINGS: Final[dict[str, Any]] = {
+    "inline_chunk_threshold_bytes": _Setting(int, 0, _U16),
+    "get_partial_values_concurrency": _Setting(int, 1, _U16),
+    "compression": {
+        "algorithm": _Setting(str, words=("zstd",)),
+        "level": _Setting(int, 0, 22),
+    },
+    "max_concurrent_requests": _Setting(int, 1, _U16),
+    "max_concurrent_decodes": _Setting(int, 1, _U16),
+    "caching": {
+        "num_snapshot_nodes": _Setting(int),
+        "num_chunk_refs": _Setting(int),
+        "num_transaction_changes": _Setting(int),
+        "num_bytes_attributes": _Setting(int),
+        "num_bytes_chunks": _Setting(int),
+    },
+    "storage": {
+        "concurrency": {
+            "max_concurrent_requests_for_object": _Setting(int, 1, _U16),
+            "ideal_concurrent_request_size": _Setting(int, 1),
+        },
+        "retries": _RETRIES,
+        "unsafe_use_conditional_update": _Setting(bool),
+        "unsafe_use_conditional_create": _Setting(bool),
+        "unsafe_use_metadata": _Setting(bool),
+        "storage_class": _Setting(str),
+        "metadata_storage_class": _Setting(str),
+        "chunks_storage_class": _Setting(str),
+        "minimum_size_for_multipart_upload": _Setting(int),
+    },
+    CONTAINERS: {},
+    "manifest": {
+        "preload": {
+            "max_total_refs": _Setting(int, 0, _U32),
+            "max_arrays_to_scan": _Setting(int, 0, _U32),
+        },
+        "splitting": {},
+        "virtual_chunk_location_compression": {
+            "min_num_chunks": _Setting(int, 0, _U16),
+            "dictionary_max_training_samples": _Setting(int, 0, _U16),
+            "dictionary_max_size_bytes": _Setting(int, 0, 2**20),
+            "compression_level": _Setting(int, 1, 22),
+        },
+        "max_concurrent_manifest_fetches_during_commit": _Setting(int, 1, _U16),
+    },
+    "repo_update_retries": {"default": _RETRIES},
+    "num_updates_per_repo_info_file": _Setting(int, 1, _U16),
+}
+
+
+def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with changes applied.
+
+    Parameters
+    ----------
+    tree
+        The configuration as stored: ``RepositoryConfig.raw``.
+    changes
+        See ``Repository.update_config``.
+
+    Raises
+    ------
+    InvalidInputError
+        A setting is not known, or its value has a wrong type or lies outside of its limits.
+    """
+    new = _merged(tree, changes, _SETTINGS, "")
+    try:
+        parse_config(new)
+    except FormatError as error:
+        raise InvalidInputError(
+            f"the configuration cannot be changed so: {error.message}", **error.facts
+        ) from error
+    return new
+
+
+def changes_in(config: RepositoryConfig) -> dict[str, Any]:
+    """Return what was replaced in a configuration since it was read, as a tree of changes.
+
+    Raises
+    ------
+    InvalidInputError
+        A field was replaced that only libraries write.
+    """
+    before = parse_config(config.raw)
+    if config.previous_file != before.previous_file:
+        raise InvalidInputError(
+            f"previous_file was changed to {config.previous_file!r}, but it names a backup and is "
+            "only written by libraries; leave it as it was read",
+            setting="previous_file",
+        )
+    changes: dict[str, Any] = {}
+    for name in ("inline_chunk_threshold_bytes", "num_updates_per_repo_info_file"):
+        if getattr(config, name) != getattr(before, name):
+            changes[name] = getattr(config, name)
+    if config.compression_level != before.compression_level:
+        changes["compression"] = {"level": config.compression_level}
+    old = {item.url_prefix: item for item in before.virtual_chunk_containers}
+    new = {item.url_prefix: item for item in config.virtual_chunk_containers}
+    containers: dict[str, Any] = {prefix: None for prefix in old if prefix not in new}
+    containers |= {prefix: item for prefix, item in new.items() if old.get(prefix) != item}
+    if containers:
+        changes[CONTAINERS] = containers
+    manifest: dict[str, Any] = {}
+    if config.splitting != before.splitting:
+        manifest["splitting"] = config.splitting
+    locations = {
+        item.name: getattr(config.location_compression, item.name)
+        for item in fields(LocationCompression)
+        if getattr(config.location_compression, item.name)
+        != getattr(before.location_compression, item.name)
+    }
+    if locations:
+        manifest["virtual_chunk_location_compression"] = locations
+    if manifest:
+        changes["manifest"] = manifest
+    return changes
+
+
+def _merged(
+    tree: Mapping[str, Any], changes: Any, known: Mapping[str, Any], prefix: str
+) -> dict[str, Any]:
+    """Return a map of the configuration with changes applied."""
+    if not isinstance(changes, Mapping):
+        where = prefix.rstrip(".") or "the changes of a configuration"
+        refuse(f"a map of settings is expected, found {changes!r}", where)
+    new = dict(tree)
+    for key, value in changes.items():
+        setting = f"{prefix}{key}"
+        if key not in known:
+            near = get_close_matches(str(key), known, n=3, cutoff=0.0)
+            refuse(
+                "no setting of a repository that this library can change; the nearest are "
+                + ", ".join(f"{prefix}{name}" for name in near),
+                setting,
+                allowed=tuple(known),
+            )
+        if value is None:
+            new.pop(key, None)
+            continue
+        stored = new.get(key)
+        if setting == CONTAINERS:
+            new[key] = changed_containers(stored if isinstance(stored, Mapping) else {}, value)
+        elif setting == "manifest.splitting":
+            new[key] = _splitting(value, setting)
+        elif isinstance(known[key], dict):
+            below = stored if isinstance(stored, Mapping) else {}
+            new[key] = _merged(below, value, known[key], f"{setting}.")
+        else:
+            new[key] = _checked(value, known[key], setting)
+    return new
+
+
+def _checked(value: Any, allowed: _Setting, setting: str) -> Any:
+    # True is an int in Python, and no number here.
+    if type(value) is not allowed.type:
+        refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)
+    if isinstance(value, int) and allowed.type is int and not allowed.low <= value <= allowed.high:
+        refuse(
+            f"{value} is not between {allowed.low} and {allowed.high}",
+            setting,
+            found=value,
+            allowed=(allowed.low, allowed.high),
+        )
+    if allowed.words and value not in allowed.words:
+        refuse(f"{value!r} is not one of {', '.join(allowed.words)}", setting, found=value)
+    return value
+
+
+# -- splitting ------------------------------------------------------------------------------
+
+
+def _splitting(value: Any, setting: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if key != "split_sizes"]
+        if unknown:
+            refuse(f"only split_sizes is allowed in it, found {unknown[0]!r}", setting)
+        rules: Any = value.get("split_sizes")
+    else:
+        rules = value
+    if isinstance(rules, Sequence) and all(isinstance(rule, SplittingRule) for rule in rules):
+        rules = rules_tree(rules)["split_sizes"]
+    try:
+        parsed = parse_rules(rules, "<changes>")
+    except FormatError as error:
+        refuse(f"{error.facts['problem']}; give SplittingRule values or their tree", setting)
+    for rule in parsed:
+        for dimension in rule.dimensions:
+            axis = dimension.value
+            if dimension.by == "axis" and (type(axis) is not int or not 0 <= axis <= _U64):
+                refuse(f"an axis is a number from 0, found {axis!r}", setting, found=axis)
+            if dimension.by == "dimension_name":
+                _check_pattern(str(axis), setting)
+        pending = [rule.condition]
+        while pending:
+            condition = pending.pop()
+            pending += condition.parts
+            if condition.kind not in ("any_array", "path_matches", "name_matches", "or", "and"):
+                refuse(
+                    f"{condition.kind!r} is no condition on arrays; any_array, path_matches, "
+                    "name_matches, or, and are",
+                    setting,
+                )
+            if condition.kind.endswith("_matches"):
+                _check_pattern(condition.pattern, setting)
+    return rules_tree(parsed)
+
+
+def _check_pattern(pattern: str, setting: str) -> None:
+    try:
+        check_pattern(pattern)
+    except ValueError as error:
+        refuse(f"{pattern!r} is no regular expression: {error}", setting, found=pattern)
+    except UnsupportedError as error:
+        refuse(error.message, setting, found=pattern)

@@ -1,0 +1,287 @@
+"""The repository's configuration: FlexBuffers in ``repo``, or ``config.yaml`` in version 1.
+
+Rules of this file
+------------------
+1. A missing key and a null mean the default. Unknown keys are ignored, but stay in ``raw``, which
+   is what is written back.
+2. Values of known keys must have the type of their default; anything else is ``FormatError``. A
+   number that existing libraries read and that zstd or this library has no use for is read as the
+   nearest one that it has; ``raw`` keeps the number.
+3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
+4. The ``storage`` settings describe the machine that saved them, so they are reported and never
+   applied: a repository copied from disk to S3 would lose its conditional writes by them.
+5. Virtual chunk containers whose prefix does not end with "/" are ignored, as the reference does.
+
+Spec: ``Repo.config``; the defaults are the reference's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Never
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.manifest.location_dictionary import LocationCompression
+from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
+from icechunk_format.spec.values.msgpack import decode_flexbuffer
+from icechunk_format.spec.values.yaml_tree import decode_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Keys without a default of their own are null.
+DEFAULTS: Final[dict[str, Any]] = {
+    "inline_chunk_threshold_bytes": 512,
+    "get_partial_values_concurrency": 10,
+    "compression": {"algorithm": "zstd", "level": 3},
+    "max_concurrent_requests": 256,
+    "caching": {
+        "num_snapshot_nodes": 500_000,
+        "num_chunk_refs": 15_000_000,
+        "num_transaction_changes": 0,
+        "num_bytes_attributes": 0,
+        "num_bytes_chunks": 0,
+    },
+    "storage": {
+        "concurrency": {
+            "max_concurrent_requests_for_object": 18,
+            "ideal_concurrent_request_size": 12 * 1024 * 1024,
+        },
+        "retries": {"max_tries": 10, "initial_backoff_ms": 100, "max_backoff_ms": 180_000},
+        "unsafe_use_conditional_update": True,
+        "unsafe_use_conditional_create": True,
+        "unsafe_use_metadata": True,
+        "minimum_size_for_multipart_upload": 100 * 1024 * 1024,
+    },
+    "virtual_chunk_containers": {},
+    "manifest": {
+        "preload": {"max_total_refs": 10_000, "max_arrays_to_scan": 50},
+        "virtual_chunk_location_compression": {
+            "min_num_chunks": 1000,
+            "dictionary_max_training_samples": 100,
+            "dictionary_max_size_bytes": 2048,
+            "compression_level": 3,
+        },
+        "max_concurrent_manifest_fetches_during_commit": 1,
+    },
+    "repo_update_retries": {
+        "default": {"max_tries": 100, "initial_backoff_ms": 50, "max_backoff_ms": 30_000}
+    },
+    "num_updates_per_repo_info_file": 1000,
+}
+_MAX_U16: Final = 2**16 - 1
+_MAX_LEVEL: Final = 22
+_MAX_DICTIONARY: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualChunkContainer:
+    """A place outside the repository that chunks may lie in.
+
+    Parameters
+    ----------
+    name
+        What ``vcc://name/...`` locations call it; None when it has no name.
+    url_prefix
+        What absolute locations in it start with; ends with "/".
+    store_kind
+        ``s3``, ``s3_compatible``, ``tigris``, ``gcs``, ``azure``, ``http``,
+        ``local_file_system``, ``in_memory``, or a kind that is not known.
+    store_options
+        Options of the store as stored; credentials are never among them. The folder of
+        ``local_file_system`` is the option ``path``.
+    """
+
+    name: str | None = None
+    url_prefix: str
+    store_kind: str
+    store_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryConfig:
+    """The settings of a repository that matter to readers and writers of its files.
+
+    Parameters
+    ----------
+    inline_chunk_threshold_bytes
+        Encoded chunks of up to this many bytes are stored in the manifest.
+    compression_level
+        The zstd level of metadata files.
+    virtual_chunk_containers
+        Sorted by prefix.
+    splitting
+        How references are split over manifests.
+    location_compression
+        When locations of virtual chunks are compressed.
+    num_updates_per_repo_info_file
+        How many entries of the operations log one ``repo`` object keeps.
+    previous_file
+        Name of the backup that the configuration replaced, if it says so.
+    raw
+        The whole tree as stored.
+    """
+
+    inline_chunk_threshold_bytes: int = 512
+    compression_level: int = 3
+    virtual_chunk_containers: tuple[VirtualChunkContainer, ...] = ()
+    splitting: tuple[SplittingRule, ...] = NO_SPLITTING
+    location_compression: LocationCompression = field(default_factory=LocationCompression)
+    num_updates_per_repo_info_file: int = 1000
+    previous_file: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def split_cells(
+        self,
+        node_path: str,
+        dimension_names: Sequence[str | None] | None,
+        num_chunks: Sequence[int],
+    ) -> tuple[int, ...]:
+        """Return how many chunks per axis go into one manifest; see ``splitting.split_cells``."""
+        return split_cells(self.splitting, node_path, dimension_names, num_chunks)
+
+    def effective(self) -> dict[str, Any]:
+        """Return the whole tree with defaults in place of what is missing or null."""
+        return _merged(DEFAULTS, self.raw)
+
+
+def decode_flexbuffer_config(data: bytes, *, object_key: str = "repo") -> RepositoryConfig:
+    """Read the configuration that a ``repo`` object holds.
+
+    Raises
+    ------
+    FormatError
+        The bytes are damaged, or a known setting has a wrong type or value.
+    """
+    tree = decode_flexbuffer(data, object_key=object_key, field="config", file_type="configuration")
+    return _from_tree(tree, object_key)
+
+
+def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> RepositoryConfig:
+    """Read the file ``config.yaml`` of spec version 1.
+
+    Raises
+    ------
+    FormatError
+        The text is not YAML of that form, or a known setting has a wrong type or value.
+    """
+    tree = decode_yaml(data, object_key=object_key)
+    return _from_tree(tree, object_key)
+
+
+def parse_config(tree: Mapping[str, Any], *, object_key: str = "<tree>") -> RepositoryConfig:
+    """Read a configuration that is a tree already.
+
+    Raises
+    ------
+    FormatError
+        A known setting has a wrong type or value.
+    """
+    return _from_tree(dict(tree), object_key)
+
+
+def _fail(problem: str, object_key: str, setting: str | None = None) -> Never:
+    raise FormatError(
+        f"{problem}; correct the repository's configuration",
+        object_key=object_key,
+        file_type="configuration",
+        field=setting,
+    )
+
+
+def _from_tree(tree: Any, object_key: str) -> RepositoryConfig:
+    given = {} if tree is None else tree
+    if not isinstance(given, dict):
+        _fail(f"a configuration is a map, found {type(given).__name__}", object_key)
+    _check_types(DEFAULTS, given, object_key, "")
+    full = _merged(DEFAULTS, given)
+    manifest = full["manifest"]
+    splitting = manifest.get("splitting")
+    sizes = splitting.get("split_sizes") if isinstance(splitting, dict) else splitting
+    previous = full.get("previous_file")
+    if previous is not None and not isinstance(previous, str):
+        _fail(f"{previous!r} is not a name", object_key, "previous_file")
+    if full["inline_chunk_threshold_bytes"] > _MAX_U16:
+        _fail(
+            f"{full['inline_chunk_threshold_bytes']} is above {_MAX_U16}",
+            object_key,
+            "inline_chunk_threshold_bytes",
+        )
+    locations = manifest["virtual_chunk_location_compression"]
+    return RepositoryConfig(
+        inline_chunk_threshold_bytes=full["inline_chunk_threshold_bytes"],
+        compression_level=min(full["compression"]["level"], _MAX_LEVEL),
+        virtual_chunk_containers=_containers(full["virtual_chunk_containers"], object_key),
+        splitting=NO_SPLITTING if sizes is None else parse_rules(sizes, object_key),
+        location_compression=LocationCompression(
+            min_num_chunks=locations["min_num_chunks"],
+            dictionary_max_training_samples=locations["dictionary_max_training_samples"],
+            dictionary_max_size_bytes=min(locations["dictionary_max_size_bytes"], _MAX_DICTIONARY),
+            compression_level=max(1, min(locations["compression_level"], _MAX_LEVEL)),
+        ),
+        num_updates_per_repo_info_file=max(1, full["num_updates_per_repo_info_file"]),
+        previous_file=previous,
+        raw=given,
+    )
+
+
+def _check_types(
+    defaults: Mapping[str, Any], given: Mapping[str, Any], object_key: str, prefix: str
+) -> None:
+    """Raise unless every known setting that is given has the type of its default."""
+    for key, default in defaults.items():
+        value = given.get(key)
+        if value is None:
+            continue
+        setting = f"{prefix}{key}"
+        if type(value) is not type(default):
+            _fail(f"{type(default).__name__} is expected, found {value!r}", object_key, setting)
+        if isinstance(value, dict):
+            _check_types(default, value, object_key, f"{setting}.")
+        elif isinstance(value, int) and value < 0 and key != "compression_level":
+            _fail(f"{value} is negative", object_key, setting)
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(given)
+    for key, default in defaults.items():
+        value = given.get(key)
+        if isinstance(default, dict):
+            merged[key] = _merged(default, value if isinstance(value, dict) else {})
+        elif value is None:
+            merged[key] = default
+    return merged
+
+
+def _containers(tree: Mapping[str, Any], object_key: str) -> tuple[VirtualChunkContainer, ...]:
+    found = {}
+    for key, item in tree.items():
+        setting = f"virtual_chunk_containers.{key}"
+        if not isinstance(item, dict):
+            _fail(f"a container is a map, found {item!r}", object_key, setting)
+        prefix = key if item.get("url_prefix") is None else item["url_prefix"]
+        name = item.get("name")
+        if not isinstance(prefix, str) or not (name is None or isinstance(name, str)):
+            _fail("name and url_prefix of a container are texts", object_key, setting)
+        if not prefix.endswith("/"):
+            continue
+        kind, options = _store(item.get("store"), object_key, setting)
+        found[prefix] = VirtualChunkContainer(
+            name=name, url_prefix=prefix, store_kind=kind, store_options=options
+        )
+    return tuple(found[prefix] for prefix in sorted(found))
+
+
+def _store(tree: Any, object_key: str, setting: str) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(tree, str):
+        return tree, {}
+    if not isinstance(tree, dict) or len(tree) != 1:
+        _fail(f"a store is one kind with options, found {tree!r}", object_key, setting)
+    ((kind, options),) = tree.items()
+    if isinstance(options, str):
+        return kind, {"path": options}
+    if options is None:
+        return kind, {}
+    if not isinstance(options, dict):
+        _fail(f"options of a store are a map, found {options!r}", object_key, setting)
+    return kind, options

@@ -1,0 +1,173 @@
+"""Writing changes into ``config.yaml``: what did not change keeps its bytes.
+
+Rules of this file
+------------------
+1. A top-level section whose value did not change stays as it is in the text, comments included.
+2. In a section that did change, single settings that did not keep their tags, so that an enum
+   value of a newer library survives beside one that was changed.
+3. YAML spells enum values as tags: ``{"s3": {...}}`` of FlexBuffers is ``!s3`` here. Only positions
+   that the format has enums in are written so.
+
+Spec: ``config.yaml`` of version 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.config.config import decode_yaml_config
+from icechunk_format.spec.values.yaml_tree import compose_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAP: Final = "tag:yaml.org,2002:map"
+_LIST: Final = "tag:yaml.org,2002:seq"
+_SCALARS: Final = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
+
+
+def encode_yaml_config(
+    old: bytes, tree: Mapping[str, Any], *, object_key: str = "config.yaml"
+) -> bytes:
+    """Return a ``config.yaml`` with another content, that differs as little as possible.
+
+    Parameters
+    ----------
+    old
+        The file as stored; empty where there is none.
+    tree
+        What it shall say: ``RepositoryConfig.raw`` with changes.
+
+    Raises
+    ------
+    FormatError
+        The old file cannot be read; or it cannot be changed without loss.
+    """
+    root = compose_yaml(old, object_key=object_key)
+    before = decode_yaml_config(old, object_key=object_key).raw
+    if not isinstance(root, yaml.MappingNode):
+        root = yaml.MappingNode(_MAP, [], flow_style=False)
+    try:
+        text = old.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    keeps_text = (
+        bool(root.value)
+        and not root.flow_style
+        and not text.startswith("\ufeff")
+        and all(key.start_mark.column == 0 for key, _ in root.value)
+    )
+    starts = [key.start_mark.index for key, _ in root.value] if keeps_text else []
+    parts = [text[: starts[0]]] if keeps_text else []
+    seen: set[str] = set()
+    for number, (key_node, value_node) in enumerate(root.value):
+        key = str(key_node.value)
+        seen.add(key)
+        if key not in tree:
+            continue
+        if keeps_text and tree[key] == before[key]:
+            stop = starts[number + 1] if number + 1 < len(starts) else len(text)
+            parts.append(text[starts[number] : stop])
+        else:
+            parts.append(_section(key_node, _changed(value_node, before[key], tree[key], (key,))))
+    parts += [_section(_node(k, ()), _node(tree[k], (k,))) for k in tree if k not in seen]
+    new = "".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
+    data = new.encode()
+    if decode_yaml_config(data, object_key=object_key).raw != dict(tree):
+        raise FormatError(
+            "it cannot be changed without changing what else it says; write it anew as plain YAML "
+            "with one setting per line",
+            object_key=object_key,
+            file_type="configuration",
+        )
+    return data
+
+
+def _section(key: yaml.Node, value: yaml.Node) -> str:
+    root = yaml.MappingNode(_MAP, [(key, value)], flow_style=False)
+    text: str = yaml.serialize(root, Dumper=_ConfigDumper, allow_unicode=True, width=10_000)
+    return text
+
+
+def _changed(node: yaml.Node, old: Any, new: Any, path: tuple[str, ...]) -> yaml.Node:
+    """Return a node for a new value that keeps all nodes below it whose value did not change."""
+    if old == new:
+        return node
+    is_plain_map = isinstance(node, yaml.MappingNode) and node.tag == _MAP
+    if not is_plain_map or not isinstance(old, dict) or not isinstance(new, dict):
+        return _node(new, path)
+    pairs = []
+    seen = set()
+    for key_node, value_node in node.value:
+        key = str(key_node.value)
+        seen.add(key)
+        if key in new:
+            value = _changed(value_node, old[key], new[key], (*path, key))
+            pairs.append((key_node, value))
+    pairs += [(_node(k, ()), _node(new[k], (*path, k))) for k in new if k not in seen]
+    return yaml.MappingNode(_MAP, pairs, flow_style=False)
+
+
+def _node(value: Any, path: tuple[str, ...]) -> yaml.Node:
+    if path[:1] == ("virtual_chunk_containers",) and path[2:] == ("store",):
+        return _enum(value)
+    if path == ("manifest", "splitting", "split_sizes") and isinstance(value, list):
+        return _sequence([_rule(rule) for rule in value])
+    if isinstance(value, dict):
+        pairs = [(_node(key, ()), _node(value[key], (*path, key))) for key in value]
+        return yaml.MappingNode(_MAP, pairs, flow_style=False)
+    if isinstance(value, list):
+        return _sequence([_node(item, ()) for item in value])
+    if isinstance(value, bool | None):
+        text = {True: "true", False: "false", None: "null"}[value]
+    else:
+        text = str(value)
+    return yaml.ScalarNode(f"tag:yaml.org,2002:{_SCALARS[type(value)]}", text)
+
+
+def _sequence(items: list[yaml.Node]) -> yaml.Node:
+    return yaml.SequenceNode(_LIST, items, flow_style=False)
+
+
+def _rule(rule: Any) -> yaml.Node:
+    condition, dimensions = rule
+    items: list[yaml.Node] = []
+    for item in dimensions:
+        pairs = [
+            (_node(key, ()), _enum(item[key]) if key == "condition" else _node(item[key], ()))
+            for key in item
+        ]
+        items.append(yaml.MappingNode(_MAP, pairs, flow_style=False))
+    return _sequence([_enum(condition), _sequence(items)])
+
+
+def _enum(value: Any) -> yaml.Node:
+    """Return an enum value: a word, or a tag with content."""
+    if not isinstance(value, dict):
+        return _node(value, ())
+    ((tag, content),) = value.items()
+    if isinstance(content, list):
+        # The parts of "or" and "and" are conditions themselves.
+        node = _sequence([_enum(item) for item in content])
+    else:
+        node = _node(content, ())
+        if isinstance(content, str) and isinstance(node, yaml.ScalarNode):
+            node.style = "'"
+    node.tag = f"!{tag}"
+    return node
+
+
+class _ConfigDumper(yaml.SafeDumper):
+    """YAML in which a tagged plain word stays plain: ``!Axis 0`` is a number, ``!Axis '0'`` not."""
+
+    def choose_scalar_style(self) -> str:
+        event: Any = self.event
+        chosen: str = super().choose_scalar_style()
+        if not event.style and event.tag and event.tag.startswith("!"):
+            meaning = self.resolve(yaml.ScalarNode, event.value, (True, False))  # type: ignore[no-untyped-call]
+            if meaning == "tag:yaml.org,2002:int":
+                return ""
+        return chosen

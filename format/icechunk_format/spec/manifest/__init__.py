@@ -1,0 +1,1 @@
+"""Manifest files: chunk references as columns, decoded and encoded."""

@@ -1,0 +1,353 @@
+"""The chunk references of one array as columns.
+
+A manifest can hold millions of references, so there is no object per reference: a row number and
+these columns are the reference.
+
+================  ==========  ==========================================================
+column            dtype       meaning
+================  ==========  ==========================================================
+``coords``        uint32      (n, ndim), sorted; the place in the array's chunk grid
+``kind``          uint8       ``KIND_NATIVE``, ``KIND_INLINE`` or ``KIND_VIRTUAL``
+``chunk_id``      uint8       (n, 12); native rows, else zeros
+``offset``        uint64      bytes into the object; native and virtual rows, else zero
+``length``        uint64      bytes of the chunk, in rows of all kinds
+``last_modified`` uint32      seconds since 1970 of a virtual chunk's object; 0 = not known
+================  ==========  ==========================================================
+
+Inline bytes, locations and etags are in ``texts``. Writers make columns with ``ref_columns``.
+
+Rules of this file
+------------------
+1. Rows are sorted by coordinate and coordinates are distinct; whoever makes a value sees to that.
+2. Values never change; operations give new ones, which may share buffers. Pickling drops what the
+   rows do not use, so a task carries its own references only.
+
+Spec: "ChunkRef".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
+from icechunk_format.spec.manifest.texts import RefTexts, join_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+KIND_NATIVE: Final = 0
+KIND_INLINE: Final = 1
+KIND_VIRTUAL: Final = 2
+CHUNK_ID_SIZE: Final = 12
+
+_KIND_NAMES: Final = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
+_COLUMNS: Final = ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
+# A selection that uses less than this share of a large buffer gets a buffer of its own.
+_SPARSE_SHARE: Final = 4
+_LARGE_BUFFER: Final = 1 << 20
+
+
+class ChunkRefs:
+    """References of one array, sorted by coordinate.
+
+    Parameters
+    ----------
+    coords, kind, chunk_id, offset, length, last_modified
+        The columns of the table above; ``coords`` strictly ascending. They become read-only.
+    texts
+        Inline bytes, locations and etags; None when all rows are native.
+    """
+
+    __slots__ = (
+        "_order",
+        "chunk_id",
+        "coords",
+        "kind",
+        "last_modified",
+        "length",
+        "offset",
+        "texts",
+    )
+
+    def __init__(
+        self,
+        *,
+        coords: NDArray[np.uint32],
+        kind: NDArray[np.uint8],
+        chunk_id: NDArray[np.uint8],
+        offset: NDArray[np.uint64],
+        length: NDArray[np.uint64],
+        last_modified: NDArray[np.uint32],
+        texts: RefTexts | None = None,
+    ) -> None:
+        self.coords = np.asfortranarray(coords)
+        self.kind = kind
+        self.chunk_id = chunk_id
+        self.offset = offset
+        self.length = length
+        self.last_modified = last_modified
+        self.texts = texts
+        self._order: CoordinateOrder | None = None
+        for name in _COLUMNS:
+            getattr(self, name).flags.writeable = False
+
+    @classmethod
+    def blank(cls, coords: NDArray[np.uint32], kind: int) -> ChunkRefs:
+        """Return rows of one kind whose other columns are zero."""
+        n = len(coords)
+        return cls(
+            coords=coords,
+            kind=np.full(n, kind, dtype=np.uint8),
+            chunk_id=np.zeros((n, CHUNK_ID_SIZE), dtype=np.uint8),
+            offset=np.zeros(n, dtype=np.uint64),
+            length=np.zeros(n, dtype=np.uint64),
+            last_modified=np.zeros(n, dtype=np.uint32),
+        )
+
+    @classmethod
+    def empty(cls, ndim: int) -> ChunkRefs:
+        """Return no references, of an array of ``ndim`` dimensions."""
+        return cls.blank(np.empty((0, ndim), dtype=np.uint32), KIND_NATIVE)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(
+            f"{name}={int((self.kind == kind).sum())}" for kind, name in _KIND_NAMES.items()
+        )
+        return f"ChunkRefs(ndim={self.ndim}, {counts})"
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the array; 0 for a scalar."""
+        return int(self.coords.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the references take, shared buffers included."""
+        total = sum(int(getattr(self, name).nbytes) for name in _COLUMNS)
+        total += 0 if self.texts is None else self.texts.nbytes
+        return total + (0 if self._order is None else self._order.nbytes)
+
+    @property
+    def order(self) -> CoordinateOrder:
+        """The index of coordinates, made when first used."""
+        if self._order is None:
+            self._order = CoordinateOrder(self.coords)
+        return self._order
+
+    def extents(self) -> NDArray[np.uint32]:
+        """Return the tight range of coordinates per axis, end exclusive: uint32, (ndim, 2)."""
+        bounds = np.array(self.order.bounds(), dtype=np.int64)
+        return bounds.astype(np.uint32).reshape(self.ndim, 2)
+
+    def find(self, coords: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the row of each coordinate, shape (m, ndim); -1 where there is none."""
+        return self.order.find(coords)
+
+    def select_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.int64]:
+        """Return the rows whose coordinates lie in [lo, hi) on every axis, ascending."""
+        return self.order.select_box(lo, hi)
+
+    def _texts_of(self, rows: NDArray[Any], kind: int) -> RefTexts:
+        """Return the texts after checking that these rows are all of one kind."""
+        is_odd = self.kind[rows] != kind
+        if is_odd.any():
+            row = int(np.asarray(rows)[is_odd][0])
+            raise InvalidInputError(
+                f"row {row} is a {_KIND_NAMES[int(self.kind[row])]} chunk; "
+                f"{_KIND_NAMES[kind]} ones were asked for"
+            )
+        if self.texts is None:
+            return RefTexts(
+                buffer=np.empty(0, dtype=np.uint8),
+                starts=np.zeros(len(self), dtype=np.int64),
+                lengths=np.zeros(len(self), dtype=np.uint32),
+            )
+        return self.texts
+
+    def inline(self, row: int) -> bytes:
+        """Return the bytes of an inline chunk.
+
+        Raises
+        ------
+        InvalidInputError
+            The row is of another kind.
+        """
+        return self._texts_of(np.array([row]), KIND_INLINE).raw(row)
+
+    def location(self, row: int) -> str:
+        """Return the location of a virtual chunk; see ``locations``."""
+        return self.locations(np.array([row]))[0]
+
+    def locations(self, rows: NDArray[np.integer[Any]]) -> list[str]:
+        """Return the locations of virtual chunks.
+
+        Raises
+        ------
+        InvalidInputError
+            A row is of another kind.
+        FormatError
+            A stored location is damaged.
+        """
+        return self._texts_of(rows, KIND_VIRTUAL).strings(rows)
+
+    def location_ranges(
+        self, rows: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Return locations as bytes: a buffer, and int64 starts and lengths of shape (m,).
+
+        For callers that build a column of text without a Python string per row. Errors are those
+        of ``locations``, except that the bytes are not checked to be UTF-8.
+        """
+        return self._texts_of(rows, KIND_VIRTUAL).located(rows)
+
+    def etag(self, row: int) -> str | None:
+        """Return the etag that a virtual chunk's object should have; None when not known."""
+        return self.etags(np.array([row]))[0]
+
+    def etags(self, rows: NDArray[np.integer[Any]]) -> list[str | None]:
+        """Return etags, None where not known.
+
+        Raises
+        ------
+        FormatError
+            A stored etag is damaged.
+        """
+        return [None] * len(rows) if self.texts is None else self.texts.etags(rows)
+
+    def take(self, rows: NDArray[Any]) -> ChunkRefs:
+        """Return some rows.
+
+        Parameters
+        ----------
+        rows
+            Ascending row numbers, or a mask of shape (n,).
+
+        Raises
+        ------
+        InvalidInputError
+            The rows are not in ascending order, or repeat.
+        """
+        taken = self._rows(rows)
+        if not is_sorted(taken.coords):
+            raise InvalidInputError("rows must be distinct and ascending to be taken")
+        if taken.texts is None or taken.texts.buffer.size < _LARGE_BUFFER:
+            return taken
+        return taken.compact() if len(taken) * _SPARSE_SHARE < len(self) else taken
+
+    def _rows(self, rows: NDArray[Any]) -> ChunkRefs:
+        return ChunkRefs(
+            **{name: getattr(self, name)[rows] for name in _COLUMNS},
+            texts=None if self.texts is None else self.texts.take(rows),
+        )
+
+    def moved(self, coords: NDArray[Any]) -> ChunkRefs:
+        """Return the same references at other coordinates, distinct integers of shape (n, ndim)."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return ChunkRefs(
+            **(columns | {"coords": coords.astype(np.uint32)}), texts=self.texts
+        ).sorted()
+
+    def sorted(self) -> ChunkRefs:
+        """Return rows in ascending order of coordinate, the first of each coordinate only.
+
+        Rows that are in order already are returned as they are.
+        """
+        return self if is_sorted(self.coords) else self._rows(sorting_rows(self.coords))
+
+    def compact(self) -> ChunkRefs:
+        """Return the same rows without bytes that they do not use."""
+        if self.texts is None:
+            return self
+        return self.with_texts(self.texts.compact() if self._has_texts() else None)
+
+    def with_plain_locations(self) -> ChunkRefs:
+        """Return the same references with no location compressed.
+
+        Raises
+        ------
+        FormatError
+            A stored location is damaged.
+        """
+        return self if self.texts is None else self.with_texts(self.texts.plain())
+
+    def _has_texts(self) -> bool:
+        return bool((self.kind != KIND_NATIVE).any())
+
+    def with_texts(self, texts: RefTexts | None) -> ChunkRefs:
+        """Return the same references over other texts, of the same rows."""
+        return ChunkRefs(**{name: getattr(self, name) for name in _COLUMNS}, texts=texts)
+
+    @classmethod
+    def concat(cls, parts: Sequence[ChunkRefs]) -> ChunkRefs:
+        """Join references of one array whose coordinates are distinct; the result is sorted.
+
+        Raises
+        ------
+        InvalidInputError
+            There are no parts, their dimensions differ, or a coordinate repeats.
+        """
+        if not parts:
+            raise InvalidInputError("at least one part is needed to join references")
+        if len({part.ndim for part in parts}) > 1:
+            raise InvalidInputError(
+                f"references of {sorted({part.ndim for part in parts})} dimensions cannot be "
+                "joined; all parts must belong to one array"
+            )
+        parts = [part for part in parts if len(part)] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        joined = cls(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
+            texts=join_texts([(part.texts, len(part)) for part in parts]),
+        )
+        ordered = joined.sorted()
+        if len(ordered) != len(joined):
+            raise InvalidInputError(
+                f"{len(joined) - len(ordered)} chunk coordinates are given more than once; "
+                "each chunk has one reference"
+            )
+        return ordered
+
+    @classmethod
+    def overlay(
+        cls,
+        base: ChunkRefs,
+        changes: ChunkRefs | None = None,
+        deleted: NDArray[Any] | None = None,
+    ) -> ChunkRefs:
+        """Return ``base`` after a transaction.
+
+        Parameters
+        ----------
+        base
+            The references before.
+        changes
+            References that were set; they replace those at the same coordinates.
+        deleted
+            Coordinates, shape (m, ndim), that were deleted *before* ``changes`` were set. Those
+            that ``base`` does not have are ignored.
+        """
+        is_kept = np.ones(len(base), dtype=np.bool_)
+        for gone in (deleted, None if changes is None else changes.coords):
+            if gone is not None and len(gone):
+                rows = base.find(gone)
+                is_kept[rows[rows >= 0]] = False
+        kept = base if is_kept.all() else base.take(is_kept)
+        return kept if changes is None else cls.concat([kept, changes])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        small = self.compact()
+        columns = {name: getattr(small, name) for name in _COLUMNS}
+        return (_restore, (columns, small.texts))
+
+
+def _restore(columns: dict[str, Any], texts: RefTexts | None) -> ChunkRefs:
+    return ChunkRefs(**columns, texts=texts)

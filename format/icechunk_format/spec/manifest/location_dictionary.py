@@ -1,0 +1,218 @@
+"""Locations of virtual chunks compressed one by one with a zstd dictionary of their manifest.
+
+Locations of one data set differ in a few characters. Each becomes a zstd frame of its own, small
+because the shared dictionary holds what they have in common, and readable without the others.
+
+Rules of this file
+------------------
+1. A location has at most 1024 bytes. The size that a frame states is checked before memory is
+   taken for it, and a frame that does not state one may not expand beyond the limit.
+2. Frames that neighbours share are done once; all frames of a call are decompressed in one batch.
+3. Training may fail on few or equal samples. That is no error: the locations stay as they are.
+
+Spec: "ChunkRef", ``compressed_location``; RFC 8878 for the frame header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import zstandard
+
+from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.spec.tables.byte_ranges import byte_windows, is_run_start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+MAX_LOCATION_SIZE: Final = 1024
+
+_FRAME_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LONGEST_HEADER: Final = 18
+_DICTIONARY_ID_SIZES: Final = np.array([0, 1, 2, 4], dtype=np.int64)
+_CONTENT_SIZE_SIZES: Final = np.array([0, 2, 4, 8], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocationCompression:
+    """When and how a writer compresses locations; the defaults are the reference's.
+
+    Parameters
+    ----------
+    min_num_chunks
+        Manifests with fewer virtual references keep plain locations.
+    dictionary_max_training_samples
+        How many locations a dictionary is trained with.
+    dictionary_max_size_bytes
+        How large a dictionary may become.
+    compression_level
+        The zstd level of dictionary and frames.
+    """
+
+    min_num_chunks: int = 1000
+    dictionary_max_training_samples: int = 100
+    dictionary_max_size_bytes: int = 2048
+    compression_level: int = 3
+
+
+def train_dictionary(samples: Sequence[bytes], *, max_size: int, level: int) -> bytes | None:
+    """Make a dictionary of what the samples have in common.
+
+    Returns
+    -------
+    bytes or None
+        A dictionary in zstd's standard form of at most ``max_size`` bytes; None when these
+        samples give none.
+    """
+    if not samples or sum(map(len, samples)) == 0:
+        return None
+    try:
+        return zstandard.train_dictionary(max_size, list(samples), level=level).as_bytes()
+    except zstandard.ZstdError:
+        return None
+
+
+def compress(
+    dictionary: bytes,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    *,
+    level: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Compress ranges of ``data`` to one frame each, with dictionary id and content size.
+
+    Returns
+    -------
+    (frames, starts, lengths)
+        The bytes of all frames, and int64 columns of shape (n,) that say where each row's is.
+
+    Raises
+    ------
+    InvalidInputError
+        A location is longer than readers accept.
+    """
+    if lengths.size and int(np.max(lengths)) > MAX_LOCATION_SIZE:
+        raise InvalidInputError(
+            f"a location of {int(np.max(lengths))} bytes cannot be compressed; "
+            f"at most {MAX_LOCATION_SIZE} are allowed"
+        )
+    if not starts.size:
+        return np.empty(0, dtype=np.uint8), starts, lengths
+    shared = zstandard.ZstdCompressionDict(dictionary)
+    shared.precompute_compress(level=level)
+    compressor = zstandard.ZstdCompressor(
+        level=level, dict_data=shared, write_content_size=True, write_dict_id=True
+    )
+    is_new = is_run_start(starts, lengths)
+    raw = data.data
+    frames = [
+        compressor.compress(raw[start : start + length])
+        for start, length in zip(starts[is_new].tolist(), lengths[is_new].tolist(), strict=True)
+    ]
+    return _expand(frames, is_new)
+
+
+def decompress(
+    dictionary: bytes,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    *,
+    object_key: str,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Decompress the frames that lie at ranges of ``data``.
+
+    Returns
+    -------
+    (locations, starts, lengths)
+        The bytes of all locations, and int64 columns of shape (n,) that say where each row's is.
+
+    Raises
+    ------
+    FormatError
+        The dictionary or a frame is damaged, or a location is longer than 1024 bytes.
+    """
+    if not starts.size:
+        return np.empty(0, dtype=np.uint8), starts, lengths
+    where = {
+        "object_key": object_key,
+        "file_type": "manifest",
+        "field": "refs.compressed_location",
+    }
+    is_new = is_run_start(starts, lengths)
+    starts, lengths = starts[is_new], lengths[is_new]
+    sizes = _content_sizes(data, starts, lengths)
+    if int(np.max(sizes)) > MAX_LOCATION_SIZE:
+        raise FormatError(
+            f"a location expands to {int(np.max(sizes))} bytes; "
+            f"at most {MAX_LOCATION_SIZE} are allowed",
+            **where,
+        )
+    try:
+        decompressor = zstandard.ZstdDecompressor(
+            dict_data=zstandard.ZstdCompressionDict(dictionary)
+        )
+        if (sizes > 0).all():
+            table = np.stack([starts, lengths], axis=1).astype("<u8").tobytes()
+            made = decompressor.multi_decompress_to_buffer(
+                zstandard.BufferWithSegments(data.data, table),
+                decompressed_sizes=sizes.astype("<u8").tobytes(),
+            )
+            return _expand([made[i] for i in range(len(made))], is_new)
+        # Frames of other writers may leave their size out; nothing else is known to do so.
+        raw = data.data
+        return _expand(
+            [
+                decompressor.decompress(raw[start : start + n], max_output_size=MAX_LOCATION_SIZE)
+                for start, n in zip(starts.tolist(), lengths.tolist(), strict=True)
+            ],
+            is_new,
+        )
+    except (zstandard.ZstdError, ValueError, MemoryError) as error:
+        raise FormatError(
+            f"a location cannot be decompressed with the manifest's dictionary ({error})", **where
+        ) from error
+
+
+def _expand(
+    items: Sequence[Any], is_new: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Join what the library returned per distinct item, and give each row its item."""
+    sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+    joined = np.frombuffer(b"".join(items), dtype=np.uint8)
+    run_of_row = np.cumsum(is_new) - 1
+    return joined, (np.cumsum(sizes) - sizes)[run_of_row], sizes[run_of_row]
+
+
+def _content_sizes(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Read the content size that each frame states; -1 where it states none or is no frame.
+
+    int64, shape (n,). Sizes beyond 2**62 are reported as that.
+    """
+    # Zeros behind the end let every header be read at full length; a frame that is cut short
+    # then states too large a size, or fails when it is decompressed.
+    padded = np.concatenate([data, np.zeros(_LONGEST_HEADER, dtype=np.uint8)])
+    headers = byte_windows(padded, _LONGEST_HEADER)[starts]
+    raw = headers.view(np.uint8).reshape(-1, _LONGEST_HEADER)
+    is_frame = (raw[:, :4] == np.frombuffer(_FRAME_MAGIC, dtype=np.uint8)).all(axis=1)
+    descriptor = raw[:, 4].astype(np.int64)
+    flag = descriptor >> 6
+    is_single = (descriptor >> 5) & 1
+    width = np.where((flag == 0) & (is_single == 1), 1, _CONTENT_SIZE_SIZES[flag])
+    at = 5 + (1 - is_single) + _DICTIONARY_ID_SIZES[descriptor & 3]
+    size = np.zeros(len(raw), dtype=np.int64)
+    rows = np.arange(len(raw))
+    for byte in range(8):
+        digit = np.where(byte < width, raw[rows, np.minimum(at + byte, _LONGEST_HEADER - 1)], 0)
+        # The top bits of the last byte do not fit; they make the size too large all the same.
+        size |= np.minimum(digit, 0x3F if byte == 7 else 0xFF).astype(np.int64) << (8 * byte)
+    size += np.where(width == 2, 256, 0)
+    is_known = is_frame & (width > 0) & (lengths >= at + width)
+    return np.where(is_known, size, -1)

@@ -1,0 +1,217 @@
+"""Columns of new chunk references, from what a writer has at hand.
+
+Rules of this file
+------------------
+1. What comes in is the caller's: wrong shapes, ranges, repeats and empty chunks are
+   ``InvalidInputError`` here, so that what goes out can be stored without further questions.
+2. Rows may come in any order; they leave sorted by coordinate.
+
+Spec: "ChunkRef".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.manifest.chunk_refs import (
+    CHUNK_ID_SIZE,
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.spec.manifest.texts import RefTexts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+def native_refs(
+    coords: ArrayLike,
+    chunk_ids: NDArray[np.uint8],
+    lengths: ArrayLike,
+    offsets: ArrayLike | None = None,
+) -> ChunkRefs:
+    """Make references to chunks in the repository's own objects.
+
+    Parameters
+    ----------
+    coords
+        Integers, shape (n, ndim), distinct; any order.
+    chunk_ids
+        uint8, shape (n, 12).
+    lengths, offsets
+        Bytes, shape (n,); lengths above zero, offsets default to zero.
+
+    Raises
+    ------
+    InvalidInputError
+        Shapes disagree, a coordinate repeats or is out of range, or a length is zero.
+    """
+    at = _coords_of(coords)
+    sizes = _column("lengths", lengths, np.uint64, (len(at),))
+    if (sizes == 0).any():
+        raise InvalidInputError(
+            "a native chunk of 0 bytes cannot be referenced; leave out chunks that hold only fill"
+        )
+    return _finish(
+        at,
+        KIND_NATIVE,
+        chunk_id=_column("chunk_ids", chunk_ids, np.uint8, (len(at), CHUNK_ID_SIZE)),
+        length=sizes,
+        offset=_column("offsets", _or_zeros(offsets, at), np.uint64, (len(at),)),
+    )
+
+
+def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
+    """Make references that hold their chunks' encoded bytes themselves.
+
+    Raises
+    ------
+    InvalidInputError
+        As in ``native_refs``; a chunk without bytes is refused.
+    """
+    at = _coords_of(coords)
+    _check_count(len(at), len(chunks), "inline chunks")
+    if not all(chunks):
+        raise InvalidInputError(
+            "an inline chunk of 0 bytes cannot be stored; leave out chunks that hold only fill"
+        )
+    buffer, starts, sizes = _joined(chunks)
+    return _finish(
+        at,
+        KIND_INLINE,
+        length=sizes.astype(np.uint64),
+        texts=RefTexts(buffer=buffer, starts=starts, lengths=sizes),
+    )
+
+
+def virtual_refs(
+    coords: ArrayLike,
+    locations: Sequence[str],
+    offsets: ArrayLike,
+    lengths: ArrayLike,
+    *,
+    location_of_row: NDArray[np.integer[Any]] | None = None,
+    etags: Sequence[str | None] | None = None,
+    last_modified: ArrayLike | None = None,
+) -> ChunkRefs:
+    """Make references to byte ranges of objects outside the repository.
+
+    Parameters
+    ----------
+    coords
+        Integers, shape (n, ndim), distinct; any order.
+    locations
+        Absolute URLs, one per row; or the distinct ones, with ``location_of_row``.
+    offsets, lengths
+        Bytes, shape (n,).
+    location_of_row
+        Integers, shape (n,): which of ``locations`` a row means.
+    etags
+        One per row, None where unknown.
+    last_modified
+        Seconds since 1970, shape (n,), 0 where unknown.
+
+    Raises
+    ------
+    InvalidInputError
+        As in ``native_refs``; or a location is empty.
+    """
+    at = _coords_of(coords)
+    if not all(locations):
+        raise InvalidInputError("a virtual chunk needs a location, but an empty one was given")
+    buffer, starts, sizes = _joined([location.encode("utf-8") for location in locations])
+    if location_of_row is not None:
+        _check_count(len(at), len(location_of_row), "location numbers")
+        number = np.asarray(location_of_row)
+        if number.size and not 0 <= int(np.min(number)) <= int(np.max(number)) < len(locations):
+            raise InvalidInputError(f"location numbers must be below {len(locations)}")
+        starts, sizes = starts[number], sizes[number]
+    _check_count(len(at), len(starts), "locations")
+    texts = RefTexts(buffer=buffer, starts=starts, lengths=sizes)
+    if etags is not None:
+        _check_count(len(at), len(etags), "etags")
+        raw, etag_starts, etag_sizes = _joined([(etag or "").encode("utf-8") for etag in etags])
+        has_etag = np.array([etag is not None for etag in etags], dtype=np.bool_)
+        if has_etag.any():
+            texts = RefTexts(
+                buffer=np.concatenate([buffer, raw]),
+                starts=starts,
+                lengths=sizes,
+                etag_starts=np.where(has_etag, etag_starts + buffer.size, -1),
+                etag_lengths=etag_sizes,
+            )
+    return _finish(
+        at,
+        KIND_VIRTUAL,
+        offset=_column("offsets", offsets, np.uint64, (len(at),)),
+        length=_column("lengths", lengths, np.uint64, (len(at),)),
+        last_modified=_column("last_modified", _or_zeros(last_modified, at), np.uint32, (len(at),)),
+        texts=texts,
+    )
+
+
+def _finish(coords: NDArray[np.uint32], kind: int, **columns: Any) -> ChunkRefs:
+    blank = ChunkRefs.blank(coords, kind)
+    given: dict[str, Any] = {
+        "chunk_id": blank.chunk_id,
+        "offset": blank.offset,
+        "length": blank.length,
+        "last_modified": blank.last_modified,
+    }
+    refs = ChunkRefs(coords=coords, kind=blank.kind, **(given | columns))
+    # Joining a single part would not look for repeats.
+    ordered = refs.sorted()
+    if len(ordered) != len(refs):
+        raise InvalidInputError(
+            f"{len(refs) - len(ordered)} chunk coordinates are given more than once; "
+            "each chunk has one reference"
+        )
+    return ordered
+
+
+def _coords_of(coords: ArrayLike) -> NDArray[np.uint32]:
+    given = np.asarray(coords)
+    if given.ndim != 2:
+        raise InvalidInputError(
+            f"chunk coordinates have shape {given.shape}; (n, dimensions) is needed"
+        )
+    found: NDArray[np.uint32] = _column("coords", given, np.uint32, given.shape)
+    return found
+
+
+def _column(name: str, values: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a copy in ``dtype``, refusing other shapes and what would change by conversion."""
+    given = np.asarray(values)
+    if given.shape != shape:
+        raise InvalidInputError(f"{name} has shape {given.shape}; {shape} is needed")
+    limits = np.iinfo(dtype)
+    if given.size and given.dtype.kind not in "iu":
+        raise InvalidInputError(f"{name} must be integers, found {given.dtype}")
+    if given.size and not limits.min <= int(np.min(given)) <= int(np.max(given)) <= limits.max:
+        raise InvalidInputError(f"{name} must lie between {limits.min} and {limits.max}")
+    return np.array(given, dtype=dtype)
+
+
+def _or_zeros(values: ArrayLike | None, coords: NDArray[np.uint32]) -> ArrayLike:
+    return np.zeros(len(coords), dtype=np.uint8) if values is None else values
+
+
+def _check_count(expected: int, found: int, what: str) -> None:
+    if expected != found:
+        raise InvalidInputError(f"{found} {what} were given for {expected} coordinates")
+
+
+def _joined(
+    parts: Sequence[bytes],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint32]]:
+    """Join byte strings; return the bytes, and start and length of each."""
+    sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+    joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    return joined, np.cumsum(sizes) - sizes, sizes.astype(np.uint32)

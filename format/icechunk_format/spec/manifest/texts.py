@@ -1,0 +1,347 @@
+"""The variable-length parts of chunk references: inline bytes, locations and etags.
+
+They are ranges of one shared buffer. A row has at most one text (inline bytes or a location) and
+at most one etag. Locations may be frames of a zstd dictionary; they are decompressed for the rows
+that are asked for, when they are asked for.
+
+Rules of this file
+------------------
+1. Ranges lie inside the buffer; whoever makes a value has checked that.
+2. What a range holds is checked when it is used: a location that is not text, or cannot be
+   decompressed, is a ``FormatError`` of that access.
+3. Selections share the buffer. ``compact`` makes a buffer that holds what is used, once.
+
+Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, ``checksum_etag``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.manifest import location_dictionary
+from icechunk_format.spec.tables.byte_ranges import collect, is_run_start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+
+_MAX_SPAN_SHARE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RefTexts:
+    """Ranges of a shared buffer, one row per reference.
+
+    Parameters
+    ----------
+    buffer
+        uint8: what the ranges point into.
+    starts, lengths
+        int64 and uint32, shape (n,): the text of each row; length 0 where it has none.
+    is_compressed
+        bool, shape (n,): the text is a frame of ``dictionary``. None when no row's is.
+    etag_starts, etag_lengths
+        int64 and uint32, shape (n,): the etag; a start of -1 where it has none. None when no row
+        has one.
+    dictionary
+        The zstd dictionary of compressed rows, as the manifest holds it.
+    object_key
+        Where the rows were read, for error texts.
+    """
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.uint32]
+    is_compressed: NDArray[np.bool_] | None = None
+    etag_starts: NDArray[np.int64] | None = None
+    etag_lengths: NDArray[np.uint32] | None = None
+    dictionary: bytes | None = None
+    object_key: str = "<bytes>"
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken by the buffer, the columns and the dictionary."""
+        columns = (
+            self.buffer,
+            self.starts,
+            self.lengths,
+            self.is_compressed,
+            self.etag_starts,
+            self.etag_lengths,
+        )
+        taken = sum(column.nbytes for column in columns if column is not None)
+        return taken + len(self.dictionary or b"")
+
+    def raw(self, row: int) -> bytes:
+        """Return the text of a row as it is stored."""
+        start = int(self.starts[row])
+        return self.buffer[start : start + int(self.lengths[row])].tobytes()
+
+    def located(self, rows: NDArray[Any]) -> Located:
+        """Return texts decompressed: a buffer, and int64 starts and lengths of shape (m,).
+
+        Raises
+        ------
+        FormatError
+            A compressed text is damaged, or there is no dictionary for it.
+        """
+        starts, lengths = self.starts[rows], self.lengths[rows].astype(np.int64)
+        if self.is_compressed is None:
+            return self.buffer, starts, lengths
+        packed = np.flatnonzero(self.is_compressed[rows])
+        if not packed.size:
+            return self.buffer, starts, lengths
+        if self.dictionary is None:
+            raise FormatError(
+                "a location is compressed, but the manifest has no dictionary to decompress it",
+                object_key=self.object_key,
+                file_type="manifest",
+                field="location_dictionary",
+            )
+        texts, at, sizes = location_dictionary.decompress(
+            self.dictionary,
+            self.buffer,
+            starts[packed],
+            lengths[packed],
+            object_key=self.object_key,
+        )
+        if packed.size == len(starts):
+            return texts, at, sizes
+        starts[packed] = at + self.buffer.size
+        lengths[packed] = sizes
+        return np.concatenate([self.buffer, texts]), starts, lengths
+
+    def strings(self, rows: NDArray[Any]) -> list[str]:
+        """Return texts decompressed, as strings.
+
+        Raises
+        ------
+        FormatError
+            As in ``located``, or a text is not UTF-8.
+        """
+        return self._decoded(*self.located(rows), "location")
+
+    def etags(self, rows: NDArray[Any]) -> list[str | None]:
+        """Return etags, None where a row has none.
+
+        Raises
+        ------
+        FormatError
+            An etag is not UTF-8.
+        """
+        if self.etag_starts is None or self.etag_lengths is None:
+            return [None] * len(self.starts[rows])
+        starts, lengths = self.etag_starts[rows], self.etag_lengths[rows].astype(np.int64)
+        at = np.flatnonzero(starts >= 0)
+        found: list[str | None] = [None] * len(starts)
+        texts = self._decoded(self.buffer, starts[at], lengths[at], "checksum_etag")
+        for row, text in zip(at.tolist(), texts, strict=True):
+            found[row] = text
+        return found
+
+    def _decoded(
+        self,
+        buffer: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        field: str,
+    ) -> list[str]:
+        """Turn ranges into text, once per run of equal ranges."""
+        is_new = is_run_start(starts, lengths)
+        try:
+            texts = cut_texts(buffer, starts[is_new], (starts + lengths)[is_new])
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"the text is not UTF-8 ({error.reason}); the manifest is damaged",
+                object_key=self.object_key,
+                file_type="manifest",
+                field=f"refs.{field}",
+            ) from error
+        if len(texts) == len(starts):
+            return texts
+        return [texts[run] for run in (np.cumsum(is_new) - 1).tolist()]
+
+    def take(self, rows: NDArray[Any]) -> RefTexts:
+        """Return some rows, over the same buffer."""
+        return replace(
+            self,
+            starts=self.starts[rows],
+            lengths=self.lengths[rows],
+            is_compressed=None if self.is_compressed is None else self.is_compressed[rows],
+            etag_starts=None if self.etag_starts is None else self.etag_starts[rows],
+            etag_lengths=None if self.etag_lengths is None else self.etag_lengths[rows],
+        )
+
+    def used_bytes(self) -> int:
+        """Count the bytes of all ranges, once for neighbours that are the same range."""
+        used = _distinct_bytes(self.starts, self.lengths)
+        if self.etag_starts is not None and self.etag_lengths is not None:
+            used += _distinct_bytes(self.etag_starts, self.etag_lengths)
+        return used
+
+    def compact(self) -> RefTexts:
+        """Return the same rows over a buffer that holds only what they use.
+
+        Rows that share ranges so that copying would take more than the buffer stay as they are.
+        """
+        if self.used_bytes() > self.buffer.size:
+            return self
+        has_frames = self.is_compressed is not None and bool(self.is_compressed.any())
+        buffer, starts = collect(self.buffer, self.starts, self.lengths.astype(np.int64))
+        made = replace(
+            self,
+            buffer=buffer,
+            starts=starts,
+            is_compressed=self.is_compressed if has_frames else None,
+            dictionary=self.dictionary if has_frames else None,
+        )
+        if self.etag_starts is None or self.etag_lengths is None:
+            return made
+        has_etag = self.etag_starts >= 0
+        sizes = np.where(has_etag, self.etag_lengths, 0).astype(np.int64)
+        etags, placed = collect(self.buffer, np.where(has_etag, self.etag_starts, 0), sizes)
+        return replace(
+            made,
+            buffer=np.concatenate([buffer, etags]),
+            etag_starts=np.where(has_etag, placed + buffer.size, -1),
+        )
+
+    def plain(self) -> RefTexts:
+        """Return the same rows without compression.
+
+        Raises
+        ------
+        FormatError
+            As in ``located``.
+        """
+        if self.is_compressed is None:
+            return replace(self, dictionary=None)
+        rows = np.flatnonzero(self.is_compressed)
+        texts, at, sizes = self.located(rows)
+        starts, lengths = self.starts.copy(), self.lengths.copy()
+        starts[rows] = at + self.buffer.size
+        lengths[rows] = sizes
+        return replace(
+            self,
+            buffer=np.concatenate([self.buffer, texts]),
+            starts=starts,
+            lengths=lengths,
+            is_compressed=None,
+            dictionary=None,
+        ).compact()
+
+    def compressed(
+        self, rows: NDArray[np.intp], dictionary: bytes, *, compression_level: int
+    ) -> RefTexts:
+        """Return the same rows with these, which are plain, as frames of a dictionary.
+
+        Rows that are compressed already must have been compressed with the same dictionary.
+        """
+        frames, at, sizes = location_dictionary.compress(
+            dictionary,
+            self.buffer,
+            self.starts[rows],
+            self.lengths[rows].astype(np.int64),
+            level=compression_level,
+        )
+        starts, lengths = self.starts.copy(), self.lengths.copy()
+        starts[rows] = at + self.buffer.size
+        lengths[rows] = sizes
+        is_compressed = np.zeros(len(self), dtype=np.bool_)
+        if self.is_compressed is not None:
+            is_compressed |= self.is_compressed
+        is_compressed[rows] = True
+        return replace(
+            self,
+            buffer=np.concatenate([self.buffer, frames]),
+            starts=starts,
+            lengths=lengths,
+            is_compressed=is_compressed,
+            dictionary=dictionary,
+        )
+
+
+def _distinct_bytes(starts: NDArray[np.int64], lengths: NDArray[np.uint32]) -> int:
+    sizes = lengths.astype(np.int64)
+    return int(sizes[is_run_start(starts, sizes)].sum())
+
+
+def cut_texts(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[str]:
+    """Return ranges of a buffer as strings."""
+    if not starts.size:
+        return []
+    first, last = int(np.min(starts)), int(np.max(ends))
+    if last - first > _MAX_SPAN_SHARE * int((ends - starts).sum()):
+        raw = buffer.data
+        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [str(raw[start:end], "utf-8") for start, end in bounds]
+    # The ranges lie close together: decode what they span at once, and cut text instead of bytes.
+    span = buffer[first:last].tobytes()
+    bounds = zip((starts - first).tolist(), (ends - first).tolist(), strict=True)
+    if span.isascii():
+        text = span.decode("ascii")
+        return [text[start:end] for start, end in bounds]
+    return [span[start:end].decode("utf-8") for start, end in bounds]
+
+
+def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:
+    """Join the texts of several lists of references.
+
+    Parameters
+    ----------
+    parts
+        Texts, or None for rows without any, and the number of rows.
+
+    Returns
+    -------
+    RefTexts or None
+        None when no part has texts. Compression is kept where all compressed parts share one
+        dictionary, else undone.
+    """
+    held = [texts for texts, _ in parts if texts is not None]
+    if not held:
+        return None
+    if len({texts.dictionary for texts in held if texts.dictionary is not None}) > 1:
+        return join_texts([(None if t is None else t.plain(), n) for t, n in parts])
+    has_frames = any(texts.is_compressed is not None for texts in held)
+    has_etags = any(texts.etag_starts is not None for texts in held)
+    starts, lengths, frames, etag_starts, etag_lengths = [], [], [], [], []
+    shift = 0
+    for texts, n in parts:
+        zeros = np.zeros(n, dtype=np.uint32)
+        starts.append(zeros.astype(np.int64) if texts is None else texts.starts + shift)
+        lengths.append(zeros if texts is None else texts.lengths)
+        if texts is None or texts.is_compressed is None:
+            frames.append(zeros.astype(np.bool_))
+        else:
+            frames.append(texts.is_compressed)
+        if texts is None or texts.etag_starts is None or texts.etag_lengths is None:
+            etag_starts.append(np.full(n, -1, dtype=np.int64))
+            etag_lengths.append(zeros)
+        else:
+            has_etag = texts.etag_starts >= 0
+            etag_starts.append(np.where(has_etag, texts.etag_starts + shift, -1))
+            etag_lengths.append(texts.etag_lengths)
+        shift += 0 if texts is None else texts.buffer.size
+    return RefTexts(
+        buffer=np.concatenate([texts.buffer for texts in held]),
+        starts=np.concatenate(starts),
+        lengths=np.concatenate(lengths),
+        is_compressed=np.concatenate(frames) if has_frames else None,
+        etag_starts=np.concatenate(etag_starts) if has_etags else None,
+        etag_lengths=np.concatenate(etag_lengths) if has_etags else None,
+        dictionary=next((t.dictionary for t in held if t.dictionary is not None), None),
+        object_key=held[0].object_key,
+    )

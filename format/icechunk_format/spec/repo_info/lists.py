@@ -1,0 +1,363 @@
+"""The two long lists of the repo info file, snapshots and log entries, read and written in bulk.
+
+Every commit reads and writes the whole file. Going through a thousand tables one by one takes tens
+of milliseconds; as columns they take a few.
+
+Rules of this file
+------------------
+1. Only the ordinary is done here: snapshots as commits make them, and log entries of commits. Rows
+   that are anything else are left to the caller, who reads and writes them one at a time.
+2. A list in which anything is wrong is left to the caller as a whole (None is returned): reading
+   it table by table finds the first fault and names its place.
+3. Memory is bounded by the file: texts that rows share to claim several times that are left too.
+
+Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCommitUpdate``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.manifest.texts import cut_texts
+from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.bulk_writer import (
+    TableLayout,
+    bytes_field,
+    number_field,
+    offset_field,
+)
+from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.tables.bulk_reader import Ranges
+    from icechunk_format.spec.tables.reader import Table
+    from icechunk_format.spec.tables.writer import TableWriter
+
+_MAX_SHARING: Final = 4
+MIN_ROWS: Final = 16
+"""Shorter lists are faster table by table."""
+
+_SNAPSHOT_LAYOUT: Final = TableLayout(
+    {
+        "id": bytes_field(0, SnapshotId.SIZE),
+        "parent_offset": number_field(1, "<i4"),
+        "flushed_at": number_field(2, "<u8"),
+        "message": offset_field(3),
+        "metadata": offset_field(4),
+    }
+)
+_ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
+_REF_LAYOUT: Final = TableLayout(
+    {"name": offset_field(0), "snapshot_index": number_field(1, "<u4")}
+)
+_UPDATE_LAYOUT: Final = TableLayout(
+    {
+        "update_type_type": number_field(0, "<u1"),
+        "update_type": offset_field(1),
+        "updated_at": number_field(2, "<u8"),
+        "backup_path": offset_field(3),
+    }
+)
+_COMMIT_LAYOUT: Final = TableLayout(
+    {"branch": offset_field(0), "new_snap_id": bytes_field(1, SnapshotId.SIZE)}
+)
+# An entry with its details right behind it: distances that are the same in all rows compress well.
+_COMMIT_UPDATE: Final = np.dtype(
+    {
+        "names": ["update", "commit"],
+        "formats": [_UPDATE_LAYOUT.dtype, _COMMIT_LAYOUT.dtype],
+        "offsets": [0, _UPDATE_LAYOUT.dtype.itemsize],
+        "itemsize": (_UPDATE_LAYOUT.dtype.itemsize + _COMMIT_LAYOUT.dtype.itemsize + 7) & ~7,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotColumns:
+    """Summaries of snapshots, one item per row in stored order.
+
+    Parameters
+    ----------
+    ids, parents, flushed_at, messages
+        The fields; parents are unchecked indices.
+    items
+        Names and values of metadata, for rows that have any.
+    odd_rows
+        Rows that have pruned logs as well.
+    """
+
+    ids: list[SnapshotId]
+    parents: list[int]
+    flushed_at: list[int]
+    messages: list[str]
+    items: dict[int, dict[str, bytes]]
+    odd_rows: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitColumns:
+    """Log entries of commits that have a backup.
+
+    Parameters
+    ----------
+    rows
+        Their places in the log.
+    branches, snapshot_ids, updated_at, backups
+        Their fields, one item for each of ``rows``.
+    other_rows
+        The places of all other entries.
+    """
+
+    rows: list[int]
+    branches: list[str]
+    snapshot_ids: list[SnapshotId]
+    updated_at: list[int]
+    backups: list[str]
+    other_rows: list[int]
+
+
+def read_snapshots(root: Table) -> SnapshotColumns | None:
+    """Read the snapshots of a repo info file; None where the caller has to read them."""
+    span = root.vector("snapshots", 4)
+    if span is None or span[1] < MIN_ROWS:
+        return None
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    try:
+        tables = reader.tables_between(*span, "snapshots")
+        if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
+            return None
+        messages = _texts(reader, tables.ranges(3, "message"))
+        items = _read_items(reader, tables.ranges(4, "metadata", 4))
+        is_odd = tables.has(5, "pruned_ancestor_tx_logs")
+        ids = _ids(tables.structs(0, "id", SnapshotId.SIZE))
+        parents = tables.scalars(1, "parent_offset", "<i4")
+        flushed_at = tables.scalars(2, "flushed_at", "<u8")
+    except FormatError:
+        return None
+    if messages is None or items is None:
+        return None
+    return SnapshotColumns(
+        ids=ids,
+        parents=parents.tolist(),
+        flushed_at=flushed_at.tolist(),
+        messages=messages,
+        items=items,
+        odd_rows=np.flatnonzero(is_odd).tolist(),
+    )
+
+
+def _read_items(reader: VectorReader, spans: Ranges) -> dict[int, dict[str, bytes]] | None:
+    """Return the metadata of rows that have any; None where they have to be read one by one."""
+    if int(spans.lengths.sum()) * 4 > reader.data.size:
+        return None
+    tables = tables_of(reader, spans, "snapshots.metadata")
+    if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
+        return None
+    names = _texts(reader, tables.ranges(0, "name"))
+    values = tables.ranges(1, "value")
+    if names is None or int(values.lengths.sum()) > reader.data.size:
+        return None
+    data = reader.data.data
+    ends = (values.starts + values.lengths).tolist()
+    found: dict[int, dict[str, bytes]] = {}
+    rows = np.repeat(np.arange(len(spans.lengths)), spans.lengths).tolist()
+    for row, name, start, end in zip(rows, names, values.starts.tolist(), ends, strict=True):
+        found.setdefault(row, {}).setdefault(name, bytes(data[start:end]))
+    return found
+
+
+def read_commits(root: Table, kind: int) -> CommitColumns | None:
+    """Read the log entries of one kind, that of commits; None where the caller has to read all."""
+    span = root.vector("latest_updates", 4)
+    if span is None or span[1] < MIN_ROWS:
+        return None
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    try:
+        updates = reader.tables_between(*span, "latest_updates")
+        if not updates.has_all(1, "update_type"):
+            return None
+        is_commit = updates.scalars(0, "update_type_type", "<u1") == kind
+        is_commit &= updates.has(3, "backup_path")
+        rows = np.flatnonzero(is_commit)
+        targets = updates.targets(1, "update_type")[rows]
+        commits = reader.tables(targets, "latest_updates.update_type")
+        if not (commits.has_all(0, "branch") and commits.has_all(1, "new_snap_id")):
+            return None
+        branches = _texts(reader, commits.ranges(0, "branch"))
+        snapshot_ids = _ids(commits.structs(1, "new_snap_id", SnapshotId.SIZE))
+        backups = _texts(reader, updates.ranges(3, "backup_path").take(rows))
+        updated_at = updates.scalars(2, "updated_at", "<u8")[rows]
+    except FormatError:
+        return None
+    if branches is None or backups is None:
+        return None
+    return CommitColumns(
+        rows=rows.tolist(),
+        branches=branches,
+        snapshot_ids=snapshot_ids,
+        updated_at=updated_at.tolist(),
+        backups=backups,
+        other_rows=np.flatnonzero(~is_commit).tolist(),
+    )
+
+
+def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:
+    joined, size = raw.tobytes(), SnapshotId.SIZE
+    return [SnapshotId(joined[at : at + size]) for at in range(0, len(joined), size)]
+
+
+def _texts(reader: VectorReader, ranges: Ranges) -> list[str] | None:
+    """Return texts; None when one is not UTF-8, or they are shared far too often."""
+    if int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size:
+        return None
+    try:
+        return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
+    except UnicodeDecodeError:
+        return None
+
+
+def write_snapshots(
+    writer: TableWriter,
+    *,
+    ids: Sequence[SnapshotId],
+    parents: Sequence[int],
+    flushed_at: Sequence[int],
+    messages: Sequence[str],
+    items: Sequence[Sequence[tuple[str, bytes]]],
+) -> NDArray[np.int64] | None:
+    """Write snapshots that have no pruned logs; ``items`` are names and values of their metadata.
+
+    Returns
+    -------
+    NDArray or None
+        int64, shape (n,): the handles of the tables; None, with nothing written, when a number
+        does not fit.
+    """
+    raw = np.frombuffer(b"".join(i.raw for i in ids), dtype=np.uint8)
+    numbers = _numbers(parent_offset=(parents, "<i4"), flushed_at=(flushed_at, "<u8"))
+    if numbers is None:
+        return None
+    rows = np.zeros(len(ids), dtype=_SNAPSHOT_LAYOUT.dtype)
+    rows["id"] = raw.reshape(-1, SnapshotId.SIZE)
+    for name, values in numbers.items():
+        rows[name] = values
+    metadata = _write_items(writer, items)
+    texts = writer.text_list(messages)
+    vtable = writer.block(_SNAPSHOT_LAYOUT.vtable, alignment=2)
+    places = _places(writer, rows)
+    _point(rows, places, _SNAPSHOT_LAYOUT, vtable=vtable, message=texts, metadata=metadata)
+    writer.block(rows.tobytes(), alignment=8)
+    return places
+
+
+def _write_items(
+    writer: TableWriter, items: Sequence[Sequence[tuple[str, bytes]]]
+) -> NDArray[np.int64]:
+    """Write a vector of metadata items per row; returns their handles."""
+    counts = np.array([len(each) for each in items], dtype=np.int64)
+    flat = [item for each in items for item in each]
+    values = writer.blob_list([value for _, value in flat])
+    distinct = {name: writer.text(name) for name in dict.fromkeys(name for name, _ in flat)}
+    names = [distinct[name] for name, _ in flat]
+    vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
+    tables = np.zeros(len(flat), dtype=_ITEM_LAYOUT.dtype)
+    places = _places(writer, tables)
+    _point(tables, places, _ITEM_LAYOUT, vtable=vtable, name=names, value=values)
+    writer.block(tables.tobytes(), alignment=8)
+    heads = starts_of(counts + 1)
+    words = np.zeros(len(flat) + len(counts), dtype="<u4")
+    first = writer.handle_of(words.nbytes)
+    words[heads] = counts
+    cells = ragged_rows(heads + 1, counts)
+    words[cells] = first - 4 * cells - places
+    writer.block(words.tobytes())
+    handles: NDArray[np.int64] = first - 4 * heads
+    return handles
+
+
+def write_refs(
+    writer: TableWriter, names: Sequence[str], indices: Sequence[int]
+) -> NDArray[np.int64]:
+    """Write branches or tags, each a name and the place of a snapshot; returns their handles."""
+    rows = np.zeros(len(names), dtype=_REF_LAYOUT.dtype)
+    rows["snapshot_index"] = indices
+    texts = writer.text_list(names)
+    vtable = writer.block(_REF_LAYOUT.vtable, alignment=2)
+    places = _places(writer, rows)
+    _point(rows, places, _REF_LAYOUT, vtable=vtable, name=texts)
+    writer.block(rows.tobytes(), alignment=8)
+    return places
+
+
+def write_commits(
+    writer: TableWriter,
+    kind: int,
+    *,
+    branches: Sequence[str],
+    snapshot_ids: Sequence[SnapshotId],
+    updated_at: Sequence[int],
+    backups: Sequence[str],
+) -> NDArray[np.int64] | None:
+    """Write log entries of commits that have a backup; returns what ``write_snapshots`` does."""
+    numbers = _numbers(updated_at=(updated_at, "<u8"))
+    if numbers is None:
+        return None
+    names = {name: writer.text(name) for name in dict.fromkeys(branches)}
+    raw = np.frombuffer(b"".join(i.raw for i in snapshot_ids), dtype=np.uint8)
+    texts = writer.text_list(backups)
+    update_vtable = writer.block(_UPDATE_LAYOUT.vtable, alignment=2)
+    commit_vtable = writer.block(_COMMIT_LAYOUT.vtable, alignment=2)
+    rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
+    places = _places(writer, rows)
+    update, commit = rows["update"], rows["commit"]
+    update["update_type_type"] = kind
+    update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
+    update["updated_at"] = numbers["updated_at"]
+    commit["new_snap_id"] = raw.reshape(-1, SnapshotId.SIZE)
+    _point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
+    _point(
+        commit,
+        places - _UPDATE_LAYOUT.dtype.itemsize,
+        _COMMIT_LAYOUT,
+        vtable=commit_vtable,
+        branch=[names[branch] for branch in branches],
+    )
+    writer.block(rows.tobytes(), alignment=8)
+    return places
+
+
+def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | None:
+    try:
+        return {name: np.array(values, dtype=kind) for name, (values, kind) in columns.items()}
+    except OverflowError:
+        return None
+
+
+def _places(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the handles that rows get when they are placed next."""
+    first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
+    return first - step * np.arange(len(rows), dtype=np.int64)
+
+
+def _point(
+    rows: NDArray[Any],
+    places: NDArray[np.int64],
+    layout: TableLayout,
+    *,
+    vtable: int,
+    **targets: Sequence[int] | NDArray[np.int64],
+) -> None:
+    """Let tables at these handles point to their vtable and to what else is placed behind them."""
+    rows["vtable"] = vtable - places
+    for name, handles in targets.items():
+        at = places - layout.offsets[name]
+        rows[name] = at - np.asarray(handles, dtype=np.int64)

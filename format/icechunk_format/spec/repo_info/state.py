@@ -1,0 +1,135 @@
+"""The state of a repository as a value: what ``repo_info`` reads and writes.
+
+Snapshots are named by id here; places in lists exist only in the file.
+
+Specification: "Repo Info File".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.spec import object_keys
+from icechunk_format.spec.envelope import SPEC_V2, FileType
+from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.repo_info.updates import RepoStatus, Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """Summary of a snapshot: all of it but its nodes.
+
+    Parameters
+    ----------
+    id
+        Id of the snapshot.
+    parent_id
+        Id of its parent; None for the root of a history.
+    flushed_at
+        Microseconds since 1970-01-01T00:00:00Z.
+    message
+        Commit message.
+    metadata_items
+        Commit metadata as stored; ``metadata`` decodes it.
+    pruned_ancestor_tx_logs
+        Transaction logs of former ancestors between the parent and this snapshot, oldest first.
+    """
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    flushed_at: int
+    message: str
+    metadata_items: MetadataItems = NO_ITEMS
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Commit metadata as JSON values; raises FormatError when a value is damaged."""
+        return self.metadata_items.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoInfo:
+    """The state of a repository: its refs, its history and its log.
+
+    Parameters
+    ----------
+    spec_version
+        Spec version of the repository.
+    tags, branches
+        Name to snapshot.
+    deleted_tags
+        Names of deleted tags, sorted; they can never be used again.
+    snapshots
+        Id to summary, for all snapshots, sorted by id.
+    status
+        Whether the repository takes changes.
+    latest_updates
+        The newest part of the operations log, newest first.
+    repo_before_updates
+        Name below ``overwritten/`` of the backup that continues the log; None at its end.
+    metadata_items
+        Metadata of the repository as stored; ``metadata`` decodes it.
+    config
+        Configuration as the stored FlexBuffer; None for the defaults.
+    enabled_feature_flags, disabled_feature_flags
+        Numbers of flags that were set, ascending; None when none ever was.
+    """
+
+    spec_version: int = SPEC_V2
+    tags: Mapping[str, SnapshotId] = field(default_factory=dict)
+    branches: Mapping[str, SnapshotId] = field(default_factory=dict)
+    deleted_tags: tuple[str, ...] = ()
+    snapshots: Mapping[SnapshotId, SnapshotInfo] = field(default_factory=dict)
+    status: RepoStatus
+    latest_updates: tuple[Update, ...] = ()
+    repo_before_updates: str | None = None
+    metadata_items: MetadataItems = NO_ITEMS
+    config: bytes | None = None
+    enabled_feature_flags: tuple[int, ...] | None = None
+    disabled_feature_flags: tuple[int, ...] | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the repository as JSON; raises FormatError when a value is damaged."""
+        return self.metadata_items.decode()
+
+    def ancestry(self, snapshot_id: SnapshotId) -> list[SnapshotInfo]:
+        """Return a snapshot and its ancestors, newest first.
+
+        Raises
+        ------
+        NotFoundError
+            When the repository does not list the snapshot.
+        FormatError
+            When the parents form a cycle or a parent is not listed.
+        """
+        if snapshot_id not in self.snapshots:
+            raise NotFoundError(
+                f"snapshot {snapshot_id} is not among the {len(self.snapshots)} snapshots of "
+                "this repository",
+                kind="snapshot",
+                name=str(snapshot_id),
+            )
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        next_id: SnapshotId | None = snapshot_id
+        while next_id is not None:
+            info = self.snapshots.get(next_id)
+            if next_id in found or info is None:
+                what = "is its own ancestor" if info else "is a parent, but is not listed"
+                raise FormatError(
+                    f"snapshot {next_id} {what}; history must end at a snapshot without parent",
+                    object_key=object_keys.REPO,
+                    file_type=FileType.REPO_INFO.label,
+                    field="snapshots.parent_offset",
+                )
+            found[next_id] = info
+            next_id = info.parent_id
+        return list(found.values())

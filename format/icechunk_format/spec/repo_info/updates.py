@@ -1,0 +1,438 @@
+"""Entries of the operations log inside the repo info file.
+
+Rules of this file
+------------------
+1. Each kind of update is a value class named as in ``repo.fbs``; the table ``_KINDS`` says how its
+   fields are stored. Adding a kind is one class and one line.
+2. A kind that is newer than this library is kept as its number, so that history stays readable.
+   Its details cannot be written again, because their schema is unknown: see ``repo_info.encode``.
+
+Specification: "Updates to the repo info file" and the union ``UpdateType`` of ``repo.fbs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import is_backup_name
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_commits, write_commits
+from icechunk_format.spec.tables.schema import TableSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icechunk_format.spec.tables.reader import Table
+    from icechunk_format.spec.tables.writer import TableWriter
+
+
+class Availability(IntEnum):
+    """Whether a repository takes changes; known to existing libraries as 0, 1, 2."""
+
+    ONLINE = 0
+    READ_ONLY = 1
+    OFFLINE = 2
+
+
+class UpdateKind(IntEnum):
+    """Number of the union ``UpdateType``; UNKNOWN stands for all numbers above 16."""
+
+    UNKNOWN = 0
+    REPO_INITIALIZED = 1
+    REPO_MIGRATED = 2
+    CONFIG_CHANGED = 3
+    METADATA_CHANGED = 4
+    TAG_CREATED = 5
+    TAG_DELETED = 6
+    BRANCH_CREATED = 7
+    BRANCH_DELETED = 8
+    BRANCH_RESET = 9
+    NEW_COMMIT = 10
+    COMMIT_AMENDED = 11
+    NEW_DETACHED_SNAPSHOT = 12
+    GC_RAN = 13
+    EXPIRATION_RAN = 14
+    FEATURE_FLAG_CHANGED = 15
+    REPO_STATUS_CHANGED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoStatus:
+    """Availability of a repository, since ``set_at`` microseconds after 1970-01-01T00:00:00Z."""
+
+    availability: Availability = Availability.ONLINE
+    set_at: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownUpdate:
+    """An operation of a newer library; ``number`` is its place in the union."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoInitializedUpdate:
+    """The repository was created."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoMigratedUpdate:
+    """The repository was moved from one spec version to another."""
+
+    from_version: int
+    to_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChangedUpdate:
+    """The stored configuration was replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataChangedUpdate:
+    """The metadata of the repository was replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagCreatedUpdate:
+    """A tag was created."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagDeletedUpdate:
+    """A tag was deleted; it pointed to ``previous_snap_id``."""
+
+    name: str
+    previous_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchCreatedUpdate:
+    """A branch was created."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchDeletedUpdate:
+    """A branch was deleted; it pointed to ``previous_snap_id``."""
+
+    name: str
+    previous_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchResetUpdate:
+    """A branch was moved to another snapshot; it pointed to ``previous_snap_id``."""
+
+    name: str
+    previous_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCommitUpdate:
+    """A branch advanced to a new snapshot."""
+
+    branch: str
+    new_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAmendedUpdate:
+    """The tip of a branch was replaced by a new snapshot with the same parent."""
+
+    branch: str
+    previous_snap_id: SnapshotId
+    new_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDetachedSnapshotUpdate:
+    """A snapshot was added that no branch points to."""
+
+    new_snap_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GCRanUpdate:
+    """Garbage was collected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirationRanUpdate:
+    """Old snapshots were taken out of history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureFlagChangedUpdate:
+    """A feature flag was set to ``new_value``, or returned to its default if not ``is_set``."""
+
+    id: int
+    new_value: bool
+    is_set: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoStatusChangedUpdate:
+    """The status of the repository was set; None when the writer left it out."""
+
+    status: RepoStatus | None
+
+
+UpdateDetails = (
+    UnknownUpdate
+    | RepoInitializedUpdate
+    | RepoMigratedUpdate
+    | ConfigChangedUpdate
+    | MetadataChangedUpdate
+    | TagCreatedUpdate
+    | TagDeletedUpdate
+    | BranchCreatedUpdate
+    | BranchDeletedUpdate
+    | BranchResetUpdate
+    | NewCommitUpdate
+    | CommitAmendedUpdate
+    | NewDetachedSnapshotUpdate
+    | GCRanUpdate
+    | ExpirationRanUpdate
+    | FeatureFlagChangedUpdate
+    | RepoStatusChangedUpdate
+)
+
+REPO_STATUS = TableSchema(
+    "RepoStatus", availability="u8", set_at="u64", limited_availability_reason="offset"
+)
+UPDATE = TableSchema(
+    "Update", update_type_type="u8", update_type="offset", updated_at="u64", backup_path="offset"
+)
+
+_SNAPSHOT = "id12"
+_TEXT = "text"
+_STATUS = "status"
+_KINDS: dict[UpdateKind, tuple[type[Any], dict[str, str]]] = {
+    UpdateKind.REPO_INITIALIZED: (RepoInitializedUpdate, {}),
+    UpdateKind.REPO_MIGRATED: (RepoMigratedUpdate, {"from_version": "u8", "to_version": "u8"}),
+    UpdateKind.CONFIG_CHANGED: (ConfigChangedUpdate, {}),
+    UpdateKind.METADATA_CHANGED: (MetadataChangedUpdate, {}),
+    UpdateKind.TAG_CREATED: (TagCreatedUpdate, {"name": _TEXT}),
+    UpdateKind.TAG_DELETED: (TagDeletedUpdate, {"name": _TEXT, "previous_snap_id": _SNAPSHOT}),
+    UpdateKind.BRANCH_CREATED: (BranchCreatedUpdate, {"name": _TEXT}),
+    UpdateKind.BRANCH_DELETED: (
+        BranchDeletedUpdate,
+        {"name": _TEXT, "previous_snap_id": _SNAPSHOT},
+    ),
+    UpdateKind.BRANCH_RESET: (BranchResetUpdate, {"name": _TEXT, "previous_snap_id": _SNAPSHOT}),
+    UpdateKind.NEW_COMMIT: (NewCommitUpdate, {"branch": _TEXT, "new_snap_id": _SNAPSHOT}),
+    UpdateKind.COMMIT_AMENDED: (
+        CommitAmendedUpdate,
+        {"branch": _TEXT, "previous_snap_id": _SNAPSHOT, "new_snap_id": _SNAPSHOT},
+    ),
+    UpdateKind.NEW_DETACHED_SNAPSHOT: (NewDetachedSnapshotUpdate, {"new_snap_id": _SNAPSHOT}),
+    UpdateKind.GC_RAN: (GCRanUpdate, {}),
+    UpdateKind.EXPIRATION_RAN: (ExpirationRanUpdate, {}),
+    UpdateKind.FEATURE_FLAG_CHANGED: (
+        FeatureFlagChangedUpdate,
+        {"id": "u16", "new_value": "bool", "is_set": "bool"},
+    ),
+    UpdateKind.REPO_STATUS_CHANGED: (RepoStatusChangedUpdate, {"status": _STATUS}),
+}
+_KIND_OF = {details: kind for kind, (details, _) in _KINDS.items()}
+_SCHEMAS = {
+    kind: TableSchema(
+        details.__name__,
+        **{name: "offset" if k in (_TEXT, _STATUS) else k for name, k in fields.items()},
+    )
+    for kind, (details, fields) in _KINDS.items()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One entry of the operations log.
+
+    Parameters
+    ----------
+    details
+        What happened.
+    updated_at
+        When, in microseconds since 1970-01-01T00:00:00Z.
+    backup_path
+        Name below ``overwritten/`` of the copy of ``repo`` in which this entry is the newest; None
+        for the newest entry of ``repo`` itself, which has no copy yet.
+    """
+
+    details: UpdateDetails
+    updated_at: int
+    backup_path: str | None = None
+
+    @property
+    def kind(self) -> UpdateKind:
+        """The kind of the entry; UNKNOWN for those of newer libraries."""
+        return _KIND_OF.get(type(self.details), UpdateKind.UNKNOWN)
+
+
+def read_status(table: Table) -> RepoStatus:
+    """Read a status; raises UnsupportedError for an availability that is not known."""
+    number = table.number("availability")
+    if number not in Availability.__members__.values():
+        raise UnsupportedError(
+            f"{table.file_type} {table.object_key!r} has the availability {number}, but this "
+            f"library knows {[int(a) for a in Availability]}; upgrade icechunk-spark",
+            object_key=table.object_key,
+            found=number,
+            allowed=tuple(int(a) for a in Availability),
+        )
+    return RepoStatus(
+        availability=Availability(number),
+        set_at=table.number("set_at"),
+        reason=table.optional_text("limited_availability_reason"),
+    )
+
+
+def write_status(writer: TableWriter, status: RepoStatus) -> int:
+    """Write a status and return its handle."""
+    return writer.table(
+        REPO_STATUS,
+        availability=int(status.availability),
+        set_at=status.set_at,
+        limited_availability_reason=None if status.reason is None else writer.text(status.reason),
+    )
+
+
+def read_backup_name(table: Table, field: str) -> str | None:
+    """Read the name of a backup; raises FormatError when it would leave ``overwritten/``."""
+    found = table.optional_text(field)
+    if found is not None and not is_backup_name(found):
+        raise table.error(
+            field, f"{found!r} is not a name below overwritten/; it has an unsafe segment"
+        )
+    return found
+
+
+def read_update(table: Table) -> Update:
+    """Read one entry of the log; kinds of newer libraries become ``UnknownUpdate``."""
+    number = table.union_kind("update_type")
+    details: UpdateDetails
+    if number in _NUMBERS:
+        details = _read_details(table, UpdateKind(number))
+    else:
+        details = UnknownUpdate(number=number)
+    return Update(
+        details=details,
+        updated_at=table.number("updated_at"),
+        backup_path=read_backup_name(table, "backup_path"),
+    )
+
+
+_NUMBERS = frozenset(int(kind) for kind in _KINDS)
+
+
+def _read_details(table: Table, kind: UpdateKind) -> UpdateDetails:
+    details_type, fields = _KINDS[kind]
+    child = table.child("update_type", _SCHEMAS[kind])
+    values: dict[str, Any] = {}
+    for name, stored in fields.items():
+        if stored == _TEXT:
+            values[name] = child.text(name)
+        elif stored == _SNAPSHOT:
+            values[name] = SnapshotId(child.raw_id(name))
+        elif stored == _STATUS:
+            status = child.optional_child(name, REPO_STATUS)
+            values[name] = None if status is None else read_status(status)
+        else:
+            values[name] = child.number(name)
+    details: UpdateDetails = details_type(**values)
+    return details
+
+
+def read_updates(root: Table) -> tuple[Update, ...]:
+    """Read the log of a repo info file."""
+    found = read_commits(root, UpdateKind.NEW_COMMIT)
+    if found is None or not all(map(is_backup_name, found.backups)):
+        return tuple(read_update(table) for table in root.children("latest_updates", UPDATE))
+    updates: dict[int, Update] = {}
+    for row, branch, snapshot_id, updated_at, backup in zip(
+        found.rows,
+        found.branches,
+        found.snapshot_ids,
+        found.updated_at,
+        found.backups,
+        strict=True,
+    ):
+        details = NewCommitUpdate(branch=branch, new_snap_id=snapshot_id)
+        updates[row] = Update(details=details, updated_at=updated_at, backup_path=backup)
+    if found.other_rows:
+        others = root.children_at("latest_updates", UPDATE, found.other_rows)
+        updates.update(zip(found.other_rows, map(read_update, others), strict=True))
+    return tuple(updates[row] for row in range(len(updates)))
+
+
+def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
+    """Write a log and return its handle; raises InvalidInputError for an unknown kind."""
+    handles: dict[int, int] = {}
+    branches: list[str] = []
+    ids: list[SnapshotId] = []
+    backups: list[str] = []
+    rows: list[int] = []
+    for row, update in enumerate(updates):
+        if type(update.details) is NewCommitUpdate and update.backup_path is not None:
+            rows.append(row)
+            branches.append(update.details.branch)
+            ids.append(update.details.new_snap_id)
+            backups.append(update.backup_path)
+    if len(rows) >= MIN_ROWS:
+        written = write_commits(
+            writer,
+            UpdateKind.NEW_COMMIT,
+            branches=branches,
+            snapshot_ids=ids,
+            updated_at=[updates[row].updated_at for row in rows],
+            backups=backups,
+        )
+        if written is not None:
+            handles.update(zip(rows, written.tolist(), strict=True))
+    return writer.offsets(
+        [
+            handles[row] if row in handles else write_update(writer, update)
+            for row, update in enumerate(updates)
+        ]
+    )
+
+
+def write_update(writer: TableWriter, update: Update) -> int:
+    """Write one entry and return its handle; raises InvalidInputError for an unknown kind."""
+    kind = update.kind
+    if kind is UpdateKind.UNKNOWN:
+        raise InvalidInputError(
+            f"the log entry {update.details!r} has a kind that this library does not know, so it "
+            "cannot be written",
+            found=repr(update.details),
+            allowed=sorted(_NUMBERS),
+        )
+    values: dict[str, int | bytes | None] = {}
+    for name, stored in _KINDS[kind][1].items():
+        value = getattr(update.details, name)
+        if stored == _TEXT:
+            values[name] = writer.text(value)
+        elif stored == _SNAPSHOT:
+            values[name] = value.raw
+        elif stored == _STATUS:
+            values[name] = None if value is None else write_status(writer, value)
+        else:
+            values[name] = value
+    details = writer.table(_SCHEMAS[kind], **values)
+    backup = None if update.backup_path is None else writer.text(update.backup_path)
+    return writer.table(
+        UPDATE,
+        update_type_type=int(kind),
+        update_type=details,
+        updated_at=update.updated_at,
+        backup_path=backup,
+    )

@@ -1,0 +1,1 @@
+"""Snapshot files: nodes, and the manifests that each array lists."""

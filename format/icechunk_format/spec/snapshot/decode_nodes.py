@@ -1,0 +1,205 @@
+"""The nodes of a snapshot file, read as columns.
+
+Rules of this file
+------------------
+1. Every offset, length and count is checked here, for all nodes at once; of the texts only that
+   they lie inside the file. ``nodes`` decodes a text when its node is asked for.
+2. Nodes may share their parts as far as the budget of the file goes (``spec.tables``).
+3. Nodes sorted otherwise than by the bytes of their paths are put in order. Of two nodes with one
+   path the first counts.
+
+Specification: "Snapshot Files", schema ``snapshot.fbs``. The writing side is ``nodes_encode``.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from operator import lt
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.snapshot.manifest_lists import read_manifest_refs
+from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
+from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.ragged import cells_of, tables_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.tables.bulk_reader import Tables
+    from icechunk_format.spec.tables.reader import Table
+
+ARRAY: Final = 1
+GROUP: Final = 2
+_MAX_COORD: Final = 2**32 - 1
+_TABLE_COST: Final = 64
+_DIMENSION_SHAPE: Final = np.dtype([("array_length", "<u8"), ("chunk_length", "<u8")])
+
+# Slots of the tables, as in the schema.
+_ID, _PATH, _USER_DATA, _KIND, _NODE_DATA = range(5)
+_SHAPE, _DIMENSION_NAMES, _MANIFESTS, _SHAPE_V2 = range(4)
+_ARRAY_LENGTH, _NUM_CHUNKS = range(2)
+_NAME: Final = 0
+
+_DATA: Final = "nodes.node_data"
+
+_Item = TypeVar("_Item", bound=np.generic)
+
+
+def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
+    """Return the nodes sorted by path, and the paths that were there more than once.
+
+    Raises
+    ------
+    FormatError
+        When the bytes are damaged or contradict themselves.
+    UnsupportedError
+        When the file holds a kind of node that is not known.
+    """
+    span = root.vector("nodes", 4)
+    if span is None:
+        raise root.missing("nodes")
+    root.charge("nodes", _TABLE_COST * span[1])
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    tables = reader.tables_between(*span, "nodes")
+    for slot, name in ((_ID, "id"), (_PATH, "path"), (_USER_DATA, "user_data")):
+        tables.require(slot, name)
+    ids = tables.structs(_ID, "id", NodeId.SIZE)
+    paths = tables.ranges(_PATH, "path")
+    if int(paths.lengths.sum()) > reader.data.size:
+        reader.fail("the paths claim more bytes than the object has", "nodes.path")
+    user_data = tables.ranges(_USER_DATA, "user_data")
+    root.charge("nodes.user_data", int(user_data.lengths.sum()))
+    kinds = tables.scalars(_KIND, "node_data_type", "<u1")
+    tables.require(_NODE_DATA, "node_data")
+    targets = tables.targets(_NODE_DATA, "node_data")
+    _check_kinds(root, kinds)
+    is_array = kinds == ARRAY
+    # The tables of groups hold nothing; that they are there is checked.
+    reader.tables(targets[~is_array], _DATA)
+    arrays = reader.tables(targets[is_array], _DATA)
+    dimensions = _read_dimensions(root, reader, arrays)
+    has_names, name_starts, name_lengths = _read_names(root, reader, arrays, dimensions.counts)
+    arrays.require(_MANIFESTS, "manifests")
+    refs = arrays.ranges(_MANIFESTS, "manifests", 4)
+    ref_ids, extents = read_manifest_refs(
+        root, reader, refs, ndims=dimensions.counts, num_chunks=dimensions.num_chunks
+    )
+    columns = NodeColumns(
+        pool=BytePool([reader.data]),
+        ids=ids,
+        path_starts=paths.starts,
+        path_lengths=paths.lengths,
+        user_data_starts=user_data.starts,
+        user_data_lengths=user_data.lengths,
+        is_array=is_array,
+        has_names=_spread(has_names, is_array),
+        ndims=_spread(dimensions.counts, is_array),
+        ref_counts=_spread(refs.lengths, is_array),
+        array_lengths=dimensions.array_lengths,
+        num_chunks=dimensions.num_chunks,
+        name_starts=name_starts,
+        name_lengths=name_lengths,
+        ref_ids=ref_ids,
+        extents=extents,
+    )
+    return _in_order(columns)
+
+
+def _check_kinds(root: Table, kinds: NDArray[np.uint8]) -> None:
+    unknown = kinds[(kinds != ARRAY) & (kinds != GROUP)]
+    if not unknown.size:
+        return
+    if not unknown.all():
+        raise root.error(_DATA, "its kind is 0; a kind above 0 with a value is required")
+    kind = int(unknown[0])
+    raise UnsupportedError(
+        f"{root.file_type} {root.object_key!r} holds a node of kind {kind}, but this library "
+        f"knows {ARRAY} (array) and {GROUP} (group); upgrade icechunk-spark",
+        object_key=root.object_key,
+        found=kind,
+        allowed=(ARRAY, GROUP),
+    )
+
+
+def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_Item]:
+    """Turn one item per array into one per node, zero for groups."""
+    spread = np.zeros(is_array.shape, dtype=per_array.dtype)
+    spread[is_array] = per_array
+    return spread
+
+
+class _Dimensions(NamedTuple):
+    """Dimensions of arrays: how many each has, and elements and chunks along each."""
+
+    counts: NDArray[np.int64]
+    array_lengths: NDArray[np.uint64]
+    num_chunks: NDArray[np.uint32]
+
+
+def _read_dimensions(root: Table, reader: VectorReader, arrays: Tables) -> _Dimensions:
+    """Read shapes: the list of spec version 2 where an array has it, else that of version 1."""
+    field = f"{_DATA}.shape"
+    is_new = arrays.has(_SHAPE_V2, "shape_v2")
+    if not (is_new | arrays.has(_SHAPE, "shape")).all():
+        reader.fail("a required field is absent", field)
+    new = arrays.ranges(_SHAPE_V2, "shape_v2", 4)
+    old = arrays.ranges(_SHAPE, "shape", _DIMENSION_SHAPE.itemsize)
+    counts = np.where(is_new, new.lengths, old.lengths)
+    total = int(counts.sum())
+    root.charge(field, _TABLE_COST * total)
+    array_lengths = np.zeros(total, dtype=np.uint64)
+    num_chunks = np.zeros(total, dtype=np.uint32)
+    is_new_dimension = np.repeat(is_new, counts)
+    tables = tables_of(reader, new.take(np.flatnonzero(is_new)), f"{field}_v2")
+    array_lengths[is_new_dimension] = tables.scalars(_ARRAY_LENGTH, "array_length", "<u8")
+    num_chunks[is_new_dimension] = tables.scalars(_NUM_CHUNKS, "num_chunks", "<u4")
+    cells = cells_of(old.take(np.flatnonzero(~is_new)), _DIMENSION_SHAPE.itemsize)
+    records = reader.gather(cells, _DIMENSION_SHAPE.itemsize, field).view(_DIMENSION_SHAPE)
+    lengths, chunks = records["array_length"], records["chunk_length"]
+    if ((lengths > 0) & (chunks == 0)).any():
+        reader.fail("an array has elements in chunks of 0 elements", field)
+    grid = np.where(lengths > 0, (lengths - (lengths > 0)) // np.maximum(chunks, 1) + 1, 0)
+    if (grid > _MAX_COORD).any():
+        reader.fail(f"{int(grid.max())} chunks; coordinates end at {_MAX_COORD}", field)
+    array_lengths[~is_new_dimension] = lengths
+    num_chunks[~is_new_dimension] = grid
+    return _Dimensions(counts, array_lengths, num_chunks)
+
+
+def _read_names(
+    root: Table, reader: VectorReader, arrays: Tables, ndims: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Return which arrays name dimensions, and for each dimension where its name lies.
+
+    Writers store an unnamed dimension without a name; an empty name means the same.
+    """
+    field = f"{_DATA}.dimension_names"
+    has_names = arrays.has(_DIMENSION_NAMES, "dimension_names")
+    spans = arrays.ranges(_DIMENSION_NAMES, "dimension_names", 4)
+    is_odd = has_names & (spans.lengths != ndims)
+    if is_odd.any():
+        row = int(is_odd.argmax())
+        reader.fail(f"{int(spans.lengths[row])} names for {int(ndims[row])} dimensions", field)
+    root.charge(field, _TABLE_COST * int(spans.lengths.sum()))
+    tables = tables_of(reader, spans.take(np.flatnonzero(has_names)), field)
+    names = tables.ranges(_NAME, "name")
+    root.charge(field, int(names.lengths.sum()))
+    is_named = np.repeat(has_names, ndims)
+    return has_names, _spread(names.starts, is_named), _spread(names.lengths, is_named)
+
+
+def _in_order(columns: NodeColumns) -> tuple[NodeColumns, list[bytes]]:
+    paths = columns.paths()
+    if all(map(lt, paths, islice(paths, 1, None))):
+        return columns, []
+    rows: dict[bytes, int] = {}
+    duplicates: set[bytes] = set()
+    for row, path in enumerate(paths):
+        if rows.setdefault(path, row) != row:
+            duplicates.add(path)
+    order = [rows[path] for path in sorted(rows)]
+    return columns.take(np.array(order, dtype=np.intp)), sorted(duplicates)

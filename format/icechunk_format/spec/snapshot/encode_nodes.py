@@ -1,0 +1,240 @@
+"""The nodes of a snapshot file, written from columns.
+
+Rules of this file
+------------------
+1. The tables of all nodes are a few structured arrays (``vector_assembly``). Paths and metadata
+   documents are copied block by block while the file is compressed.
+2. The lists of the other spec version are absent or empty, because readers choose by presence.
+
+Specification: "Snapshot Files", schema ``snapshot.fbs``. The reading side is ``nodes_decode``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.snapshot.decode_nodes import ARRAY, GROUP
+from icechunk_format.spec.tables.bulk_writer import (
+    Assembly,
+    TableLayout,
+    bytes_field,
+    number_field,
+    offset_field,
+)
+from icechunk_format.spec.tables.ragged import starts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.snapshot.nodes import Nodes
+    from icechunk_format.spec.tables.bulk_writer import OffsetVector
+
+_NODE: Final = TableLayout(
+    {
+        "id": bytes_field(0, NodeId.SIZE),
+        "path": offset_field(1),
+        "user_data": offset_field(2),
+        "node_data_type": number_field(3, "<u1"),
+        "node_data": offset_field(4),
+    }
+)
+_GROUP_DATA: Final = TableLayout({})
+_DIMENSION: Final = TableLayout(
+    {"array_length": number_field(0, "<u8"), "num_chunks": number_field(1, "<u4")}
+)
+_NAME: Final = TableLayout({"name": offset_field(0)})
+_NO_NAME: Final = TableLayout({})
+
+
+@lru_cache(maxsize=4)
+def _array_layout(*, has_names: bool, is_v1: bool) -> TableLayout:
+    fields = {"shape": offset_field(0), "manifests": offset_field(2)}
+    if has_names:
+        fields["dimension_names"] = offset_field(1)
+    if not is_v1:
+        fields["shape_v2"] = offset_field(3)
+    return TableLayout(fields)
+
+
+@lru_cache(maxsize=64)
+def _ref_layout(ndim: int) -> TableLayout:
+    """Lay out a reference with its ranges, two numbers each, right behind it."""
+    fields = {"object_id": bytes_field(0, ManifestId.SIZE), "extents": offset_field(1)}
+    return TableLayout(fields, embedded=2 * ndim)
+
+
+class EncodedNodes:
+    """The vector of nodes of a snapshot file and all that it points to.
+
+    Parameters
+    ----------
+    nodes
+        What to write.
+    is_v1
+        Whether for spec version 1.
+
+    Raises
+    ------
+    InvalidInputError
+        A grid cannot be expressed in spec version 1, or the nodes are too large for readers.
+    """
+
+    def __init__(self, nodes: Nodes, *, is_v1: bool) -> None:
+        self._made = Assembly(
+            "the list of nodes of a snapshot", remedy="use several repositories", is_part=True
+        )
+        self._columns = nodes.columns
+        count = len(nodes)
+        _, cells = self._made.offset_vector(count)
+        if count:
+            shapes_v1 = _shapes_v1(nodes) if is_v1 else None
+            self._write(cells, shapes_v1)
+        self._made.reserve(0, 8)
+
+    @property
+    def size(self) -> int:
+        """Bytes, a multiple of 8. The vector of nodes is at the beginning."""
+        return self._made.size
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Yield the bytes; each block is used up before the next one is asked for."""
+        return self._made.blocks()
+
+    def _write(self, cells: OffsetVector, shapes_v1: NDArray[np.uint64] | None) -> None:
+        made, columns = self._made, self._columns
+        nodes = made.records(_NODE, len(columns))
+        cells.point(slice(None), nodes.positions)
+        nodes.rows["id"] = columns.ids
+        nodes.rows["node_data_type"] = np.where(columns.is_array, ARRAY, GROUP)
+        groups = np.flatnonzero(~columns.is_array)
+        data_at = np.zeros(len(columns), dtype=np.int64)
+        data_at[groups] = made.records(_GROUP_DATA, len(groups)).positions
+        arrays = np.flatnonzero(columns.is_array)
+        if arrays.size:
+            data_at[arrays] = self._write_arrays(arrays, shapes_v1)
+        nodes.point("node_data", data_at)
+        nodes.point("path", self._write_texts(columns.path_starts, columns.path_lengths))
+        nodes.point(
+            "user_data", self._write_texts(columns.user_data_starts, columns.user_data_lengths)
+        )
+
+    def _write_texts(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        pool = self._columns.pool
+
+        def copy(rows: slice, target: NDArray[np.uint8], places: NDArray[np.int64]) -> None:
+            pool.copy(starts[rows], lengths[rows], target, places)
+
+        return self._made.streamed_byte_vectors(lengths, copy)
+
+    def _write_arrays(
+        self, rows: NDArray[np.intp], shapes_v1: NDArray[np.uint64] | None
+    ) -> NDArray[np.int64]:
+        """Write what makes nodes arrays; returns where it is."""
+        made, columns = self._made, self._columns
+        has_names, is_v1 = columns.has_names[rows], shapes_v1 is not None
+        tables = []
+        places = np.zeros(len(rows), dtype=np.int64)
+        for named in (True, False):
+            chosen = np.flatnonzero(has_names == named)
+            if chosen.size:
+                records = made.records(_array_layout(has_names=named, is_v1=is_v1), len(chosen))
+                places[chosen] = records.positions
+                tables.append((chosen, records))
+        ndims = columns.ndims[rows]
+        targets = {
+            "manifests": self._write_refs(ndims, columns.ref_counts[rows]),
+            "dimension_names": self._write_names(np.where(has_names, ndims, 0)),
+        }
+        if shapes_v1 is None:
+            # Version 1's list must be there, so all arrays share an empty one.
+            _, empty = made.reserve(12, 8)
+            empty[:] = 0
+            targets["shape"] = np.full(len(rows), made.size - 8, dtype=np.int64)
+            targets["shape_v2"] = self._write_dimensions(ndims)
+        else:
+            targets["shape"] = made.struct_vectors(ndims, shapes_v1.view(np.uint8))
+        for chosen, records in tables:
+            for name in records.layout.offsets:
+                if name in targets:
+                    records.point(name, targets[name][chosen])
+        return places
+
+    def _write_dimensions(self, ndims: NDArray[np.int64]) -> NDArray[np.int64]:
+        made, columns = self._made, self._columns
+        places, cells = made.offset_vectors(ndims)
+        dimensions = made.records(_DIMENSION, len(columns.num_chunks))
+        dimensions.rows["array_length"] = columns.array_lengths
+        dimensions.rows["num_chunks"] = columns.num_chunks
+        cells.point(slice(None), dimensions.positions)
+        return places
+
+    def _write_names(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Write the names of dimensions, so many for each array."""
+        made, columns = self._made, self._columns
+        places, cells = made.offset_vectors(counts)
+        all_counts = columns.ndims[columns.is_array]
+        dimensions = np.flatnonzero(np.repeat(counts > 0, all_counts))
+        is_named = columns.name_lengths[dimensions] > 0
+        unnamed = np.flatnonzero(~is_named)
+        cells.point(unnamed, made.records(_NO_NAME, len(unnamed)).positions)
+        named = np.flatnonzero(is_named)
+        tables = made.records(_NAME, len(named))
+        cells.point(named, tables.positions)
+        chosen = dimensions[named]
+        tables.point(
+            "name", self._write_texts(columns.name_starts[chosen], columns.name_lengths[chosen])
+        )
+        return places
+
+    def _write_refs(self, ndims: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        made, columns = self._made, self._columns
+        places, cells = made.offset_vectors(counts)
+        ndim_of_ref = np.repeat(ndims, counts)
+        first_extent = starts_of(ndim_of_ref)
+        for ndim in np.unique(ndim_of_ref).tolist():
+            chosen = np.flatnonzero(ndim_of_ref == ndim)
+            layout = _ref_layout(ndim)
+            refs = made.records(layout, len(chosen))
+            cells.point(chosen, refs.positions)
+            refs.rows["object_id"] = columns.ref_ids[chosen]
+            refs.rows["extents"] = layout.offsets["embedded_length"] - layout.offsets["extents"]
+            refs.rows["embedded_length"] = ndim
+            extents = columns.extents[first_extent[chosen][:, None] + np.arange(ndim)]
+            refs.rows["embedded"] = extents.reshape(len(chosen), 2 * ndim)
+        return places
+
+
+def _shapes_v1(nodes: Nodes) -> NDArray[np.uint64]:
+    """Return length and chunk length of each dimension, as spec version 1 stores them.
+
+    Version 1 stores a chunk length where the value has a number of chunks. For every regular grid
+    the length computed here gives that number back; for other grids there is none.
+    """
+    columns = nodes.columns
+    lengths, counts = columns.array_lengths, columns.num_chunks.astype(np.uint64)
+    one = np.uint64(1)
+    is_chunked = (lengths > 0) & (counts > 0)
+    chunks = np.where(is_chunked, (lengths - is_chunked) // np.maximum(counts, one) + one, one)
+    grid = np.where(lengths > 0, (lengths - (lengths > 0)) // chunks + one, np.uint64(0))
+    is_bad = grid != counts
+    if is_bad.any():
+        at = int(is_bad.argmax())
+        row = int(np.searchsorted(np.cumsum(columns.ndims), at, side="right"))
+        axis = at - int(starts_of(columns.ndims)[row])
+        raise InvalidInputError(
+            f"array {nodes[row].path!r} has {int(lengths[at])} elements in {int(counts[at])} "
+            f"chunks along axis {axis}, which no regular grid has; spec version 1 knows regular "
+            "grids only, use version 2",
+            found=(int(lengths[at]), int(counts[at])),
+            allowed="a regular chunk grid",
+        )
+    return np.stack([lengths, chunks], axis=1)

@@ -1,0 +1,231 @@
+"""Snapshot files: every group and array of one version of a repository.
+
+Rules of this file
+------------------
+1. One value for both spec versions. On reading, the lists that are present tell how shapes and
+   manifest files are stored, and the spec byte tells how metadata is encoded. On writing, the
+   snapshot's ``spec_version`` decides all of it.
+2. Nodes are sorted by the raw UTF-8 bytes of their paths (``spec.node_path``). Files sorted in
+   another way are read and sorted; of two nodes with one path, which a known defect of existing
+   writers can leave behind, the first counts and ``duplicate_paths`` names it. Nodes are columns
+   (``nodes``), and what a commit does not touch goes from file to file without becoming objects.
+3. A missing parent group is no error: existing writers can leave such orphans behind.
+4. ``user_data`` is opaque here. Its bytes are never parsed or changed.
+
+Specification: "Snapshot Files", schema ``snapshot.fbs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.spec.envelope import (
+    DEFAULT_LEVEL,
+    DEFAULT_MAX_SIZE,
+    SPEC_V1,
+    SPEC_V2,
+    FileType,
+    unwrap,
+    wrap_blocks,
+)
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.node_path import is_canonical
+from icechunk_format.spec.snapshot.decode_nodes import read_nodes
+from icechunk_format.spec.snapshot.encode_nodes import EncodedNodes
+from icechunk_format.spec.snapshot.manifest_lists import (
+    ManifestFiles,
+    ManifestRefs,
+    read_manifest_files,
+    write_manifest_files_v1,
+    write_manifest_files_v2,
+)
+from icechunk_format.spec.snapshot.nodes import ArrayNode, Nodes, NodeSnapshot
+from icechunk_format.spec.tables.reader import read_root
+from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.values.metadata_items import (
+    NO_ITEMS,
+    MetadataItems,
+    read_items,
+    write_items,
+)
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.spec.node_path import NodePath
+
+__all__ = [
+    "ArrayNode",
+    "ManifestFiles",
+    "ManifestRefs",
+    "NodeSnapshot",
+    "Nodes",
+    "Snapshot",
+    "decode",
+    "encode",
+]
+
+SNAPSHOT = TableSchema(
+    "Snapshot",
+    id="id12",
+    parent_id="id12",
+    nodes="offset",
+    flushed_at="u64",
+    message="offset",
+    metadata="offset",
+    manifest_files="offset",
+    manifest_files_v2="offset",
+    extra="offset",
+)
+NODE_SNAPSHOT = TableSchema(
+    "NodeSnapshot",
+    id="id8",
+    path="offset",
+    user_data="offset",
+    node_data_type="u8",
+    node_data="offset",
+    extra="offset",
+)
+ARRAY_NODE_DATA = TableSchema(
+    "ArrayNodeData",
+    shape="offset",
+    dimension_names="offset",
+    manifests="offset",
+    shape_v2="offset",
+)
+GROUP_NODE_DATA = TableSchema("GroupNodeData")
+DIMENSION_NAME = TableSchema("DimensionName", name="offset")
+DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All nodes of one version of a repository.
+
+    Parameters
+    ----------
+    id
+        Id of the snapshot.
+    parent_id
+        Id of the parent. Stored in spec version 1 only; version 2 keeps it in ``repo``.
+    spec_version
+        Spec version of the file.
+    flushed_at
+        Microseconds since 1970-01-01T00:00:00Z.
+    message
+        Commit message.
+    metadata_items
+        Commit metadata as stored; ``metadata`` decodes it.
+    nodes
+        All nodes, sorted by path, paths unique.
+    manifest_files
+        Every manifest file that any array refers to.
+    duplicate_paths
+        Paths that the file held more than once.
+    """
+
+    id: SnapshotId
+    parent_id: SnapshotId | None = None
+    spec_version: int = SPEC_V2
+    flushed_at: int
+    message: str
+    metadata_items: MetadataItems = NO_ITEMS
+    nodes: Nodes = field(default_factory=lambda: Nodes.of(()))
+    manifest_files: ManifestFiles = field(default_factory=ManifestFiles.empty)
+    duplicate_paths: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", Nodes.of(self.nodes))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Commit metadata as JSON values; raises FormatError when a value is damaged."""
+        return self.metadata_items.decode()
+
+    def node(self, path: NodePath | str) -> NodeSnapshot | None:
+        """Return the node at a path, None when there is none."""
+        return self.nodes.at(path)
+
+    def node_with_id(self, node_id: NodeId) -> NodeSnapshot | None:
+        """Return the node of an id, None when there is none."""
+        return self.nodes.with_id(node_id)
+
+    def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
+        """Return the nodes directly inside a group, sorted by path, that can be named."""
+        inside = self.nodes.take(self.nodes.children(path))
+        return tuple(node for node in inside if is_canonical(node.path))
+
+    def descendants(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
+        """Return all nodes inside a group at any depth, sorted by path, without the group."""
+        return self.nodes.take(self.nodes.descendants(path))
+
+
+def decode(data: bytes, *, object_key: str, max_size: int = DEFAULT_MAX_SIZE) -> Snapshot:
+    """Read a snapshot file of either spec version.
+
+    Raises
+    ------
+    FormatError
+        When the bytes are damaged or contradict themselves.
+    UnsupportedError
+        When the file has a newer spec version or holds a kind of node that is not known.
+    """
+    envelope = unwrap(data, file_type=FileType.SNAPSHOT, object_key=object_key, max_size=max_size)
+    root = read_root(
+        envelope.payload, SNAPSHOT, object_key=object_key, file_type=FileType.SNAPSHOT.label
+    )
+    columns, duplicates = read_nodes(root)
+    parent = root.optional_raw_id("parent_id")
+    return Snapshot(
+        id=SnapshotId(root.raw_id("id")),
+        parent_id=None if parent is None else SnapshotId(parent),
+        spec_version=envelope.spec_version,
+        flushed_at=root.number("flushed_at"),
+        message=root.text("message"),
+        metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
+        nodes=Nodes(columns, object_key=object_key),
+        manifest_files=read_manifest_files(root),
+        duplicate_paths=tuple(path.decode("utf-8", errors="replace") for path in duplicates),
+    )
+
+
+def encode(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
+    """Write a snapshot file in the flavour of its ``spec_version``.
+
+    ``parent_id`` is left out in version 2, as the format demands.
+
+    Raises
+    ------
+    InvalidInputError
+        When a grid cannot be expressed in spec version 1, or the nodes are too large for readers.
+    """
+    is_v1 = snapshot.spec_version == SPEC_V1
+    nodes = EncodedNodes(snapshot.nodes, is_v1=is_v1)
+    writer = TableWriter()
+    nodes_at = writer.reserve(nodes.size)
+    parent = snapshot.parent_id
+    root = writer.table(
+        SNAPSHOT,
+        id=snapshot.id.raw,
+        parent_id=parent.raw if parent is not None and is_v1 else None,
+        nodes=nodes_at,
+        flushed_at=snapshot.flushed_at,
+        message=writer.text(snapshot.message),
+        metadata=write_items(writer, snapshot.metadata_items, spec_version=snapshot.spec_version),
+        manifest_files=write_manifest_files_v1(
+            writer, snapshot.manifest_files if is_v1 else ManifestFiles.empty()
+        ),
+        manifest_files_v2=(
+            None if is_v1 else write_manifest_files_v2(writer, snapshot.manifest_files)
+        ),
+    )
+    head = writer.finish(root)
+    return wrap_blocks(
+        chain([head], nodes.blocks()),
+        len(head) + nodes.size,
+        file_type=FileType.SNAPSHOT,
+        spec_version=snapshot.spec_version,
+        level=level,
+    )

@@ -1,0 +1,376 @@
+"""Lists of manifests in a snapshot, as columns: the parts of an array, and the files behind them.
+
+One array may be spread over a hundred thousand manifests, so neither list ever becomes an object
+per entry.
+
+Rules of this file
+------------------
+1. All references of all arrays of a snapshot are read in one pass of NumPy gathers, and each
+   array gets its slice (``nodes``); ``nodes_encode`` writes them.
+2. Extents without ranges mean "the whole grid" to existing readers, whatever the dimensions; they
+   are read as the ranges that they stand for.
+3. The list of files is written as one ready-made block.
+
+Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.byte_ranges import copy_ranges
+from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.spec.tables.bulk_reader import Ranges
+    from icechunk_format.spec.tables.reader import Table
+    from icechunk_format.spec.tables.writer import TableWriter
+
+_ID = ManifestId.SIZE
+_RANGE_SIZE = 8
+_V1_FILE = np.dtype(
+    {
+        "names": ["id", "size_bytes", "num_chunk_refs"],
+        "formats": [("u1", (_ID,)), "<u8", "<u4"],
+        "offsets": [0, 16, 24],
+        "itemsize": 32,
+    }
+)
+# A row is a table with what only that table points to. The vtables give sizes of themselves and of
+# the table, then the offset of each slot.
+_V2_FILE = np.dtype(
+    {
+        "names": ["vtable", "num_chunk_refs", "size_bytes", "id"],
+        "formats": ["<i4", "<u4", "<u8", ("u1", (_ID,))],
+        "offsets": [0, 4, 8, 16],
+        "itemsize": 32,
+    }
+)
+_V2_FILE_VTABLE = struct.pack("<HHHHH", 10, 28, 16, 8, 4)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ManifestRefs:
+    """The manifests that hold the chunk references of one array.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12): ids of the manifests.
+    extents
+        uint32, shape (n, ndim, 2): for each manifest and dimension the first chunk coordinate that
+        it covers, and the one after the last.
+    """
+
+    ids: NDArray[np.uint8]
+    extents: NDArray[np.uint32]
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 2 or self.ids.shape[1] != _ID or self.ids.dtype != np.uint8:
+            raise InvalidInputError(
+                f"manifest ids have shape {self.ids.shape} and type {self.ids.dtype}; uint8 of "
+                f"shape (n, {_ID}) is expected",
+                found=self.ids.shape,
+                allowed=("n", _ID),
+            )
+        n = len(self.ids)
+        if (
+            self.extents.ndim != 3
+            or (self.extents.shape[0], self.extents.shape[2]) != (n, 2)
+            or self.extents.dtype != np.uint32
+        ):
+            raise InvalidInputError(
+                f"extents have shape {self.extents.shape} and type {self.extents.dtype}; uint32 "
+                f"of shape ({n}, ndim, 2) is expected",
+                found=self.extents.shape,
+                allowed=(n, "ndim", 2),
+            )
+        object.__setattr__(self, "ids", _frozen(self.ids))
+        object.__setattr__(self, "extents", _frozen(self.extents))
+
+    @classmethod
+    def empty(cls, ndim: int) -> ManifestRefs:
+        """Return the list of an array without chunks."""
+        return cls(
+            ids=np.zeros((0, _ID), dtype=np.uint8), extents=np.zeros((0, ndim, 2), dtype=np.uint32)
+        )
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the array."""
+        return int(self.extents.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ManifestRefs):
+            return NotImplemented
+        return np.array_equal(self.ids, other.ids) and np.array_equal(self.extents, other.extents)
+
+    def manifest_id(self, row: int) -> ManifestId:
+        """Return the id of one manifest."""
+        return ManifestId(self.ids[row].tobytes())
+
+    def intersecting(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.int64]:
+        """Find the manifests that may hold chunks of a box.
+
+        Parameters
+        ----------
+        lo, hi
+            First chunk coordinate of the box per dimension, and the one after the last.
+
+        Returns
+        -------
+        int64, shape (k,)
+            Rows in ascending order. A scalar array's manifests all match.
+        """
+        low = np.asarray(lo, dtype=np.int64).reshape(-1)
+        high = np.asarray(hi, dtype=np.int64).reshape(-1)
+        starts, stops = self.extents[:, :, 0], self.extents[:, :, 1]
+        hits = ((starts < high) & (stops > low)).all(axis=1)
+        return np.flatnonzero(hits).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ManifestFiles:
+    """All manifest files of a snapshot.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12): ids, sorted by bytes.
+    size_bytes
+        uint64, shape (n,): exact sizes of the objects, header included; 0 if not known.
+    num_chunk_refs
+        uint32, shape (n,): references in each manifest, over all its arrays.
+    """
+
+    ids: NDArray[np.uint8]
+    size_bytes: NDArray[np.uint64]
+    num_chunk_refs: NDArray[np.uint32]
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        shapes = (self.ids.shape, self.size_bytes.shape, self.num_chunk_refs.shape)
+        if shapes != ((n, _ID), (n,), (n,)):
+            raise InvalidInputError(
+                f"columns of manifest files have the shapes {shapes}; (n, {_ID}), (n,), (n,) are "
+                "expected",
+                found=shapes,
+                allowed=((n, _ID), (n,), (n,)),
+            )
+        for name in ("ids", "size_bytes", "num_chunk_refs"):
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+
+    @classmethod
+    def empty(cls) -> ManifestFiles:
+        """Return the list of a snapshot without chunks."""
+        return cls(
+            ids=np.zeros((0, _ID), dtype=np.uint8),
+            size_bytes=np.zeros(0, dtype=np.uint64),
+            num_chunk_refs=np.zeros(0, dtype=np.uint32),
+        )
+
+    @classmethod
+    def of(
+        cls,
+        ids: NDArray[np.uint8],
+        size_bytes: NDArray[np.uint64],
+        num_chunk_refs: NDArray[np.uint32],
+    ) -> ManifestFiles:
+        """Sort the columns by id and leave out repeated ids."""
+        ids = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, _ID)
+        order = np.argsort(_keys(ids), kind="stable")
+        keys = _keys(ids)[order]
+        is_first = np.ones(len(keys), dtype=np.bool_)
+        is_first[1:] = keys[1:] != keys[:-1]
+        order = order[is_first]
+        return cls(
+            ids=ids[order],
+            size_bytes=np.asarray(size_bytes, dtype=np.uint64)[order],
+            num_chunk_refs=np.asarray(num_chunk_refs, dtype=np.uint32)[order],
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ManifestFiles):
+            return NotImplemented
+        return (
+            np.array_equal(self.ids, other.ids)
+            and np.array_equal(self.size_bytes, other.size_bytes)
+            and np.array_equal(self.num_chunk_refs, other.num_chunk_refs)
+        )
+
+    def find(self, manifest_id: ManifestId) -> tuple[int, int] | None:
+        """Return (size in bytes, number of references) of a manifest; None if not listed."""
+        if not len(self):
+            return None
+        keys = _keys(np.ascontiguousarray(self.ids))
+        row = int(np.searchsorted(keys, np.array(manifest_id.raw, dtype=keys.dtype)))
+        if row == len(keys) or self.ids[row].tobytes() != manifest_id.raw:
+            return None
+        return int(self.size_bytes[row]), int(self.num_chunk_refs[row])
+
+
+def _keys(ids: NDArray[np.uint8]) -> NDArray[Any]:
+    """View ids as byte strings, which NumPy compares byte by byte.
+
+    NumPy hides trailing zero bytes of such strings, but all have one length, so neither order nor
+    equality suffers.
+    """
+    return ids.view(f"S{_ID}").reshape(-1)
+
+
+def read_manifest_refs(
+    root: Table,
+    reader: VectorReader,
+    spans: Ranges,
+    *,
+    ndims: NDArray[np.int64],
+    num_chunks: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """Read the references of all arrays of a snapshot at once.
+
+    Parameters
+    ----------
+    root
+        The snapshot table, for its names and its budget.
+    reader
+        Of its payload.
+    spans
+        One vector of offsets per array; each is known to lie inside the payload.
+    ndims
+        int64, shape (n,): dimensions of each array.
+    num_chunks
+        uint32, shape (d,): chunks along each dimension of each array.
+
+    Returns
+    -------
+    (ids, extents)
+        uint8 of shape (m, 12), and uint32 of shape (e, 2): a row for each dimension of each
+        reference.
+
+    Raises
+    ------
+    FormatError
+        When a reference is damaged, or its ranges do not fit the dimensions of its array.
+    """
+    field = "nodes.node_data.manifests"
+    counts = spans.lengths
+    total = int(counts.sum())
+    # Arrays may share their vectors of references as far as the budget goes.
+    root.charge(field, 64 * total)
+    tables = tables_of(reader, spans, field)
+    tables.require(0, "object_id")
+    tables.require(1, "extents")
+    ids = tables.structs(0, "object_id", _ID)
+    ranges = tables.ranges(1, "extents", _RANGE_SIZE)
+    ndim_of_row = np.repeat(ndims, counts)
+    is_whole = (ranges.lengths == 0) & (ndim_of_row > 0)
+    is_bad = (ranges.lengths != ndim_of_row) & ~is_whole
+    if is_bad.any():
+        row = int(is_bad.argmax())
+        raise root.error(
+            f"{field}.extents",
+            f"a reference has {int(ranges.lengths[row])} ranges, but its array has "
+            f"{int(ndim_of_row[row])} dimensions",
+        )
+    root.charge(f"{field}.extents", _RANGE_SIZE * int(ndim_of_row.sum()))
+    extents = np.zeros((int(ndim_of_row.sum()), 2), dtype=np.uint32)
+    copy_ranges(
+        reader.data,
+        ranges.starts,
+        extents.view(np.uint8).reshape(-1),
+        _RANGE_SIZE * starts_of(ndim_of_row),
+        _RANGE_SIZE * ranges.lengths,
+    )
+    if is_whole.any():
+        dimensions = ragged_rows(np.repeat(starts_of(ndims), counts), ndim_of_row)
+        is_whole_extent = np.repeat(is_whole, ndim_of_row)
+        extents[is_whole_extent, 1] = num_chunks[dimensions[is_whole_extent]]
+    if (extents[:, 0] > extents[:, 1]).any():
+        raise root.error(f"{field}.extents", "a range ends before it starts")
+    return ids, extents
+
+
+def read_manifest_files(root: Table) -> ManifestFiles:
+    """Read the list of files: the list of spec version 2 if it is present, else that of 1."""
+    span = root.vector("manifest_files_v2", 4)
+    if span is None:
+        records = root.records("manifest_files", _V1_FILE)
+        return ManifestFiles.of(records["id"], records["size_bytes"], records["num_chunk_refs"])
+    start, count = span
+    root.charge("manifest_files_v2", 64 * count)
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    tables = reader.tables_between(start, count, "manifest_files_v2")
+    tables.require(0, "id")
+    return ManifestFiles.of(
+        tables.structs(0, "id", _ID),
+        tables.scalars(1, "size_bytes", "<u8"),
+        tables.scalars(2, "num_chunk_refs", "<u4"),
+    )
+
+
+def write_manifest_files_v1(writer: TableWriter, files: ManifestFiles) -> int:
+    """Write the list of spec version 1; return its handle."""
+    rows = np.zeros(len(files), dtype=_V1_FILE)
+    for name in ("id", "size_bytes", "num_chunk_refs"):
+        rows[name] = files.ids if name == "id" else getattr(files, name)
+    return writer.records(rows.tobytes(), count=len(rows), alignment=8)
+
+
+def write_manifest_files_v2(writer: TableWriter, files: ManifestFiles) -> int:
+    """Write the list of spec version 2; return its handle."""
+    rows = np.zeros(len(files), dtype=_V2_FILE)
+    rows["id"] = files.ids
+    rows["size_bytes"] = files.size_bytes
+    rows["num_chunk_refs"] = files.num_chunk_refs
+    return _write_block(writer, _V2_FILE_VTABLE, rows)
+
+
+def _write_block(writer: TableWriter, vtable: bytes, rows: NDArray[Any]) -> int:
+    """Write tables of one layout and the vector that lists them as one block.
+
+    The block is the vector, the shared vtable, padding to 8 bytes, and the tables.
+    """
+    count = len(rows)
+    if not count:
+        return writer.offsets(())
+    vtable_at = 4 + 4 * count
+    tables_at = vtable_at + len(vtable)
+    padding = -tables_at % 8
+    positions = tables_at + padding + rows.dtype.itemsize * np.arange(count, dtype=np.int64)
+    rows["vtable"] = positions - vtable_at
+    offsets = positions - (4 + 4 * np.arange(count, dtype=np.int64))
+    return writer.block(
+        b"".join(
+            (
+                struct.pack("<I", count),
+                offsets.astype("<u4").tobytes(),
+                vtable,
+                bytes(padding),
+                rows.tobytes(),
+            )
+        ),
+        alignment=8,
+    )

@@ -1,0 +1,207 @@
+"""The nodes of a snapshot as columns: one item per node, per dimension and per manifest.
+
+A snapshot of a hundred thousand nodes is a dozen NumPy arrays. Paths, metadata documents and names
+stay where they were read, as ranges of bytes.
+
+Rules of this file
+------------------
+1. Columns never change; ``take`` makes new ones, which share the bytes.
+2. Nothing here checks what comes from files: ``nodes_decode`` has checked every range.
+
+Specification: tables ``NodeSnapshot`` and ``ArrayNodeData`` of ``snapshot.fbs``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.spec.tables.byte_ranges import copy_ranges
+from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_MAX_BUFFERS: Final = 8
+_STARTS: Final = ("path_starts", "user_data_starts", "name_starts")
+
+
+class BytePool:
+    """Bytes in several buffers, addressed as if they lay one behind the other.
+
+    Parameters
+    ----------
+    buffers
+        uint8 arrays; a range lies inside one of them.
+    """
+
+    __slots__ = ("_buffers", "_starts", "size")
+
+    def __init__(self, buffers: Sequence[NDArray[np.uint8]]) -> None:
+        self._buffers = tuple(buffers)
+        self._starts: list[int] = []
+        self.size = 0
+        for buffer in buffers:
+            self._starts.append(self.size)
+            self.size += buffer.size
+
+    def get(self, start: int, length: int) -> bytes:
+        """Return the bytes of a range."""
+        if not length:
+            return b""
+        number = bisect_right(self._starts, start) - 1
+        at = start - self._starts[number]
+        return self._buffers[number][at : at + length].tobytes()
+
+    def get_many(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[bytes]:
+        """Return the bytes of ranges."""
+        if len(self._buffers) != 1:
+            return list(map(self.get, starts.tolist(), lengths.tolist()))
+        data = memoryview(self._buffers[0])
+        ends = (starts + lengths).tolist()
+        return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)]
+
+    def copy(
+        self,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        target: NDArray[np.uint8],
+        places: NDArray[np.int64],
+    ) -> None:
+        """Copy ranges to places in another buffer."""
+        for first, buffer in zip(self._starts, self._buffers, strict=True):
+            inside = np.flatnonzero((starts >= first) & (starts < first + buffer.size))
+            rows = slice(None) if len(inside) == len(starts) else inside
+            copy_ranges(buffer, starts[rows] - first, target, places[rows], lengths[rows])
+
+    def joined(self, other: BytePool) -> BytePool:
+        """Return the bytes of both; those of ``other`` begin at the size of this one."""
+        buffers = [*self._buffers, *other._buffers]
+        if len(buffers) > _MAX_BUFFERS:
+            # The first is large where one is, and stays as it is.
+            buffers = [buffers[0], np.concatenate(buffers[1:])]
+        return BytePool(buffers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeColumns:
+    """Nodes as columns.
+
+    Parameters
+    ----------
+    pool
+        The bytes that starts and lengths refer to.
+    ids
+        uint8, shape (n, 8).
+    path_starts, path_lengths, user_data_starts, user_data_lengths
+        int64, shape (n,).
+    is_array, has_names
+        bool, shape (n,).
+    ndims, ref_counts
+        int64, shape (n,): dimensions and manifests; 0 for groups.
+    array_lengths, num_chunks
+        uint64 and uint32, shape (d,): for each dimension of each array.
+    name_starts, name_lengths
+        int64, shape (d,): names of dimensions; length 0 where unnamed.
+    ref_ids
+        uint8, shape (m, 12): manifests of all arrays.
+    extents
+        uint32, shape (e, 2): for each manifest and dimension.
+    """
+
+    pool: BytePool
+    ids: NDArray[np.uint8]
+    path_starts: NDArray[np.int64]
+    path_lengths: NDArray[np.int64]
+    user_data_starts: NDArray[np.int64]
+    user_data_lengths: NDArray[np.int64]
+    is_array: NDArray[np.bool_]
+    has_names: NDArray[np.bool_]
+    ndims: NDArray[np.int64]
+    ref_counts: NDArray[np.int64]
+    array_lengths: NDArray[np.uint64]
+    num_chunks: NDArray[np.uint32]
+    name_starts: NDArray[np.int64]
+    name_lengths: NDArray[np.int64]
+    ref_ids: NDArray[np.uint8]
+    extents: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def extent_counts(self) -> NDArray[np.int64]:
+        """Rows of ``extents`` of each node."""
+        return self.ndims * self.ref_counts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.pool.size + sum(column.nbytes for column in self._arrays().values())
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pool"}
+
+    def path(self, row: int) -> bytes:
+        """Return the bytes of a path."""
+        return self.pool.get(int(self.path_starts[row]), int(self.path_lengths[row]))
+
+    def paths(self) -> list[bytes]:
+        """Return the bytes of all paths."""
+        return self.pool.get_many(self.path_starts, self.path_lengths)
+
+    def take(self, rows: NDArray[np.intp], more: NodeColumns | None = None) -> NodeColumns:
+        """Return some nodes, in the order of ``rows``.
+
+        Parameters
+        ----------
+        rows
+            Numbers of nodes; those of ``more`` follow on the last one here.
+        more
+            Other nodes to take some of.
+        """
+        columns = self._arrays()
+        others: dict[str, NDArray[Any]] = {}
+        pool = self.pool
+        if more is not None:
+            others = more._arrays()
+            for name in _STARTS:
+                others[name] = others[name] + pool.size
+            pool = pool.joined(more.pool)
+
+        def whole(name: str) -> NDArray[Any]:
+            return np.concatenate([columns[name], others[name]]) if others else columns[name]
+
+        ndims, ref_counts = whole("ndims"), whole("ref_counts")
+        rows_of: dict[str, NDArray[Any]] = {}
+        for counts, names in (
+            (ndims, ("array_lengths", "num_chunks", "name_starts", "name_lengths")),
+            (ref_counts, ("ref_ids",)),
+            (ndims * ref_counts, ("extents",)),
+        ):
+            items = ragged_rows(starts_of(counts)[rows], counts[rows])
+            rows_of.update(dict.fromkeys(names, items))
+        # Column by column, so that one of them at a time is there twice.
+        taken = {name: whole(name)[rows_of.get(name, rows)] for name in columns}
+        return NodeColumns(pool=pool, **taken)
+
+    def compacted(self) -> NodeColumns:
+        """Return the same nodes, with bytes that no node has left out where those are many."""
+        spans = {name: getattr(self, f"{name}_lengths") for name in ("path", "user_data", "name")}
+        used = sum(int(lengths.sum()) for lengths in spans.values())
+        if self.pool.size <= 4 * used:
+            return self
+        arrays = self._arrays()
+        buffer = np.empty(used, dtype=np.uint8)
+        first = 0
+        for name, lengths in spans.items():
+            places = first + starts_of(lengths)
+            self.pool.copy(arrays[f"{name}_starts"], lengths, buffer, places)
+            arrays[f"{name}_starts"] = places
+            first += int(lengths.sum())
+        return NodeColumns(pool=BytePool([buffer]), **arrays)

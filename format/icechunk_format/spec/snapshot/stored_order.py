@@ -1,0 +1,171 @@
+"""Which lists of a file are not in the order that the format demands.
+
+Decoders put such lists in order and go on, because a reader wants data. Other clients search these
+lists by halving and miss what is out of place, so somebody has to look at the order as stored.
+
+Rules of this file
+------------------
+1. Payloads were decoded before, so that damage is known already. The same reader is used here as
+   there: another one would refuse bytes that the decoder passes by.
+2. Answers are names of lists, for messages, in the order of the schema.
+
+Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``manifest.fbs`` and
+``transaction_log.fbs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.grid.coordinates import is_sorted, sorting_rows
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE
+from icechunk_format.spec.manifest.decode import ArrayManifestSlot, ChunkRefSlot, ManifestSlot
+from icechunk_format.spec.repo_info.file import REF, REPO, SNAPSHOT_INFO
+from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT, SNAPSHOT
+from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.reader import read_root
+from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.transaction_log import NODE_LISTS, UPDATED_CHUNKS, UpdatedChunksSlot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+_MANIFEST_FILE = TableSchema("ManifestFileInfoV2", id="id12", size_bytes="u64")
+_PAYLOAD_SLOTS = (
+    (ChunkRefSlot.CHUNK_ID, "chunk_id"),
+    (ChunkRefSlot.COMPRESSED_LOCATION, "compressed_location"),
+    (ChunkRefSlot.LOCATION, "location"),
+    (ChunkRefSlot.INLINE, "inline"),
+)
+
+
+def unsorted_in_repo(payload: bytes, *, object_key: str) -> list[str]:
+    """Return the lists of a repo info file that are out of order."""
+    root = read_root(payload, REPO, object_key=object_key, file_type="repo info")
+    lists: dict[str, Iterable[Any]] = {
+        "tags": [table.text("name").encode() for table in root.children("tags", REF)],
+        "branches": [table.text("name").encode() for table in root.children("branches", REF)],
+        "deleted_tags": [name.encode() for name in root.texts("deleted_tags")],
+        "snapshots": [table.raw_id("id") for table in root.children("snapshots", SNAPSHOT_INFO)],
+    }
+    for name in ("enabled_feature_flags", "disabled_feature_flags"):
+        flags = root.optional_records(name, "<u2")
+        lists[name] = () if flags is None else flags.tolist()
+    return _unsorted(lists)
+
+
+def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
+    """Return the lists of a snapshot file that are out of order; equal neighbours are in order."""
+    root = read_root(payload, SNAPSHOT, object_key=object_key, file_type="snapshot")
+    lists: dict[str, Iterable[Any]] = {
+        "nodes": [table.text("path").encode() for table in root.children("nodes", NODE_SNAPSHOT)]
+    }
+    files = root.optional_children("manifest_files_v2", _MANIFEST_FILE)
+    if files is not None:
+        lists["manifest_files_v2"] = [table.raw_id("id") for table in files]
+    else:
+        records = root.records("manifest_files", "V32")
+        lists["manifest_files"] = [record.tobytes()[:CHUNK_ID_SIZE] for record in records]
+    return _unsorted(lists)
+
+
+def unsorted_in_transaction_log(payload: bytes, *, object_key: str) -> list[str]:
+    """Return the lists of node ids of a transaction log that are out of order."""
+    reader = VectorReader(payload, object_key=object_key, file_type="transaction log")
+    root = reader.root("transaction_log")
+    lists: dict[str, Iterable[Any]] = {}
+    for slot, name in enumerate(NODE_LISTS, start=1):
+        found = root.ranges(slot, name, NodeId.SIZE)
+        rows = reader.struct_rows(int(found.starts[0]), int(found.lengths[0]), NodeId.SIZE, name)
+        lists[name] = [row.tobytes() for row in rows]
+    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
+    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
+    lists["updated_chunks"] = [raw_id.tobytes() for raw_id in ids]
+    return _unsorted(lists)
+
+
+def _unsorted(lists: dict[str, Iterable[Any]]) -> list[str]:
+    return [
+        name
+        for name, items in lists.items()
+        if any(left > right for left, right in pairwise(items))
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredRefs:
+    """How the references of one array lie in a manifest.
+
+    Parameters
+    ----------
+    node_id
+        The array.
+    is_sorted
+        Whether coordinates ascend; equal neighbours count as ascending.
+    repeated
+        uint32, shape (k, ndim): coordinates of references beyond the first of their coordinate.
+    ambiguous
+        uint32, shape (m, ndim): coordinates of references with more than one payload.
+    """
+
+    node_id: NodeId
+    is_sorted: bool
+    repeated: NDArray[np.uint32]
+    ambiguous: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredManifest:
+    """How a manifest lists its arrays and their references."""
+
+    is_sorted: bool
+    arrays: tuple[StoredRefs, ...]
+
+
+def stored_manifest(payload: bytes, *, object_key: str) -> StoredManifest:
+    """Return how references lie in the decompressed flatbuffer of a manifest."""
+    reader = VectorReader(payload, object_key=object_key, file_type="manifest")
+    (arrays,) = reader.root("manifest").table_vectors(ManifestSlot.ARRAYS, "arrays")
+    raw_ids = arrays.structs(ArrayManifestSlot.NODE_ID, "node_id", NodeId.SIZE)
+    node_ids = [NodeId(raw.tobytes()) for raw in raw_ids]
+    found = []
+    for node_id, tables in zip(
+        node_ids, arrays.table_vectors(ArrayManifestSlot.REFS, "refs"), strict=True
+    ):
+        payloads = np.zeros(len(tables), dtype=np.uint8)
+        for slot, name in _PAYLOAD_SLOTS:
+            payloads += tables.has(slot, name)
+        coords = tables.matrix(ChunkRefSlot.INDEX, "index", "<u4")
+        repeated, ascends = coords[:0], is_sorted(coords)
+        if not ascends:
+            repeated, ascends = _repeated(coords), _ascends(coords)
+        found.append(
+            StoredRefs(
+                node_id=node_id,
+                is_sorted=ascends,
+                repeated=repeated,
+                ambiguous=coords[payloads > 1],
+            )
+        )
+    in_order = all(left < right for left, right in pairwise(node_ids))
+    return StoredManifest(is_sorted=in_order, arrays=tuple(found))
+
+
+def _repeated(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    is_repeated = np.ones(len(coords), dtype=np.bool_)
+    is_repeated[sorting_rows(coords)] = False
+    return coords[is_repeated]
+
+
+def _ascends(coords: NDArray[np.uint32]) -> bool:
+    """Tell whether rows ascend or stay equal."""
+    is_new = np.ones(len(coords), dtype=np.bool_)
+    is_new[1:] = (coords[1:] != coords[:-1]).any(axis=1)
+    return is_sorted(coords[is_new])

@@ -1,0 +1,465 @@
+"""Vectors of flatbuffers tables read in bulk: columns out of a million tables, no object per table.
+
+A manifest or a transaction log is a few tables around one huge vector of small tables. This module
+follows the offsets of all of them at once with NumPy gathers.
+
+Rules of this file
+------------------
+1. Every offset, length and count is checked, for all rows at once, *before* the bytes it points to
+   are touched. Whatever the bytes are, only ``FormatError`` comes out.
+2. Memory is bounded by the size of the buffer: a vector may not claim more elements than the
+   buffer has bytes for, nor may many tables share one vector to multiply its content.
+3. Alignment is not demanded. Readers elsewhere demand it, gathers do not need it.
+4. Absent fields become defaults; ``Tables.has`` tells which rows have a field.
+5. All steps from a vector to a column stand here together: each relies on what the one before it
+   has checked.
+
+How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
+numbered once and each row keeps a number) -> offset of the field in the table -> gather. Where all
+tables share one vtable, as in most lists, what it says are plain numbers, and one check of the
+outermost tables holds for the fields inside all of them: small files cost few NumPy calls.
+
+Spec: https://flatbuffers.dev/internals. The writing side is ``vector_assembly``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Never
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.tables.byte_ranges import byte_windows
+from icechunk_format.spec.tables.vtables import (
+    SharedVtable,
+    filled,
+    highest,
+    lowest,
+    number_vtables,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_OFFSET_SIZE: Final = 4
+_VTABLE_HEADER: Final = 4
+
+
+class VectorReader:
+    """Bounds-checked gathers from one decompressed flatbuffer.
+
+    Parameters
+    ----------
+    payload
+        The flatbuffer. It is not copied, and is kept alive by the reader only.
+    object_key, file_type
+        What the bytes are, for error texts.
+    """
+
+    __slots__ = ("_where", "data")
+
+    def __init__(
+        self, payload: bytes | memoryview, *, object_key: str = "<bytes>", file_type: str = "object"
+    ) -> None:
+        self.data: NDArray[np.uint8] = np.frombuffer(payload, dtype=np.uint8)
+        self._where = {"object_key": object_key, "file_type": file_type}
+
+    def fail(self, problem: str, field: str) -> Never:
+        """Raise the ``FormatError`` of this buffer."""
+        raise FormatError(
+            f"{problem}; the object is damaged or was not written by this format",
+            field=field,
+            **self._where,
+        )
+
+    def gather(
+        self, positions: NDArray[np.int64], size: int, field: str
+    ) -> NDArray[np.void] | NDArray[np.uint8]:
+        """Copy ``size`` bytes from each position.
+
+        Parameters
+        ----------
+        positions
+            int64, shape (n,): byte offsets in the buffer, unchecked.
+        size
+            Bytes to copy per row, above zero.
+
+        Returns
+        -------
+        NDArray
+            Shape (n,), dtype ``V<size>``; ``.view`` it as what it is.
+
+        Raises
+        ------
+        FormatError
+            Some row does not lie inside the buffer.
+        """
+        self.check(positions, size, field)
+        if not positions.size:
+            return np.empty(0, dtype=f"V{size}")
+        return byte_windows(self.data, size)[positions]
+
+    def check(self, positions: NDArray[np.int64], size: int, field: str) -> None:
+        """Raise unless ``size`` bytes from every position lie inside the buffer."""
+        if positions.size and not (
+            lowest(positions) >= 0 and highest(positions) + size <= self.data.size
+        ):
+            self.fail(f"an offset points outside the {self.data.size} bytes", field)
+
+    def check_ranges(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.int64], size: int, field: str
+    ) -> None:
+        """Raise unless ``lengths`` elements of ``size`` bytes from every start lie inside."""
+        if not starts.size:
+            return
+        # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
+        if lowest(starts) < 0 or highest(starts + lengths * size) > self.data.size:
+            self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
+
+    def numbers(
+        self, positions: NDArray[np.int64], dtype: DTypeLike, field: str
+    ) -> NDArray[np.int64]:
+        """Read one little-endian number per position; widened to int64 (so not for uint64)."""
+        kind = np.dtype(dtype)
+        return self.gather(positions, kind.itemsize, field).view(kind).astype(np.int64)
+
+    def offsets(self, positions: NDArray[np.int64], field: str) -> NDArray[np.int64]:
+        """Read one offset per position; raises FormatError where one is 0."""
+        found = self.numbers(positions, "<u4", field)
+        if found.size and not found.all():
+            self.fail("an offset points to itself", field)
+        return found
+
+    def number(self, position: int, kind: struct.Struct, field: str) -> int:
+        """Read one number; raises FormatError when it does not lie inside the buffer."""
+        if not 0 <= position <= self.data.size - kind.size:
+            self.fail(f"an offset points outside the {self.data.size} bytes", field)
+        found: int = kind.unpack_from(self.data.data, position)[0]
+        return found
+
+    def root(self, field: str = "root") -> Tables:
+        """Return the root table as one row."""
+        at = self.number(0, _U32, field)
+        return self.tables(np.array([at], dtype=np.int64), field)
+
+    def tables(self, positions: NDArray[np.int64], field: str) -> Tables:
+        """Return the tables at these positions as rows, with their vtables checked."""
+        return Tables(self, positions, field)
+
+    def table_vector(self, position: int, field: str) -> Tables:
+        """Return the vector of tables whose 32-bit length lies at ``position``."""
+        count = self.number(position, _U32, field)
+        return self.tables_between(position + _OFFSET_SIZE, count, field)
+
+    def tables_between(self, start: int, count: int, field: str) -> Tables:
+        """Return the tables that ``count`` 32-bit offsets from ``start`` on point to."""
+        if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
+            self.fail(f"a vector claims {count} tables, more than there are bytes for", field)
+        offsets = self.data[start : start + count * _OFFSET_SIZE].view("<u4")
+        end = start + count * _OFFSET_SIZE
+        positions = np.arange(start, end, _OFFSET_SIZE, dtype=np.int64)
+        positions += offsets
+        return self.tables(positions, field)
+
+    def struct_rows(self, start: int, count: int, size: int, field: str) -> NDArray[np.uint8]:
+        """Copy ``count`` consecutive structs of ``size`` bytes: uint8, shape (count, size)."""
+        if not 0 <= start <= self.data.size - count * size:
+            self.fail(f"a vector claims {count} structs, more than there are bytes for", field)
+        return self.data[start : start + count * size].reshape(count, size).copy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """One vector or string per row: where its elements start, and how many there are.
+
+    Parameters
+    ----------
+    starts
+        int64, shape (n,): byte position of the first element; 0 where absent.
+    lengths
+        int64, shape (n,): number of elements; 0 where absent.
+    """
+
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.intp]) -> Ranges:
+        """Return the ranges of some rows."""
+        return Ranges(starts=self.starts[rows], lengths=self.lengths[rows])
+
+
+class Tables:
+    """Rows of tables of one type, read by column.
+
+    Parameters
+    ----------
+    reader
+        The buffer.
+    positions
+        int64, shape (n,): where each table starts.
+    field
+        Name of the list, the prefix of field names in error texts.
+    """
+
+    __slots__ = (
+        "_codes",
+        "_field",
+        "_shared",
+        "_slots",
+        "_table_sizes",
+        "_vtable_sizes",
+        "_vtables",
+        "positions",
+        "r",
+    )
+
+    def __init__(self, reader: VectorReader, positions: NDArray[np.int64], field: str) -> None:
+        self.r = reader
+        self.positions = positions
+        self._field = field
+        self._slots: dict[int, NDArray[np.int64]] = {}
+        if len(positions) == 1:
+            last = int(positions[0])
+            self._shared = self._read_shared(last - reader.number(last, _I32, field), last)
+            return
+        vtables = positions - reader.numbers(positions, "<i4", field)
+        self._vtables, self._codes = number_vtables(vtables)
+        if self._codes is None and positions.size:
+            self._shared = self._read_shared(int(self._vtables[0]), highest(positions))
+            return
+        self._shared = None
+        sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
+        sizes = sizes.reshape(-1, 2).astype(np.int64)
+        self._vtable_sizes, self._table_sizes = sizes[:, 0], sizes[:, 1]
+        if (self._vtable_sizes < _VTABLE_HEADER).any() or (self._vtable_sizes & 1).any():
+            reader.fail("a vtable has an impossible size", field)
+        reader.check_ranges(self._vtables, self._vtable_sizes, 1, f"{field} vtable")
+        reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
+
+    def _read_shared(self, at: int, last: int) -> SharedVtable | None:
+        """Check the one vtable, and that all tables lie inside the buffer.
+
+        That no table starts before the buffer is known already: its offset has been read.
+        """
+        reader, field = self.r, self._field
+        size = reader.number(at, _U16, f"{field} vtable")
+        table_size = reader.number(at + _U16.size, _U16, f"{field} vtable")
+        if size < _VTABLE_HEADER or size & 1:
+            reader.fail("a vtable has an impossible size", field)
+        if at + size > reader.data.size:
+            reader.fail(
+                f"a vector claims more than the {reader.data.size} bytes there are",
+                f"{field} vtable",
+            )
+        if last + table_size > reader.data.size:
+            reader.fail(f"a vector claims more than the {reader.data.size} bytes there are", field)
+        return SharedVtable(at, size, table_size, last)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def _spread(self, per_vtable: NDArray[Any]) -> NDArray[Any]:
+        """Turn one value per vtable into one per row."""
+        if self._codes is not None:
+            return per_vtable[self._codes]
+        return np.empty(0, dtype=per_vtable.dtype)
+
+    def _offsets(self, slot: int, size: int, name: str) -> NDArray[np.int64]:
+        """Offset of a field in its table for each vtable; 0 where the vtable lacks it."""
+        field = f"{self._field}.{name}"
+        offsets = self._slots.get(slot)
+        if offsets is None:
+            entry = _VTABLE_HEADER + 2 * slot
+            offsets = np.zeros(self._vtables.shape, dtype=np.int64)
+            known = np.flatnonzero(self._vtable_sizes >= entry + 2)
+            if known.size:
+                offsets[known] = self.r.numbers(self._vtables[known] + entry, "<u2", field)
+            self._slots[slot] = offsets
+        if ((offsets != 0) & (offsets < _OFFSET_SIZE)).any():
+            self._fail_over_vtable(field)
+        beyond = offsets + size > self._table_sizes
+        if beyond.any():
+            # Older builders let tables of several sizes share a vtable, and others read what they
+            # wrote. Such fields must lie in the file, as all others do by the size of their table.
+            rows = self._spread(beyond)
+            at = self.positions[rows] + self._spread(offsets)[rows]
+            self.r.check_ranges(at, np.ones_like(at), size, field)
+        return offsets
+
+    def _shared_offset(self, shared: SharedVtable, slot: int, size: int, name: str) -> int:
+        """Do what ``_offsets`` does for a list with one vtable."""
+        entry = _VTABLE_HEADER + 2 * slot
+        if shared.size < entry + 2:
+            return 0
+        offset: int = _U16.unpack_from(self.r.data.data, shared.at + entry)[0]
+        if 0 < offset < _OFFSET_SIZE:
+            self._fail_over_vtable(f"{self._field}.{name}")
+        if offset and offset + size > shared.table_size:
+            end = shared.last + offset + size
+            if end > self.r.data.size:
+                self.r.fail(
+                    f"a vector claims more than the {self.r.data.size} bytes there are",
+                    f"{self._field}.{name}",
+                )
+        return offset
+
+    def _fail_over_vtable(self, field: str) -> Never:
+        self.r.fail("the field lies over the offset that its table starts with", field)
+
+    def has(self, slot: int, name: str) -> NDArray[np.bool_]:
+        """Tell which rows have a field: bool, shape (n,)."""
+        if self._shared is not None:
+            is_there = self._shared_offset(self._shared, slot, 1, name) != 0
+            return np.full(len(self), is_there, dtype=np.bool_)
+        return self._spread(self._offsets(slot, 1, name) != 0)
+
+    def has_all(self, slot: int, name: str) -> bool:
+        """Tell whether every row has a field; so it is where there are no rows."""
+        if self._shared is not None:
+            return self._shared_offset(self._shared, slot, 1, name) != 0
+        return bool(self._spread(self._offsets(slot, 1, name) != 0).all())
+
+    def _cells(
+        self, slot: int, size: int, name: str
+    ) -> tuple[NDArray[np.intp] | None, NDArray[Any] | None]:
+        """Copy a field of ``size`` bytes: the rows that have it (None for all), and their bytes.
+
+        The bytes are None, and the rows without meaning, where no row has it.
+        """
+        if self._shared is not None:
+            offset = self._shared_offset(self._shared, slot, size, name)
+            if not offset:
+                return None, None
+            # Behind the last table is room for the field, so there is behind the others.
+            data = self.r.data
+            shape = (data.size - offset - size + 1,)
+            windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))
+            return None, windows[self.positions]
+        rows, at = self._present(slot, size, name)
+        if not at.size:
+            return None, None
+        return rows, self.r.gather(at, size, f"{self._field}.{name}")
+
+    def _present(
+        self, slot: int, size: int, name: str
+    ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
+        """Return the rows that have a field (None for all) and where the field lies in those."""
+        if self._shared is not None:
+            offset = self._shared_offset(self._shared, slot, size, name)
+            if offset:
+                return None, self.positions + offset
+            return np.empty(0, dtype=np.intp), self.positions[:0]
+        offsets = self._offsets(slot, size, name)
+        if len(self) and (offsets != 0).all():
+            return None, self.positions + self._spread(offsets)
+        rows = np.flatnonzero(self._spread(offsets))
+        return rows, self.positions[rows] + self._spread(offsets)[rows]
+
+    def require(self, slot: int, name: str) -> None:
+        """Raise unless every row has a field that the format requires."""
+        if not self.has_all(slot, name):
+            self.r.fail("a required field is absent", f"{self._field}.{name}")
+
+    def scalars(self, slot: int, name: str, dtype: DTypeLike, default: int = 0) -> NDArray[Any]:
+        """Read a number per row: ``dtype``, shape (n,), ``default`` where absent."""
+        kind = np.dtype(dtype)
+        rows, cells = self._cells(slot, kind.itemsize, name)
+        if cells is not None and rows is None:
+            return cells.view(kind)
+        filled = np.full(len(self), default, dtype=kind)
+        if cells is not None:
+            filled[rows] = cells.view(kind)
+        return filled
+
+    def structs(self, slot: int, name: str, size: int) -> NDArray[np.uint8]:
+        """Read a struct per row: uint8, shape (n, size), zeros where absent."""
+        rows, cells = self._cells(slot, size, name)
+        if cells is not None and rows is None:
+            return cells.view(np.uint8).reshape(-1, size)
+        filled = np.zeros((len(self), size), dtype=np.uint8)
+        if cells is not None:
+            filled[rows] = cells.view(np.uint8).reshape(-1, size)
+        return filled
+
+    def _heads(
+        self, slot: int, name: str
+    ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64], NDArray[np.int64]]:
+        """Follow the offset of a vector field; return rows, first element and element count."""
+        field = f"{self._field}.{name}"
+        rows, at = self._present(slot, _OFFSET_SIZE, name)
+        if len(at) == 1:
+            one = int(at[0])
+            offset = self.r.number(one, _U32, field)
+            if not offset:
+                self.r.fail("an offset points to itself", field)
+            one += offset
+            count = self.r.number(one, _U32, field)
+            ends = np.array([one + _OFFSET_SIZE, count], dtype=np.int64)
+            return rows, ends[:1], ends[1:]
+        heads = at + self.r.offsets(at, field)
+        counts = self.r.numbers(heads, "<u4", field)
+        heads += _OFFSET_SIZE
+        return rows, heads, counts
+
+    def targets(self, slot: int, name: str) -> NDArray[np.int64]:
+        """Return where the required tables that a field points to start: int64, unchecked."""
+        self.require(slot, name)
+        _, at = self._present(slot, _OFFSET_SIZE, name)
+        return at + self.r.offsets(at, f"{self._field}.{name}")
+
+    def ranges(self, slot: int, name: str, element_size: int = 1) -> Ranges:
+        """Locate a vector or string per row; every range is inside the buffer."""
+        rows, starts, lengths = self._heads(slot, name)
+        self.r.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
+        if rows is None:
+            return Ranges(starts=starts, lengths=lengths)
+        return Ranges(
+            starts=filled(starts, rows, np.zeros(len(self), dtype=np.int64)),
+            lengths=filled(lengths, rows, np.zeros(len(self), dtype=np.int64)),
+        )
+
+    def matrix(self, slot: int, name: str, dtype: DTypeLike) -> NDArray[Any]:
+        """Read a required vector per row, the same number of elements in each.
+
+        Returns
+        -------
+        NDArray
+            ``dtype``, shape (n, k). A dtype with a shape, such as ``("<u4", 2)`` for a struct of
+            two numbers, gives (n, k, 2). With no rows, k is 0.
+
+        Raises
+        ------
+        FormatError
+            A row lacks the field, rows differ in length, or rows share their elements to claim
+            more than the buffer holds.
+        """
+        field = f"{self._field}.{name}"
+        kind = np.dtype(dtype)
+        self.require(slot, name)
+        _, starts, lengths = self._heads(slot, name)
+        count = int(lengths[0]) if lengths.size else 0
+        if lengths.size and (lengths != count).any():
+            odd = int(lengths[lengths != count][0])
+            self.r.fail(f"vectors of {count} and of {odd} elements in one list", field)
+        if len(self) * count * kind.itemsize > self.r.data.size:
+            self.r.fail("the vectors claim more bytes than the object has", field)
+        if not count:
+            return np.empty((len(self), 0, *kind.shape), dtype=kind.base)
+        packed = self.r.gather(starts, count * kind.itemsize, field)
+        return packed.view(kind.base).reshape(len(self), count, *kind.shape)
+
+    def table_vectors(self, slot: int, name: str) -> list[Tables]:
+        """Return a required vector of tables per row; for short lists of rows."""
+        self.require(slot, name)
+        found = self.ranges(slot, name, _OFFSET_SIZE)
+        if int(found.lengths.sum()) * _OFFSET_SIZE > self.r.data.size:
+            self.r.fail("the vectors claim more tables than there are bytes for", name)
+        return [
+            self.r.tables_between(start, count, name)
+            for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
+        ]

@@ -1,0 +1,447 @@
+"""Vectors of flatbuffers tables written in bulk: columns in, one flatbuffer out.
+
+The flatbuffers builder writes back to front, one field at a time; for a million tables that takes
+tens of seconds. Here the layout of every table of one kind is fixed first, so that all of them are
+one NumPy structured array whose offsets are arithmetic.
+
+Rules of this file
+------------------
+1. The buffer grows front to back and parents come before children, because the format's offsets
+   are unsigned and point forward. Only a table's offset to its vtable may point anywhere.
+2. Numbers lie at multiples of their size from the start of the buffer, structs of bytes anywhere,
+   lengths of vectors at multiples of 4: other readers verify that.
+3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
+   rows that differ. Numbers that equal their default may be written; readers cannot tell.
+4. A buffer stays below 2 GiB, the limit of every reader; more is the caller's mistake.
+5. What is too much for memory is only counted at first, and made block by block when the buffer is
+   put out: positions follow from sizes, never from content.
+
+Spec: https://flatbuffers.dev/internals. The reading side is ``vectors``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.tables.byte_ranges import copy_ranges, is_run_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+MAX_BUFFER_SIZE: Final = 2**31 - 1
+FILE_IDENTIFIER: Final = b"Ichk"
+_HEADER_SIZE: Final = 8  # offset of the root, then the identifier
+_CELLS_AT_ONCE: Final = 1 << 16
+_VECTORS_AT_ONCE: Final = 1 << 12
+OFFSET: Final = np.dtype("<u4")  # the type of a field that points to a vector, string or table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a table: its slot in the schema, its dtype, and its alignment in bytes."""
+
+    slot: int
+    dtype: np.dtype[Any]
+    alignment: int
+
+
+def number_field(slot: int, dtype: str) -> Field:
+    """Describe a number, aligned to its size."""
+    kind = np.dtype(dtype)
+    return Field(slot=slot, dtype=kind, alignment=kind.itemsize)
+
+
+def offset_field(slot: int) -> Field:
+    """Describe a field that points to a vector, string or table."""
+    return Field(slot=slot, dtype=OFFSET, alignment=OFFSET.itemsize)
+
+
+def bytes_field(slot: int, size: int) -> Field:
+    """Describe a struct of ``size`` bytes, such as an id."""
+    return Field(slot=slot, dtype=np.dtype(("u1", (size,))), alignment=1)
+
+
+class TableLayout:
+    """Where the fields of all tables of one kind lie, optionally with one vector right behind.
+
+    Parameters
+    ----------
+    fields
+        Name to ``Field``.
+    embedded
+        Number of uint32 elements of a vector stored behind each table (chunk coordinates), or
+        None. It becomes the columns ``embedded_length`` and ``embedded``.
+
+    Attributes
+    ----------
+    dtype
+        Structured dtype of one record: ``vtable``, the fields, the embedded vector, padding.
+    offsets
+        Byte offset of each column in a record.
+    vtable
+        Bytes of the shared vtable.
+    """
+
+    __slots__ = ("dtype", "offsets", "vtable")
+
+    def __init__(self, fields: Mapping[str, Field], *, embedded: int | None = None) -> None:
+        names = ["vtable"]
+        formats: list[np.dtype[Any]] = [np.dtype("<i4")]
+        offsets = [0]
+        pending, end = dict(fields), 4
+        while pending:
+            # The largest field that needs no padding here, else the one that needs least.
+            name = min(
+                pending, key=lambda n: (-end % pending[n].alignment, -pending[n].dtype.itemsize)
+            )
+            field = pending.pop(name)
+            start = end + -end % field.alignment
+            names.append(name)
+            formats.append(field.dtype)
+            offsets.append(start)
+            end = start + field.dtype.itemsize
+        slots = 1 + max((field.slot for field in fields.values()), default=-1)
+        entries = [0] * slots
+        for name, start in zip(names[1:], offsets[1:], strict=True):
+            entries[fields[name].slot] = start
+        self.vtable = struct.pack(f"<{2 + slots}H", 4 + 2 * slots, end, *entries)
+        if embedded is not None:
+            end += -end % 4
+            names += ["embedded_length", "embedded"]
+            formats += [OFFSET, np.dtype(("<u4", (embedded,)))]
+            offsets += [end, end + 4]
+            end += 4 + 4 * embedded
+        alignment = max(4, *(field.alignment for field in fields.values())) if fields else 4
+        self.dtype = np.dtype(
+            {
+                "names": names,
+                "formats": formats,
+                "offsets": offsets,
+                "itemsize": end + -end % alignment,
+            }
+        )
+        self.offsets = dict(zip(names, offsets, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Tables of one kind with their place in the buffer; ``rows`` is filled in by the caller.
+
+    Parameters
+    ----------
+    rows
+        Structured array, shape (n,).
+    positions
+        int64, shape (n,): where each table starts.
+    layout
+        The layout that both follow.
+    """
+
+    rows: NDArray[Any]
+    positions: NDArray[np.int64]
+    layout: TableLayout
+
+    def point(self, name: str, targets: NDArray[np.int64] | int) -> None:
+        """Let an offset field of every table point to a position further on in the buffer."""
+        self.rows[name] = targets - (self.positions + self.layout.offsets[name])
+
+
+class Assembly:
+    """A flatbuffer under construction, from front to back."""
+
+    __slots__ = ("_extra_apparent", "_head", "_remedy", "_segments", "_size", "_subject")
+
+    def __init__(
+        self, subject: str, *, remedy: str = "split it into several", is_part: bool = False
+    ) -> None:
+        """Start a buffer; a part of another one has neither the offset of a root nor a head.
+
+        ``subject`` and ``remedy`` go into the error that says it grew too large.
+        """
+        self._subject = subject
+        self._remedy = remedy
+        self._segments: list[NDArray[np.uint8] | Callable[[], Iterator[memoryview]]] = []
+        self._size = 0
+        self._extra_apparent = 0
+        self._head = np.zeros(0, dtype=np.uint8)
+        if not is_part:
+            self._head = self.reserve(_HEADER_SIZE)[1]
+            self._head[4:] = np.frombuffer(FILE_IDENTIFIER, dtype=np.uint8)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer so far."""
+        return self._size
+
+    def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
+        """Take the next ``size`` bytes: their position, and zeroed bytes to be filled in."""
+        padding = -self._size % alignment
+        self._check_room(padding + size)
+        segment = np.zeros(padding + size, dtype=np.uint8)
+        self._segments.append(segment)
+        self._size += padding + size
+        return self._size - size, segment[padding:]
+
+    def _count_shared(self, size: int) -> None:
+        # Other readers limit what they visit, not what is stored, so whatever many tables share
+        # counts every time: the vtable, and strings.
+        self._check_room(size)
+        self._extra_apparent += size
+
+    def _count_visits(self, layout: TableLayout, count: int) -> None:
+        # Visiting a table reads its vtable twice, the size of that, and the offset to the table.
+        self._count_shared(count * (2 * len(layout.vtable) + 2 + 4))
+
+    def _check_room(self, size: int) -> None:
+        total = self._size + self._extra_apparent + size
+        if total > MAX_BUFFER_SIZE:
+            raise InvalidInputError(
+                f"{self._subject} needs at least {total} bytes before compression, but readers "
+                f"accept {MAX_BUFFER_SIZE}; {self._remedy}",
+                found=total,
+                allowed=MAX_BUFFER_SIZE,
+            )
+
+    def records(self, layout: TableLayout, count: int) -> Records:
+        """Take room for ``count`` tables; their vtable is written, their fields are zero."""
+        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
+        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
+        self._count_visits(layout, count)
+        start, raw = self.reserve(count * layout.dtype.itemsize, 8)
+        rows = raw.view(layout.dtype)
+        step = layout.dtype.itemsize
+        positions = np.arange(start, start + count * step, step, dtype=np.int64)
+        rows["vtable"] = positions - vtable_at
+        return Records(rows=rows, positions=positions, layout=layout)
+
+    def root(self, layout: TableLayout) -> Records:
+        """Take room for the root table."""
+        made = self.records(layout, 1)
+        self._head[:4] = np.frombuffer(struct.pack("<I", int(made.positions[0])), dtype=np.uint8)
+        return made
+
+    def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
+        """Take room for a vector of offsets to tables: position of its length, and a filler."""
+        position, raw = self.reserve(4 + 4 * count)
+        cells = raw.view(OFFSET)
+        cells[0] = count
+        return position, OffsetVector(cells=cells[1:], start=position + 4)
+
+    def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
+        """Take room for a vector of offsets per row: positions of the lengths, and a filler.
+
+        Parameters
+        ----------
+        counts
+            int64, shape (n,): offsets in each vector.
+
+        Returns
+        -------
+        (positions, cells)
+            int64, shape (n,); and the cells of all vectors, one after the other.
+        """
+        heads = np.cumsum(counts + 1) - (counts + 1)
+        base, raw = self.reserve(OFFSET.itemsize * (int(counts.sum()) + len(counts)))
+        words = raw.view(OFFSET)
+        words[heads] = counts
+        is_cell = np.ones(len(words), dtype=np.bool_)
+        is_cell[heads] = False
+        at = np.flatnonzero(is_cell)
+        cells = OffsetVector(cells=words, start=base, at=at)
+        return base + OFFSET.itemsize * heads, cells
+
+    def struct_vectors(
+        self, counts: NDArray[np.int64], rows: NDArray[np.uint8]
+    ) -> NDArray[np.int64]:
+        """Write a vector of structs per row, the structs aligned to 8; returns their positions.
+
+        Parameters
+        ----------
+        counts
+            int64, shape (n,): structs in each vector.
+        rows
+            uint8, shape (sum of ``counts``, size), the size a multiple of 8.
+        """
+        size = rows.shape[1]
+        # The length stands right before the structs, behind four bytes of padding.
+        spans = 8 + counts * size
+        starts = np.cumsum(spans) - spans
+        base, raw = self.reserve(int(spans.sum()), 8)
+        raw.view("<u4")[(starts + 4) >> 2] = counts
+        content = np.ascontiguousarray(rows).reshape(-1)
+        copy_ranges(content, starts - 8 * np.arange(len(counts)), raw, starts + 8, counts * size)
+        places: NDArray[np.int64] = starts + (base + 4)
+        return places
+
+    def struct_vector(self, rows: NDArray[np.uint8]) -> int:
+        """Write a vector of byte structs, uint8 of shape (n, size); return its position."""
+        position, raw = self.reserve(4 + rows.size)
+        raw[:4] = np.frombuffer(struct.pack("<I", len(rows)), dtype=np.uint8)
+        raw[4:] = rows.reshape(-1)
+        return position
+
+    def byte_vectors(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Write strings or byte vectors, one per row; neighbours that are one range share it.
+
+        Parameters
+        ----------
+        data
+            Where the content is.
+        starts, lengths
+            int64, shape (n,): the range of each row in ``data``.
+
+        Returns
+        -------
+        NDArray
+            int64, shape (n,): position of the length of each row's vector. A zero byte follows
+            each, which makes it a valid string.
+        """
+        if not starts.size:
+            return np.empty(0, dtype=np.int64)
+        is_new = is_run_start(starts, lengths)
+        run_starts, run_lengths = starts[is_new], lengths[is_new]
+        sizes = (run_lengths + (4 + 1 + 3)) & ~3
+        ends: NDArray[np.int64] = np.cumsum(sizes)
+        base, raw = self.reserve(int(ends[-1]))
+        heads = ends - sizes
+        raw.view("<u4")[heads >> 2] = run_lengths
+        copy_ranges(data, run_starts, raw, heads + 4, run_lengths)
+        run_of_row = np.cumsum(is_new) - 1
+        self._count_shared(int(lengths.sum()) - int(run_lengths.sum()))
+        placed: NDArray[np.int64] = base + heads
+        return placed[run_of_row]
+
+    def streamed_byte_vectors(
+        self,
+        lengths: NDArray[np.int64],
+        copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
+    ) -> NDArray[np.int64]:
+        """Do what ``byte_vectors`` does with content that is copied when the buffer is put out.
+
+        Parameters
+        ----------
+        lengths
+            int64, shape (n,).
+        copy
+            Called with rows, a buffer and the places in it where their content goes.
+        """
+        sizes = (lengths + (4 + 1 + 3)) & ~3
+        ends: NDArray[np.int64] = np.cumsum(sizes)
+        heads = ends - sizes
+
+        def blocks() -> Iterator[memoryview]:
+            for begin in range(0, len(heads), _VECTORS_AT_ONCE):
+                rows = slice(begin, begin + _VECTORS_AT_ONCE)
+                places = heads[rows] - heads[begin]
+                raw = np.zeros(int(ends[rows][-1] - heads[begin]), dtype=np.uint8)
+                raw.view("<u4")[places >> 2] = lengths[rows]
+                copy(rows, raw, places + 4)
+                yield memoryview(raw)
+
+        self.reserve(0)
+        return heads + self._later(int(sizes.sum()), blocks)
+
+    def string(self, text: str) -> int:
+        """Write one string; return its position."""
+        raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        at = np.zeros(1, dtype=np.int64)
+        return int(self.byte_vectors(raw, at, at + raw.size)[0])
+
+    def streamed_tables(
+        self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
+    ) -> int:
+        """Take room for a vector of tables that are made when the buffer is put out.
+
+        Parameters
+        ----------
+        layout
+            Of all of them. Their offset fields point into the table itself.
+        count
+            Number of tables.
+        blocks
+            Gives all tables in order, as structured arrays of ``layout.dtype``, block by block;
+            ``vtable`` is filled in here. A block is used up before the next one is asked for.
+
+        Returns
+        -------
+        int
+            Position of the length of the vector.
+        """
+        position, length = self.reserve(4)
+        length[:] = np.frombuffer(struct.pack("<I", count), dtype=np.uint8)
+        cells_at = self._later(4 * count, lambda: _cells(count, start - cells_at, step))
+        step = layout.dtype.itemsize
+        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
+        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
+        self._count_visits(layout, count)
+        self.reserve(0, 8)
+        start = self._later(count * step, lambda: _rows(blocks(), start - vtable_at))
+        return position
+
+    def _later(self, size: int, make: Callable[[], Iterator[memoryview]]) -> int:
+        self._check_room(size)
+        self._segments.append(make)
+        self._size += size
+        return self._size - size
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Yield the buffer from front to back, with no more of it in memory than is needed."""
+        for segment in self._segments:
+            if isinstance(segment, np.ndarray):
+                yield memoryview(segment)
+            else:
+                yield from segment()
+
+    def finish(self) -> bytes:
+        """Return the buffer as a whole."""
+        return b"".join(self.blocks())
+
+
+def _cells(count: int, distance: int, step: int) -> Iterator[memoryview]:
+    """Yield the offsets of cells to tables, the first one so far away, then one every ``step``."""
+    for begin in range(0, count, _CELLS_AT_ONCE):
+        rows = np.arange(begin, min(begin + _CELLS_AT_ONCE, count), dtype=np.int64)
+        yield memoryview((distance + rows * (step - OFFSET.itemsize)).astype(OFFSET))
+
+
+def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]:
+    """Yield tables with the offset to their vtable filled in, so far behind it from the first."""
+    for rows in blocks:
+        ends = distance + len(rows) * rows.dtype.itemsize
+        rows["vtable"] = np.arange(distance, ends, rows.dtype.itemsize)
+        distance = ends
+        yield memoryview(rows.view(np.uint8))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetVector:
+    """The cells of one or many vectors of tables.
+
+    Parameters
+    ----------
+    cells
+        uint32: the words from ``start`` on.
+    start
+        Position of the first one.
+    at
+        Which of the words are cells; None for all.
+    """
+
+    cells: NDArray[np.uint32]
+    start: int
+    at: NDArray[np.intp] | None = None
+
+    def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
+        """Let the cells of these rows point to the tables at ``targets``."""
+        at = np.arange(len(self.cells), dtype=np.intp) if self.at is None else self.at
+        chosen = at[rows]
+        self.cells[chosen] = targets - (self.start + OFFSET.itemsize * chosen)

@@ -1,0 +1,424 @@
+"""Flatbuffers tables, read with every offset checked.
+
+Rules of this file
+------------------
+1. Nothing in a payload is believed. Each table, vector, string and struct is checked against the
+   payload before a byte of it is used; each failure is a ``FormatError`` with the path of the
+   field, such as ``snapshots[3].message``.
+2. The schema drives the reading, so depth is fixed by it and no cycle of offsets can be followed.
+   What offsets can do is share: many parents, one child. A budget in proportion to the payload
+   bounds the total work, far above what any writer produces.
+3. A field that a newer writer added at the end of a table is ignored; the file identifier is not
+   asked for (readers of the format never did).
+4. Unaligned data is accepted: nothing here needs alignment.
+
+The accessors of ``Table`` come in pairs: ``text`` demands the field, ``optional_text`` returns
+None when it is absent. Lists of very many small tables are not read here, but in bulk with NumPy.
+
+Specification: flatbuffers internals (https://flatbuffers.dev/internals), and the ``.fbs`` files.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.tables.schema import SCALARS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from icechunk_format.spec.tables.schema import TableSchema
+
+_U32 = SCALARS["u32"]
+_I32 = SCALARS["i32"]
+
+# Work that one byte of payload pays for, and what visiting a table costs.
+_WORK_PER_BYTE = 64
+_WORK_FREE = 1 << 20
+_TABLE_COST = 64
+# Shared strings and blobs above this size are decoded once.
+_MEMO_SIZE = 256
+_BULK_COUNT = 32
+
+
+class _Payload:
+    """What all tables of one file share: the bytes, their names, the budget, known vtables."""
+
+    __slots__ = ("data", "file_type", "memo", "object_key", "vtables", "work")
+
+    def __init__(self, data: bytes, object_key: str, file_type: str) -> None:
+        self.data = data
+        self.object_key = object_key
+        self.file_type = file_type
+        self.work = _WORK_PER_BYTE * len(data) + _WORK_FREE
+        self.vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.memo: dict[tuple[int, bool], Any] = {}
+
+
+class Table:
+    """One table in a payload; made by ``read_root`` and by the accessors of other tables."""
+
+    __slots__ = ("_offsets", "_parent", "_payload", "_position", "_size", "schema")
+
+    def __init__(
+        self,
+        payload: _Payload,
+        position: int,
+        schema: TableSchema,
+        parent: tuple[Table, str, int] | None,
+    ) -> None:
+        self._payload = payload
+        self._position = position
+        self._parent = parent
+        self.schema = schema
+        data = payload.data
+        payload.work -= _TABLE_COST
+        if payload.work < 0:
+            raise self.error("", "the file refers to the same bytes far too many times")
+        if not 0 <= position <= len(data) - 4:
+            raise self.error("", f"the table starts at byte {position} of {len(data)}")
+        vtable = position - _I32.unpack_from(data, position)[0]
+        known = payload.vtables.get(vtable)
+        if known is None:
+            known = payload.vtables[vtable] = self._read_vtable(vtable)
+        self._size, self._offsets = known
+        if position + self._size > len(data):
+            raise self.error("", f"the table of {self._size} bytes at byte {position} is cut short")
+
+    def _read_vtable(self, vtable: int) -> tuple[int, tuple[int, ...]]:
+        data = self._payload.data
+        if not 0 <= vtable <= len(data) - 4:
+            raise self.error("", f"its vtable would start at byte {vtable} of {len(data)}")
+        vtable_size, table_size = struct.unpack_from("<HH", data, vtable)
+        if vtable_size < 4 or vtable_size % 2 or vtable + vtable_size > len(data):
+            raise self.error("", f"its vtable at byte {vtable} has the bad size {vtable_size}")
+        if table_size < 4:
+            raise self.error("", f"its vtable gives the table {table_size} bytes; 4 is the least")
+        offsets = struct.unpack_from(f"<{(vtable_size - 4) // 2}H", data, vtable + 4)
+        if any(0 < offset < 4 for offset in offsets):
+            raise self.error("", f"its vtable at byte {vtable} places a field over its own offset")
+        return table_size, offsets
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def field_path(self, field: str) -> str:
+        """Return the path of a field from the root, such as ``nodes[2].path``."""
+        parts = [field] if field else []
+        table = self
+        while table._parent is not None:
+            table, via, index = table._parent
+            parts.append(f"{via}[{index}]" if index >= 0 else via)
+        return ".".join(reversed(parts)) or self.schema.name
+
+    def error(self, field: str, problem: str) -> FormatError:
+        """Make, not raise, the error about a field of this table."""
+        return FormatError(
+            problem,
+            object_key=self._payload.object_key,
+            file_type=self._payload.file_type,
+            field=self.field_path(field),
+        )
+
+    # -- where things are ---------------------------------------------------------------------
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that all positions refer to."""
+        return self._payload.data
+
+    @property
+    def object_key(self) -> str:
+        """Key of the object, for messages of bulk readers."""
+        return self._payload.object_key
+
+    @property
+    def file_type(self) -> str:
+        """Type of the file in words, for messages of bulk readers."""
+        return self._payload.file_type
+
+    def charge(self, field: str, work: int) -> None:
+        """Take work of a bulk reader from the budget; raise FormatError when it is spent."""
+        self._payload.work -= work
+        if self._payload.work < 0:
+            raise self.error(field, "the file refers to the same bytes far too many times")
+
+    def has(self, field: str) -> bool:
+        """Tell whether the field is present."""
+        slot = self.schema.fields[field].slot
+        return slot < len(self._offsets) and self._offsets[slot] != 0
+
+    def _locate(self, field: str) -> int | None:
+        spec = self.schema.fields[field]
+        if spec.slot >= len(self._offsets):
+            return None
+        offset = self._offsets[spec.slot]
+        if offset == 0:
+            return None
+        # Against the file, not the size in the vtable: older builders let tables of several sizes
+        # share a vtable, and others read what they wrote.
+        if self._position + offset + spec.size > len(self._payload.data):
+            raise self.error(field, f"its {spec.size} bytes do not fit into the file")
+        return self._position + offset
+
+    def _follow(self, field: str) -> int | None:
+        at = self._locate(field)
+        if at is None:
+            return None
+        data = self._payload.data
+        target: int = at + _U32.unpack_from(data, at)[0]
+        if target == at or target > len(data) - 4:
+            raise self.error(field, f"it points to byte {target} of {len(data)}")
+        return target
+
+    def vector(self, field: str, item_size: int) -> tuple[int, int] | None:
+        """Return (position of the first item, number of items) of a vector; None when absent.
+
+        The whole vector is known to lie inside the payload.
+        """
+        target = self._follow(field)
+        if target is None:
+            return None
+        return self._vector_at(field, target, item_size)
+
+    def _vector_at(self, field: str, target: int, item_size: int) -> tuple[int, int]:
+        data = self._payload.data
+        count: int = _U32.unpack_from(data, target)[0]
+        if count * item_size > len(data) - target - 4:
+            raise self.error(
+                field,
+                f"its {count} items of {item_size} bytes at byte {target} run past the end of "
+                f"the {len(data)} bytes",
+            )
+        return target + 4, count
+
+    def missing(self, field: str) -> FormatError:
+        """Make, not raise, the error about a required field that is absent."""
+        return self.error(field, f"it is required in {self.schema.name}, but it is absent")
+
+    # -- numbers and structs ------------------------------------------------------------------
+
+    def number(self, field: str) -> int:
+        """Read a scalar; the schema's default when it is absent."""
+        at = self._locate(field)
+        spec = self.schema.fields[field]
+        if at is None:
+            return spec.default
+        value: int = SCALARS[spec.kind].unpack_from(self._payload.data, at)[0]
+        return value
+
+    def optional_raw_id(self, field: str) -> bytes | None:
+        """Read an inline id: 12 or 8 bytes as the schema says; None when absent."""
+        at = self._locate(field)
+        if at is None:
+            return None
+        return self._payload.data[at : at + self.schema.fields[field].size]
+
+    def raw_id(self, field: str) -> bytes:
+        """Read an inline id that must be present."""
+        found = self.optional_raw_id(field)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    # -- strings and bytes --------------------------------------------------------------------
+
+    def _text_at(self, field: str, target: int) -> str:
+        start, size = self._vector_at(field, target, 1)
+        if size >= _MEMO_SIZE:
+            known: str | None = self._payload.memo.get((start, True))
+            if known is not None:
+                return known
+        self.charge(field, size)
+        try:
+            text = self._payload.data[start : start + size].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.error(field, f"its text is not valid UTF-8 ({error.reason})") from error
+        if size >= _MEMO_SIZE:
+            self._payload.memo[start, True] = text
+        return text
+
+    def optional_text(self, field: str) -> str | None:
+        """Read a string; None when absent."""
+        target = self._follow(field)
+        return None if target is None else self._text_at(field, target)
+
+    def text(self, field: str) -> str:
+        """Read a string that must be present."""
+        found = self.optional_text(field)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    def optional_blob(self, field: str) -> bytes | None:
+        """Read a vector of bytes; None when absent."""
+        span = self.vector(field, 1)
+        if span is None:
+            return None
+        start, size = span
+        if size < _MEMO_SIZE:
+            return self._payload.data[start : start + size]
+        known: bytes | None = self._payload.memo.get((start, False))
+        if known is None:
+            self.charge(field, size)
+            known = self._payload.memo[start, False] = self._payload.data[start : start + size]
+        return known
+
+    def blob(self, field: str) -> bytes:
+        """Read a vector of bytes that must be present."""
+        found = self.optional_blob(field)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    # -- vectors ------------------------------------------------------------------------------
+
+    def optional_records(self, field: str, dtype: DTypeLike) -> NDArray[Any] | None:
+        """Read a vector of numbers or structs as an array of shape (n,); None when absent.
+
+        The array is the caller's own copy.
+        """
+        layout = np.dtype(dtype)
+        span = self.vector(field, layout.itemsize)
+        if span is None:
+            return None
+        start, count = span
+        self.charge(field, count * layout.itemsize)
+        return np.frombuffer(self._payload.data, dtype=layout, count=count, offset=start).copy()
+
+    def records(self, field: str, dtype: DTypeLike) -> NDArray[Any]:
+        """Read a vector of numbers or structs that must be present."""
+        found = self.optional_records(field, dtype)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    def _targets(self, field: str) -> list[int] | None:
+        """Positions of the items of a vector of offsets, each leaving room for 4 bytes."""
+        span = self.vector(field, 4)
+        if span is None:
+            return None
+        start, count = span
+        self.charge(field, count * 4)
+        if count < _BULK_COUNT:
+            return self._few_targets(field, start, count)
+        offsets = np.frombuffer(self._payload.data, dtype="<u4", count=count, offset=start)
+        targets = offsets.astype(np.int64) + (start + 4 * np.arange(count, dtype=np.int64))
+        bad = (offsets == 0) | (targets > len(self._payload.data) - 4)
+        if bad.any():
+            index = int(bad.argmax())
+            raise self.error(
+                f"{field}[{index}]",
+                f"it points to byte {int(targets[index])} of {len(self._payload.data)}",
+            )
+        found: list[int] = targets.tolist()
+        return found
+
+    def _few_targets(self, field: str, start: int, count: int) -> list[int]:
+        """Do the same for a short vector, where NumPy costs more than it saves."""
+        data = self._payload.data
+        targets = []
+        for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):
+            target = start + 4 * index + offset
+            if offset == 0 or target > len(data) - 4:
+                raise self.error(f"{field}[{index}]", f"it points to byte {target} of {len(data)}")
+            targets.append(target)
+        return targets
+
+    def optional_texts(self, field: str) -> list[str] | None:
+        """Read a vector of strings; None when absent."""
+        targets = self._targets(field)
+        if targets is None:
+            return None
+        return [self._text_at(f"{field}[{i}]", target) for i, target in enumerate(targets)]
+
+    def texts(self, field: str) -> list[str]:
+        """Read a vector of strings that must be present."""
+        found = self.optional_texts(field)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    def optional_children(self, field: str, schema: TableSchema) -> Iterator[Table] | None:
+        """Read a vector of tables, one at a time; None when absent."""
+        targets = self._targets(field)
+        if targets is None:
+            return None
+        payload = self._payload
+        return (Table(payload, at, schema, (self, field, i)) for i, at in enumerate(targets))
+
+    def children(self, field: str, schema: TableSchema) -> Iterator[Table]:
+        """Read a vector of tables that must be present, one at a time."""
+        found = self.optional_children(field, schema)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    # -- tables and unions --------------------------------------------------------------------
+
+    def children_at(self, field: str, schema: TableSchema, rows: Iterable[int]) -> Iterator[Table]:
+        """Read some tables of a vector that must be present, by their places in it."""
+        targets = self._targets(field)
+        if targets is None:
+            raise self.missing(field)
+        payload = self._payload
+        return (Table(payload, targets[i], schema, (self, field, i)) for i in rows)
+
+    def optional_child(self, field: str, schema: TableSchema) -> Table | None:
+        """Read a table; None when absent."""
+        target = self._follow(field)
+        return None if target is None else Table(self._payload, target, schema, (self, field, -1))
+
+    def child(self, field: str, schema: TableSchema) -> Table:
+        """Read a table that must be present."""
+        found = self.optional_child(field, schema)
+        if found is None:
+            raise self.missing(field)
+        return found
+
+    def union_kind(self, field: str) -> int:
+        """Read the number of a required union and check that its value is there.
+
+        The caller picks the schema by the number and reads the value with ``child``.
+        """
+        kind = self.number(f"{field}_type")
+        if kind == 0 or not self.has(field):
+            raise self.error(
+                field,
+                f"its kind is {kind} and its value is {'there' if self.has(field) else 'absent'}; "
+                "a kind above 0 with a value is required",
+            )
+        return kind
+
+
+def read_root(data: bytes, schema: TableSchema, *, object_key: str, file_type: str) -> Table:
+    """Find the root table of a payload.
+
+    Parameters
+    ----------
+    data
+        The decompressed flatbuffer.
+    schema
+        Schema of the root table.
+    object_key, file_type
+        Names of the object for messages.
+
+    Raises
+    ------
+    FormatError
+        When the payload is too short or its root lies outside.
+    """
+    payload = _Payload(data, object_key, file_type)
+    if len(data) < 8:
+        raise FormatError(
+            f"the flatbuffer has {len(data)} bytes; 8 is the least",
+            object_key=object_key,
+            file_type=file_type,
+            field=schema.name,
+        )
+    return Table(payload, _U32.unpack_from(data, 0)[0], schema, None)

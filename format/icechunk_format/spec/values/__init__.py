@@ -1,0 +1,1 @@
+"""Encodings of metadata values and of the configuration: MessagePack, FlexBuffers, YAML."""

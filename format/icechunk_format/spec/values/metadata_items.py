@@ -1,0 +1,127 @@
+"""Named JSON values attached to a repository or a snapshot, kept as stored until asked for.
+
+Rules of this file
+------------------
+1. A value stays in its stored encoding. Opening a repository with very many snapshots decodes none
+   of them, rewriting ``repo`` changes no byte of them, and one damaged value only fails its reader.
+2. The encoding belongs to the items: MessagePack if the file that held them has spec version 1,
+   FlexBuffers if 2. Written into a file of the other version, they are translated.
+3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
+
+Specification: "MetadataItem" in "Common Types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.values.msgpack import (
+    decode_flexbuffer,
+    decode_msgpack,
+    encode_flexbuffer,
+    encode_msgpack,
+)
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.tables.reader import Table
+    from icechunk_format.spec.tables.writer import TableWriter
+
+METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataItems:
+    """Named values in their stored encoding; make them from JSON with ``of``.
+
+    Parameters
+    ----------
+    items
+        Pairs of name and encoded value, sorted by name, names unique.
+    spec_version
+        1 if the values are MessagePack, 2 if they are FlexBuffers.
+    origin
+        Key of the object that the items were read from, for messages.
+    """
+
+    items: tuple[tuple[str, bytes], ...] = ()
+    spec_version: int = SPEC_V2
+    origin: str = field(default="<bytes>", compare=False)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any] | None, *, spec_version: int = SPEC_V2) -> MetadataItems:
+        """Encode JSON values, None for none; raises InvalidInputError when one is not JSON."""
+        encode = encode_msgpack if spec_version == SPEC_V1 else encode_flexbuffer
+        items = []
+        for name, value in sorted(checked_values(values).items()):
+            try:
+                items.append((name, encode(value)))
+            except InvalidInputError as error:
+                raise InvalidInputError(f"metadata {name!r}: {error}", name=name) from error
+        return cls(items=tuple(items), spec_version=spec_version)
+
+    def decode(self) -> dict[str, Any]:
+        """Decode all values; raises FormatError when one is damaged."""
+        return {name: self._decode_one(name, value) for name, value in self.items}
+
+    def _decode_one(self, name: str, value: bytes) -> Any:
+        decode = decode_msgpack if self.spec_version == SPEC_V1 else decode_flexbuffer
+        return decode(value, object_key=self.origin, field=f"metadata[{name!r}]")
+
+    def in_version(self, spec_version: int) -> MetadataItems:
+        """Return the items as a file of another spec version holds them."""
+        if spec_version == self.spec_version or not self.items:
+            return self
+        return self.of(self.decode(), spec_version=spec_version)
+
+
+NO_ITEMS = MetadataItems()
+
+
+def checked_values(given: object) -> dict[str, Any]:
+    """Return metadata that a user gave, None for nothing; the values are not looked at.
+
+    Raises
+    ------
+    InvalidInputError
+        They are no mapping, or a name is no text that can be stored.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"metadata is {given!r}; a mapping of names to JSON values is needed", found=given
+        )
+    for name in given:
+        if not isinstance(name, str) or any("\ud800" <= sign <= "\udfff" for sign in name):
+            raise InvalidInputError(
+                f"metadata has the name {name!r}; names are text that UTF-8 can store", found=name
+            )
+    return dict(given)
+
+
+def read_items(table: Table, field_name: str, *, spec_version: int) -> MetadataItems:
+    """Read a vector of items from a table; an absent vector is an empty one."""
+    children = table.optional_children(field_name, METADATA_ITEM)
+    found: dict[str, bytes] = {}
+    for item in children or ():
+        found.setdefault(item.text("name"), item.blob("value"))
+    if not found:
+        return NO_ITEMS
+    return MetadataItems(
+        items=tuple(sorted(found.items())), spec_version=spec_version, origin=table.object_key
+    )
+
+
+def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int) -> int:
+    """Write a vector of items, empty if there are none, and return its handle."""
+    return writer.offsets(
+        [
+            writer.table(METADATA_ITEM, name=writer.text(name), value=writer.blob(value))
+            for name, value in items.in_version(spec_version).items
+        ]
+    )

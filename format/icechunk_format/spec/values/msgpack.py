@@ -1,0 +1,102 @@
+"""JSON values inside Icechunk files: FlexBuffers (spec version 2) and MessagePack (version 1).
+
+Snapshot properties, repository metadata and the repository configuration are JSON values packed in
+one of two self-describing encodings. Which one applies is decided by the spec version byte of the
+*containing* file, so callers choose the pair of functions; nothing here guesses.
+
+Rules of this file
+------------------
+1. Only ``FormatError`` leaves a decoder and only ``InvalidInputError`` leaves an encoder.
+2. MessagePack knows more types than JSON; anything that JSON lacks is refused in both directions.
+3. Lengths that the bytes claim are bounded by the bytes that are there.
+
+Spec: "MetadataItem".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.values.flexbuffers import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    decode_flexbuffer,
+    encode_flexbuffer,
+)
+
+__all__ = ["decode_flexbuffer", "decode_msgpack", "encode_flexbuffer", "encode_msgpack"]
+
+
+def decode_msgpack(
+    data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
+) -> Any:
+    """Read one MessagePack value made of JSON types only.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not exactly one MessagePack value, or hold something JSON cannot:
+        binary strings, extension types, timestamps, or map keys that are not strings.
+    """
+    where = {"object_key": object_key, "field": field, "file_type": file_type}
+    # No length may exceed what the bytes can hold, so no claim can make the library allocate more.
+    limit = min(len(data), MAX_VALUES)
+    try:
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=False,
+            max_str_len=limit,
+            max_array_len=limit,
+            max_map_len=limit,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        # ValueError covers truncation, trailing bytes, limits, nesting and bad UTF-8; TypeError is
+        # a map key that cannot be hashed.
+        raise FormatError(
+            f"not one MessagePack value of JSON types ({error or type(error).__name__}); "
+            "the value is damaged",
+            **where,
+        ) from error
+    problem = _json_problem(value)
+    if problem:
+        raise FormatError(f"{problem}; only JSON types are allowed here", **where)
+    return value
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Write a JSON value as MessagePack, the encoding of spec version 1.
+
+    Raises
+    ------
+    InvalidInputError
+        The value, or something in it, is not JSON.
+    """
+    # Refuses what is not JSON, and what could not be kept when the repository is upgraded.
+    encode_flexbuffer(value)
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _json_problem(value: Any) -> str | None:
+    """Name the first thing in ``value`` that is not JSON; walks without recursion."""
+    pending: list[tuple[Any, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            return f"values are nested deeper than {MAX_DEPTH}"
+        if isinstance(item, dict):
+            for key, child in item.items():
+                if not isinstance(key, str):
+                    return f"a map key is a {type(key).__name__}, not a string"
+                pending.append((child, depth + 1))
+        elif isinstance(item, list | tuple):
+            pending.extend((child, depth + 1) for child in item)
+        elif not (item is None or isinstance(item, bool | int | float | str)):
+            return f"found a {type(item).__name__}"
+    return None

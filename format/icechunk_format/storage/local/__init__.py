@@ -1,0 +1,1 @@
+"""Objects as files of a local folder."""

@@ -1,0 +1,395 @@
+"""Objects as files below one folder, with writes that other processes can rely on.
+
+Rules of this file
+------------------
+1. A write is staged in the target's folder under a reserved name and moved into place, so a
+   reader never meets half an object. After a crash of the machine (not of the process) the last
+   writes may be missing, as with any store that does not sync every file.
+2. ``CreateOnly`` is a hard link, which fails where the name is taken. ``ReplaceIfUnchanged``
+   compares and replaces under an exclusive lock on one reserved file of the root; programs that
+   do not take that lock (other Icechunk implementations replace blindly) are not held back.
+   Whoever may write the root may take the lock.
+3. A version is the file's (modification time, size, inode); where the content was at hand, also
+   a digest of it, because those three can repeat within one tick of the file system's clock.
+4. Reserved names begin with ``.storage-``: they are never listed, and are refused as keys. Names
+   such as ``name#3``, which other implementations stage under, are not listed either. What a
+   killed writer left staged is deleted by ``delete_staged``.
+5. Links that lead out of the root are not followed (a repository may come from a stranger's
+   archive), unless the option ``follow_symlinks`` is set.
+"""
+
+# ruff: noqa: D102 - the verbs are described once, in protocol.py
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.local.files import (
+    NOT_THERE,
+    RESERVED,
+    as_storage_error,
+    info_of,
+    is_at,
+    is_hidden,
+    is_same,
+    modified,
+    open_lock,
+    reason_of,
+    staged_below,
+    staging,
+    storage_error,
+    version_of,
+)
+from icechunk_format.storage.protocol import (
+    NO_ATTRIBUTES,
+    OVERWRITE,
+    Condition,
+    CreateOnly,
+    DeleteFailure,
+    Fetched,
+    Lost,
+    ObjectInfo,
+    ObjectVersion,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Written,
+    check_key,
+    missing_object,
+    split_prefix,
+)
+from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+_NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_THREADS: Final = 8
+# Threads pay for themselves on cold disks and network mounts; for a handful of files they do not.
+_FILES_FOR_THREADS: Final = 16
+
+
+class LocalStorage:
+    """Objects below a folder, which is made by the first write.
+
+    Parameters
+    ----------
+    root
+        Absolute path of the folder.
+    follow_symlinks
+        Whether links may lead out of the folder.
+    """
+
+    def __init__(self, root: str, *, follow_symlinks: bool = False) -> None:
+        self._root = os.path.abspath(root)
+        self._follow_symlinks = follow_symlinks
+        self._threads = WorkerThreads(_THREADS)
+        self._trusted_folders: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restore, (self._root, self._follow_symlinks))
+
+    @property
+    def root_url(self) -> str:
+        return self._root
+
+    @property
+    def is_read_only(self) -> bool:
+        return False
+
+    # Reading
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        read = ReadRequest(key=key, start=start, end=end)
+        with self._opened(key) as descriptor:
+            status = os.fstat(descriptor)
+            data = self._read_range(descriptor, read, status.st_size)
+        whole = start is None and end is None
+        return Fetched(
+            data=data,
+            version=version_of(status, data if whole else None),
+            last_modified=modified(status),
+        )
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        # A local read costs a system call, not a round trip: only touching ranges are joined.
+        plan = plan_reads(requests, max_gap=0, max_read=None)
+        by_key: dict[str, list[int]] = {}
+        for index, read in enumerate(plan.reads):
+            by_key.setdefault(read.key, []).append(index)
+        answers: list[bytes] = [b""] * len(plan.reads)
+
+        def read_files(files: list[tuple[str, list[int]]]) -> None:
+            for key, indices in files:
+                with self._opened(key) as descriptor:
+                    status = os.fstat(descriptor)
+                    etag = version_of(status).etag
+                    for index in indices:
+                        read = plan.reads[index]
+                        check_unchanged(read, etag=etag, modified_at=status.st_mtime)
+                        answers[index] = self._read_range(descriptor, read, status.st_size)
+
+        files = list(by_key.items())
+        if len(files) < _FILES_FOR_THREADS:
+            read_files(files)
+        else:
+            step = -(-len(files) // (4 * _THREADS))
+            batches = [files[first : first + step] for first in range(0, len(files), step)]
+            self._threads.map(read_files, batches)
+        return plan.assemble(answers)
+
+    def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
+        # The size is checked before memory is asked for: lengths come from stored references.
+        if read.suffix is not None:
+            first, last = max(size - read.suffix, 0), size
+        else:
+            first = min(read.start or 0, size)
+            last = size if read.end is None else min(read.end, size)
+        check_length(read, last - first, self._root)
+        parts: list[bytes] = []
+        try:
+            # Each read has a descriptor of its own, so seeking is safe (and Windows has no pread).
+            os.lseek(descriptor, first, os.SEEK_SET)
+            while first < last:
+                part = os.read(descriptor, last - first)
+                if not part:
+                    break
+                parts.append(part)
+                first += len(part)
+        except OSError as error:
+            raise storage_error(error, "read", read.key, self._root) from error
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        check_length(read, len(data), self._root)
+        return data
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        path = self._readable_path(key)
+        try:
+            descriptor = os.open(path, _READ_FLAGS)
+        except OSError as error:
+            if error.errno in NOT_THERE:
+                raise missing_object(key, self._root) from None
+            raise storage_error(error, "open", key, self._root) from error
+        try:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise missing_object(key, self._root)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        path = self._readable_path(key)
+        try:
+            with as_storage_error("look at", key, self._root):
+                status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return info_of(key, status) if stat.S_ISREG(status.st_mode) else None
+
+    # Writing
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Condition = OVERWRITE,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Written | Lost:
+        path = self._writable_path(key)
+        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
+            match condition:
+                case CreateOnly():
+                    return Written(version=version) if self._create(staged, path) else Lost()
+                case ReplaceIfUnchanged(version=expected):
+                    with self._locked():
+                        if not is_at(path, expected):
+                            return Lost()
+                        os.replace(staged, path)
+                case _:
+                    os.replace(staged, path)
+        return Written(version=version)
+
+    def _create(self, staged: str, path: str) -> bool:
+        try:
+            os.link(staged, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            with self._locked():
+                if os.path.lexists(path):
+                    return False
+                os.replace(staged, path)
+        return True
+
+    def put_many(
+        self,
+        items: Iterable[tuple[str, bytes]],
+        *,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> list[ObjectVersion]:
+        return self._threads.map(lambda item: self._overwrite(*item), items)
+
+    def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
+        path = self._writable_path(key)
+        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
+            os.replace(staged, path)
+        return version
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        wanted = list(keys)
+        if len(wanted) < _FILES_FOR_THREADS:
+            return self._delete(wanted)
+        step = -(-len(wanted) // _THREADS)
+        batches = [wanted[first : first + step] for first in range(0, len(wanted), step)]
+        return [failure for batch in self._threads.map(self._delete, batches) for failure in batch]
+
+    def _delete(self, keys: list[str]) -> list[DeleteFailure]:
+        failures: list[DeleteFailure] = []
+        for key in keys:
+            path = self._writable_path(key)
+            try:
+                os.unlink(path)
+            except OSError as error:
+                if error.errno not in NOT_THERE and not os.path.isdir(path):
+                    failures.append(DeleteFailure(key=key, reason=reason_of(error)))
+        return failures
+
+    def delete_staged(
+        self, older_than: datetime, *, dry_run: bool = False
+    ) -> tuple[list[int], list[DeleteFailure]]:
+        sizes: list[int] = []
+        failures: list[DeleteFailure] = []
+        for path, status in staged_below(self._root):
+            if modified(status) >= older_than:
+                continue
+            try:
+                if not dry_run:
+                    os.unlink(path)
+                sizes.append(status.st_size)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                key = os.path.relpath(path, self._root)
+                failures.append(DeleteFailure(key=key, reason=reason_of(error)))
+        return sizes, failures
+
+    def copy(
+        self, source: str, target: str, *, source_version: ObjectVersion | None = None
+    ) -> Written | Lost:
+        self._writable_path(target)
+        fetched = self.get(source)
+        if source_version is not None and not is_same(fetched.version, source_version):
+            return Lost()
+        return self.put(target, fetched.data)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if sys.platform == "win32":
+            raise UnsupportedError(
+                f"{self._root} is on Windows, where files cannot be replaced conditionally here; "
+                "keep the repository on an object store or on Linux or macOS"
+            )
+        os.makedirs(self._root, exist_ok=True)
+        descriptor = open_lock(self._root, follow_symlinks=self._follow_symlinks)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # which gives the lock back
+
+    # Paths
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        if RESERVED in key and any(part.startswith(RESERVED) for part in key.split("/")):
+            raise InvalidInputError(
+                f"{key!r} cannot be an object key: names that begin with {RESERVED!r} are "
+                "reserved for staged writes and locks",
+                key=key,
+            )
+        return os.path.join(self._root, *key.split("/"))
+
+    def _readable_path(self, key: str) -> str:
+        path = self._path(key)
+        if self._follow_symlinks:
+            return path
+        folder = os.path.dirname(path)
+        if folder not in self._trusted_folders:
+            self._refuse_outside(folder, key)
+            # Only folders that exist are remembered: others may become links later.
+            if os.path.isdir(folder):
+                self._trusted_folders.add(folder)
+        if os.path.islink(path):
+            self._refuse_outside(path, key)
+        return path
+
+    def _writable_path(self, key: str) -> str:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        if not self._follow_symlinks and folder not in self._trusted_folders:
+            self._refuse_outside(folder, key)
+            if os.path.isdir(folder):
+                self._trusted_folders.add(folder)
+        return path
+
+    def _refuse_outside(self, path: str, key: str) -> None:
+        root = os.path.realpath(self._root)
+        if path != self._root and not Path(os.path.realpath(path)).is_relative_to(root):
+            raise StorageError(
+                f"object {key!r} below {self._root} is behind a symbolic link that leads out of "
+                "the root; set storage.follow_symlinks=true if you trust it",
+                key=key,
+            )
+
+    # Listing; last, because inside the class the name hides the type.
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder, start = split_prefix(prefix)
+        if folder:
+            self._readable_path(folder)
+        return self._walk(folder, start)
+
+    def _walk(self, folder: str, start: str) -> Iterator[ObjectInfo]:
+        base = f"{folder}/" if folder else ""
+        try:
+            with as_storage_error("list", folder, self._root):
+                entries = os.scandir(os.path.join(self._root, *folder.split("/")))
+        except FileNotFoundError:
+            return
+        folders: list[str] = []
+        with entries, as_storage_error("list", folder, self._root):
+            for entry in entries:
+                if not entry.name.startswith(start) or is_hidden(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=self._follow_symlinks):
+                    folders.append(base + entry.name)
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted while we list
+                    status = entry.stat(follow_symlinks=self._follow_symlinks)
+                    if stat.S_ISREG(status.st_mode):
+                        yield info_of(base + entry.name, status)
+        for inner in folders:
+            yield from self._walk(inner, "")
+
+
+def _restore(root: str, follow_symlinks: bool) -> LocalStorage:
+    return LocalStorage(root, follow_symlinks=follow_symlinks)

@@ -1,0 +1,426 @@
+"""Objects on whatever file system fsspec opens.
+
+Rules of this file
+------------------
+1. What fsspec's file systems promise differs; here only what all of them can do is used: whole or
+   ranged reads, ``pipe_file``, ``info``, ``walk``, ``rm_file``.
+2. None of them can replace an object conditionally, so conditions are refused, except in fsspec's
+   own memory (one process, one lock here) and where the user promises with ``single_writer=true``
+   that only one process writes: then compare and write are two steps. S3 has ``s3fs_store.py``.
+3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
+4. Any exception of a file system becomes a typed error: which ones there are, nobody knows.
+"""
+
+# ruff: noqa: D102 - the verbs are described once, in protocol.py
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import secrets as random_secrets
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.storage.protocol import (
+    NO_ATTRIBUTES,
+    OVERWRITE,
+    Condition,
+    CreateOnly,
+    DeleteFailure,
+    Fetched,
+    Lost,
+    ObjectInfo,
+    ObjectVersion,
+    Overwrite,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Written,
+    check_key,
+    split_prefix,
+)
+from icechunk_format.storage.ranges import (
+    DEFAULT_MAX_GAP,
+    check_length,
+    check_unchanged,
+    plan_reads,
+    unquoted,
+)
+from icechunk_format.storage.remote.fsspec_files import open_file_system
+from icechunk_format.storage.remote.request_policy import Server
+from icechunk_format.storage.remote.retry import (
+    DEFAULT_RETRIES,
+    Backoff,
+    Failure,
+    FailureKind,
+    RequestFailedError,
+    failure_of_status,
+    safe_reason,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from icechunk_format.storage.address import Address
+    from icechunk_format.storage.options import StorageOptions
+
+T = TypeVar("T")
+
+_STAGED: Final = ".storage-staged-"
+_TRIES_FOR_ONE_STATE: Final = 5
+_conditional_lock = threading.Lock()
+
+
+def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
+    """Return the storage of a URL through the fsspec implementation of its scheme.
+
+    Raises
+    ------
+    UnsupportedError
+        The package that brings the file system is not installed, there is none, or it does not
+        take one of the options.
+    """
+    secrets = [value for value in options.values() if len(value) >= 4]
+    file_system, path = open_file_system(address, options, secrets)
+    return FsspecStorage(
+        file_system,
+        root=path,
+        root_url=address.shown_url,
+        kind=address.kind,
+        single_writer=options.flag("single_writer"),
+        max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
+        concurrency=options.number("concurrency", 32),
+        max_retries=options.number("max_retries", DEFAULT_RETRIES),
+        secrets=secrets,
+    )
+
+
+class FsspecStorage:
+    """Objects below a path of an fsspec file system.
+
+    Parameters
+    ----------
+    file_system
+        A synchronous fsspec file system without a listings cache.
+    root
+        Path of the root in it.
+    root_url
+        The root, for people.
+    kind
+        Kind of URL, for hints and limits.
+    single_writer
+        Whether the user promises that nobody else writes (rule 2).
+    secrets
+        What must not be shown.
+    """
+
+    def __init__(
+        self,
+        file_system: Any,
+        *,
+        root: str,
+        root_url: str,
+        kind: str = "other",
+        single_writer: bool = False,
+        max_gap: int = DEFAULT_MAX_GAP,
+        concurrency: int = 32,
+        max_retries: int = DEFAULT_RETRIES,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self._files = file_system
+        self._root = root.rstrip("/")
+        self._server = Server(
+            root_url=root_url,
+            kind=kind,
+            classify=classify,
+            secrets=tuple(secrets),
+            backoff=Backoff(max_retries=max_retries),
+            conditional_backoff=Backoff(max_retries=max_retries),
+        )
+        self._max_gap = max_gap
+        self._concurrency = concurrency
+        protocols = file_system.protocol
+        names = {protocols} if isinstance(protocols, str) else set(protocols)
+        self._is_local = bool(names & {"file", "local"})
+        self._can_compare = single_writer or "memory" in names
+
+    def __repr__(self) -> str:
+        return f"FsspecStorage({self.root_url!r})"
+
+    @property
+    def root_url(self) -> str:
+        return self._server.root_url
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._server.is_read_only
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}"
+
+    # Reading
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        read = ReadRequest(key=key, start=start, end=end)
+        path = self._path(key)
+        data = b""
+        for _ in range(_TRIES_FOR_ONE_STATE):
+            before = self._info("read", key)
+            data = self._server.call("read", key, lambda: self._files.cat_file(path, start, end))
+            after = self._info("read", key)
+            if _etag(before) == _etag(after):
+                break
+        check_length(read, len(data), self.root_url)
+        whole = start is None and end is None
+        return Fetched(
+            data=bytes(data),
+            version=_version(after, data if whole else None),
+            last_modified=_modified(after),
+        )
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        plan = plan_reads(requests, max_gap=self._max_gap)
+        known: dict[str, Mapping[str, Any]] = {}
+        for read in plan.reads:
+            if read.if_match is None and read.if_unmodified_since is None:
+                continue
+            info = known.get(read.key) or self._info("read", read.key)
+            known[read.key] = info
+            check_unchanged(read, etag=_etag(info), modified_at=_modified(info).timestamp())
+        ranges = [
+            (-read.suffix, None) if read.suffix is not None else (read.start, read.end)
+            for read in plan.reads
+        ]
+        if not plan.reads:
+            return plan.assemble([])
+        answers = self._server.call(
+            "read",
+            plan.reads[0].key,
+            lambda: self._files.cat_ranges(
+                [self._path(read.key) for read in plan.reads],
+                [first for first, _ in ranges],
+                [last for _, last in ranges],
+                batch_size=self._concurrency,
+                on_error="return",
+            ),
+        )
+        return plan.assemble(
+            [self._answered(read, answer) for read, answer in zip(plan.reads, answers, strict=True)]
+        )
+
+    def _answered(self, read: ReadRequest, answer: Any) -> bytes:
+        """Return one answer of a batch; what may pass is asked for once more by itself."""
+        if isinstance(answer, BaseException):
+            path = self._path(read.key)
+            first = -read.suffix if read.suffix is not None else read.start
+            answer = self._server.call(
+                "read", read.key, lambda: self._files.cat_file(path, first, read.end)
+            )
+        data = bytes(answer)
+        check_length(read, len(data), self.root_url)
+        return data
+
+    def _info(self, action: str, key: str) -> Mapping[str, Any]:
+        path = self._path(key)
+        info: Mapping[str, Any] = self._server.call(action, key, lambda: self._files.info(path))
+        return info
+
+    def head(self, key: str) -> ObjectInfo | None:
+        path = self._path(key)
+        try:
+            info = self._server.attempt(lambda: self._files.info(path))
+        except RequestFailedError as error:
+            if error.failure.kind is FailureKind.MISSING:
+                return None
+            raise self._server.error(error.failure, "look at", key) from None
+        return _object_info(key, info) if info["type"] == "file" else None
+
+    # Writing
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Condition = OVERWRITE,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Written | Lost:
+        path = self._path(key)
+        self._server.refuse_writing(key)
+        if isinstance(condition, Overwrite):
+            return Written(version=self._write(key, path, data))
+        if not self._can_compare:
+            raise UnsupportedError(
+                f"object {key!r} below {self.root_url} cannot be written conditionally through "
+                "fsspec, so two writers could overwrite one another; use a local path, s3://, "
+                "gs:// or az:// with storage.client=auto, or set storage.single_writer=true if "
+                "only one process ever writes",
+                key=key,
+            )
+        with _conditional_lock:
+            if not self._holds(key, condition):
+                return Lost()
+            return Written(version=self._write(key, path, data))
+
+    def _holds(self, key: str, condition: CreateOnly | ReplaceIfUnchanged) -> bool:
+        current = self.head(key)
+        if isinstance(condition, CreateOnly) or current is None:
+            return isinstance(condition, CreateOnly) and current is None
+        expected = condition.version
+        if current.version.etag != expected.etag:
+            return False
+        # Times of file systems are coarse: where the content was seen, it must be the same.
+        return expected.generation is None or self.get(key).version.generation == (
+            expected.generation
+        )
+
+    def _write(self, key: str, path: str, data: bytes) -> ObjectVersion:
+        def write() -> None:
+            if not self._is_local:
+                self._files.pipe_file(path, data)
+                return
+            folder = path.rpartition("/")[0]
+            staged = f"{folder}/{_STAGED}{random_secrets.token_hex(8)}"
+            self._files.pipe_file(staged, data)
+            self._files.mv(staged, path)
+
+        self._server.call("write", key, write)
+        return _version(self._info("write", key), data)
+
+    def put_many(
+        self,
+        items: Iterable[tuple[str, bytes]],
+        *,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> list[ObjectVersion]:
+        self._server.refuse_writing()
+        return [self._write(key, self._path(key), data) for key, data in items]
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        self._server.refuse_writing()
+        failures: list[DeleteFailure] = []
+        for key in keys:
+            path = self._path(key)
+            try:
+                self._server.attempt(lambda p=path: self._files.rm_file(p))  # type: ignore[misc]
+            except RequestFailedError as error:
+                if error.failure.kind is not FailureKind.MISSING:
+                    failures.append(DeleteFailure(key=key, reason=error.failure.reason))
+        return failures
+
+    def copy(
+        self, source: str, target: str, *, source_version: ObjectVersion | None = None
+    ) -> Written | Lost:
+        check_key(target)
+        self._server.refuse_writing(target)
+        fetched = self.get(source)
+        if source_version is not None and fetched.version.etag != source_version.etag:
+            return Lost()
+        return self.put(target, fetched.data)
+
+    # Listing; last, because inside the class the name hides the type.
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self._server.refuse_listing()
+        folder, _ = split_prefix(prefix)
+        return self._walk(f"{self._root}/{folder}".rstrip("/"), prefix)
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        self._files.invalidate_cache()
+        walk = self._files.walk(folder, detail=True, on_error="raise")
+        base = f"{self._root}/".lstrip("/")
+        while True:
+            try:
+                step = self._server.attempt(lambda: next(walk, None))
+            except RequestFailedError as error:
+                if error.failure.kind is FailureKind.MISSING:
+                    return
+                raise self._server.error(error.failure, "list", "") from None
+            if step is None:
+                return
+            for info in step[2].values():
+                key = str(info["name"]).lstrip("/").removeprefix(base)
+                if key.startswith(prefix) and not key.rpartition("/")[2].startswith(_STAGED):
+                    yield _object_info(key, info)
+
+
+_BROKEN_ERRNOS: Final = (
+    errno.EIO,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.EAGAIN,
+    errno.EBUSY,
+)
+
+
+def classify(error: Exception, secrets: Sequence[str]) -> Failure:
+    """Return what an exception of a file system means; what is unknown counts as refused."""
+    for seen in (error, error.__cause__):
+        # fsspec's HTTP says FileNotFoundError for every status; the cause has the real one.
+        status = getattr(seen, "status", None)
+        if isinstance(status, int) and 300 <= status < 600:
+            return failure_of_status(status)
+    reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
+    kind = FailureKind.REFUSED
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        kind = FailureKind.MISSING
+    elif isinstance(error, PermissionError):
+        kind = FailureKind.DENIED
+    elif isinstance(error, ConnectionRefusedError) or type(error).__name__ in (
+        "ClientConnectorError",
+        "ClientConnectorDNSError",
+    ):
+        kind = FailureKind.UNREACHABLE
+    elif (
+        isinstance(error, (TimeoutError, ConnectionError))
+        or (isinstance(error, OSError) and error.errno in _BROKEN_ERRNOS)
+        or type(error).__name__
+        in ("FSTimeoutError", "ServerDisconnectedError", "ClientPayloadError")
+    ):
+        kind = FailureKind.BROKEN
+    return Failure(kind=kind, reason=reason)
+
+
+_ETAG_FIELDS: Final = ("ETag", "etag", "generation", "md5Hash", "content_md5", "checksum")
+_TIME_FIELDS: Final = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
+
+
+def _etag(info: Mapping[str, Any]) -> str:
+    for field in _ETAG_FIELDS:
+        if info.get(field):
+            return unquoted(str(info[field]))
+    return f"{_modified(info).timestamp():.9f}-{info.get('size')}-{info.get('ino', '')}"
+
+
+def _modified(info: Mapping[str, Any]) -> datetime:
+    """Return when an object changed; 1970 where the file system does not say."""
+    for field in _TIME_FIELDS:
+        value = info.get(field)
+        if isinstance(value, datetime):
+            return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, str):
+            try:
+                parsed = datetime.fromisoformat(value)
+            except ValueError:
+                continue
+            return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(0, UTC)
+
+
+def _version(info: Mapping[str, Any], content: bytes | None = None) -> ObjectVersion:
+    digest = None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
+    return ObjectVersion(etag=_etag(info), generation=digest)
+
+
+def _object_info(key: str, info: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(
+        key=key,
+        size=int(info.get("size") or 0),
+        version=_version(info),
+        last_modified=_modified(info),
+    )

@@ -1,0 +1,243 @@
+"""obstore clients made from options: S3, Google, Azure and plain HTTP.
+
+Two clients per bucket: one that tries again by itself, and one that never does, for conditional
+writes (their repetition could meet our own first try; see ``retry.py``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import obstore.store
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.remote.endpoint import check_reachable, endpoint_url, server_url
+from icechunk_format.storage.remote.retry import DEFAULT_RETRIES, Backoff
+from icechunk_format.storage.remote.s3_credentials import S3Credentials, S3Settings, s3_settings
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.address import Address
+
+_MEMORY: Final = obstore.store.MemoryStore()
+"""One space per process for ``memory://`` URLs with ``storage.client=obstore``."""
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+_STALL_TIMEOUT: Final = timedelta(seconds=60)
+_DEFAULT_TIMEOUT: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObstoreClients:
+    """The two clients of a bucket, and what must not be shown of their errors."""
+
+    patient: Any
+    once: Any
+    server: str
+    secrets: tuple[str, ...]
+
+
+def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
+    """Return the clients of a location; the server is contacted once to see that it is there.
+
+    Raises
+    ------
+    InvalidInputError
+        The options do not fit together.
+    StorageError
+        Nobody answers at the endpoint, or there are no credentials.
+    """
+    secrets = [value for name, value in options.items() if name in _SECRET_OPTIONS]
+    region = None
+    store: Any
+    arguments: dict[str, Any]
+    if address.kind == "s3":
+        store, settings = obstore.store.S3Store, s3_settings(address, options)
+        region = settings.region
+        arguments = _s3_arguments(settings)
+        if settings.credentials is not None:
+            secrets += settings.credentials.secrets()
+    elif address.kind == "gs":
+        store, arguments = obstore.store.GCSStore, _gs_arguments(address, options)
+    elif address.kind == "az":
+        store, arguments = obstore.store.AzureStore, _az_arguments(address, options)
+        secrets += [str(arguments[n]) for n in ("account_key", "sas_key") if n in arguments]
+    elif address.kind == "http":
+        store, arguments = obstore.store.HTTPStore, {"url": address.url}
+    else:
+        return ObstoreClients(patient=_MEMORY, once=_MEMORY, server="", secrets=())
+    server = server_url(address, options, region) or _az_server(arguments)
+    if server is not None:
+        check_reachable(server, root_url=address.shown_url)
+    client_options = _client_options(options, server)
+    backoff = Backoff(max_retries=options.number("max_retries", DEFAULT_RETRIES))
+    patient: dict[str, Any] = {
+        "max_retries": backoff.max_retries,
+        "retry_timeout": timedelta(seconds=backoff.give_up_after),
+        "backoff": {
+            "init_backoff": timedelta(seconds=backoff.first_delay),
+            "max_backoff": timedelta(seconds=backoff.max_delay),
+            "base": 2,
+        },
+    }
+    common = {**arguments, "client_options": client_options}
+    return ObstoreClients(
+        patient=store(**common, retry_config=patient),
+        once=store(**common, retry_config={"max_retries": 0}),
+        server=server or address.shown_url,
+        secrets=tuple(secret for secret in secrets if secret),
+    )
+
+
+_SECRET_OPTIONS: Final = frozenset(
+    {
+        "key",
+        "secret",
+        "token",
+        "account_key",
+        "sas_token",
+        "connection_string",
+        "client_secret",
+    }
+)
+
+
+def _client_options(options: StorageOptions, server: str | None) -> dict[str, Any]:
+    plain = server is not None and server.startswith("http://")
+    result: dict[str, Any] = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "read_timeout": _STALL_TIMEOUT,
+        "timeout": timedelta(seconds=options.number("timeout", _DEFAULT_TIMEOUT)),
+    }
+    if plain or options.flag("allow_http"):
+        result["allow_http"] = True
+    if options.flag("allow_invalid_certificates"):
+        result["allow_invalid_certificates"] = True
+    return result
+
+
+def _s3_arguments(settings: S3Settings) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "bucket": settings.bucket,
+        "region": settings.region,
+        "virtual_hosted_style_request": settings.virtual_hosted_style,
+    }
+    if settings.endpoint is not None:
+        arguments["endpoint"] = settings.endpoint
+        if settings.virtual_hosted_style:
+            # obstore wants the bucket in the host then; users give the server.
+            scheme, _, host = settings.endpoint.partition("://")
+            if not host.startswith(f"{settings.bucket}."):
+                arguments["endpoint"] = f"{scheme}://{settings.bucket}.{host}"
+    if settings.requester_pays:
+        arguments["request_payer"] = True
+    if settings.credentials is None:
+        arguments["skip_signature"] = True
+    else:
+        arguments["credential_provider"] = _Provider(settings.credentials)
+    return arguments
+
+
+class _Provider:
+    """Hands keys to obstore, so that nothing from the environment is mixed into them."""
+
+    def __init__(self, credentials: S3Credentials) -> None:
+        self._credentials = credentials
+
+    def __call__(self) -> dict[str, Any]:
+        key, secret, token, again = self._credentials.current()
+        return {
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "token": token,
+            "expires_at": again,
+        }
+
+
+def _gs_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"bucket": address.bucket}
+    endpoint = endpoint_url(address, options)
+    if endpoint is not None:
+        arguments["base_url"] = endpoint
+    token = options.get("token")
+    if options.flag("anon") or token == "anon":
+        arguments["skip_signature"] = True
+    elif token is not None and token.lstrip().startswith("{"):
+        arguments["service_account_key"] = token
+    elif token is not None and os.path.exists(os.path.expanduser(token)):
+        arguments["service_account"] = os.path.expanduser(token)
+    elif token is not None and token.endswith(".json"):
+        raise InvalidInputError(
+            "storage.token names a file that does not exist on this machine; give the path of the "
+            "service account's key, or its JSON text",
+            option="token",
+        )
+    elif token is not None:
+        arguments["bearer_token"] = token
+    return arguments
+
+
+def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
+    given = dict(options)
+    if "connection_string" in given:
+        given = {**_connection_string(given.pop("connection_string")), **given}
+    account = given.get("account_name") or address.account
+    account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    endpoint = endpoint_url(address, StorageOptions(given))
+    if account is None and endpoint is None:
+        raise InvalidInputError(
+            f"{address.shown_url} names no storage account; set storage.account_name, "
+            "AZURE_STORAGE_ACCOUNT_NAME, or write abfs://container@account.dfs.core.windows.net/",
+            option="account_name",
+        )
+    arguments: dict[str, Any] = {"container_name": address.bucket}
+    names = {
+        "account_key": "account_key",
+        "sas_token": "sas_key",
+        "tenant_id": "tenant_id",
+        "client_id": "client_id",
+        "client_secret": "client_secret",
+    }
+    arguments |= {theirs: given[ours] for ours, theirs in names.items() if ours in given}
+    if endpoint is not None:
+        arguments["endpoint"] = endpoint
+    if account is not None:
+        arguments["account_name"] = account
+    if options.flag("anon"):
+        arguments["skip_signature"] = True
+    return arguments
+
+
+def _connection_string(text: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for part in filter(None, text.split(";")):
+        name, separator, value = part.partition("=")
+        if not separator:
+            raise InvalidInputError(
+                "storage.connection_string is not a list of Name=value separated by ';'",
+                option="connection_string",
+            )
+        parts[name.strip().lower()] = value.strip()
+    names = {
+        "accountname": "account_name",
+        "accountkey": "account_key",
+        "sharedaccesssignature": "sas_token",
+        "blobendpoint": "endpoint_url",
+    }
+    result = {ours: parts[theirs] for theirs, ours in names.items() if theirs in parts}
+    if "endpoint_url" not in result and "endpointsuffix" in parts and "account_name" in result:
+        scheme = parts.get("defaultendpointsprotocol", "https")
+        suffix = parts["endpointsuffix"]
+        result["endpoint_url"] = f"{scheme}://{result['account_name']}.blob.{suffix}"
+    return result
+
+
+def _az_server(arguments: dict[str, Any]) -> str | None:
+    if "endpoint" in arguments:
+        return str(arguments["endpoint"])
+    if "account_name" in arguments:
+        return f"https://{arguments['account_name']}.blob.core.windows.net"
+    return None

@@ -1,0 +1,240 @@
+"""S3 settings and credentials, found the same way for both clients.
+
+Order of credentials: ``storage.anon``; ``storage.key`` and ``storage.secret``; ``storage.profile``;
+then what botocore finds (environment, configuration files, single sign-on, containers, instance).
+botocore is asked rather than the client, because obstore alone does not read the AWS
+configuration files, and waits long for an instance's metadata where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.storage.remote.endpoint import endpoint_url
+
+if TYPE_CHECKING:
+    from icechunk_format.storage.address import Address
+    from icechunk_format.storage.options import StorageOptions
+
+_DEFAULT_REGION: Final = "us-east-1"
+_REFRESH_SECONDS: Final = 300
+_READ_SECONDS: Final = 60
+CONNECT_SECONDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """What both clients need to know of an S3 bucket.
+
+    Attributes
+    ----------
+    endpoint
+        URL of the server, ``None`` for AWS itself.
+    region
+        Region that requests are signed for.
+    any_certificate
+        Whether TLS certificates go unchecked.
+    timeout
+        Seconds without a byte after which a request of botocore is given up.
+    credentials
+        Where keys come from; ``None`` to send requests unsigned.
+    """
+
+    bucket: str
+    endpoint: str | None
+    region: str
+    virtual_hosted_style: bool
+    requester_pays: bool
+    any_certificate: bool
+    timeout: int
+    credentials: S3Credentials | None
+
+    @property
+    def addressing_style(self) -> str:
+        """Botocore's word for where the bucket stands."""
+        return "virtual" if self.virtual_hosted_style else "path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Credentials:
+    """Fixed keys, or botocore credentials that renew themselves. Never shown."""
+
+    key: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    token: str | None = field(default=None, repr=False)
+    renewing: Any = field(default=None, repr=False)
+
+    def current(self) -> tuple[str, str, str | None, datetime | None]:
+        """Return key id, secret, session token, and when to ask again."""
+        if self.renewing is None:
+            return self.key, self.secret, self.token, None
+        frozen = self.renewing.get_frozen_credentials()
+        again = datetime.now(UTC) + timedelta(seconds=_REFRESH_SECONDS)
+        return frozen.access_key, frozen.secret_key, frozen.token, again
+
+    def secrets(self) -> list[str]:
+        """Return what must not be shown."""
+        key, secret, token, _ = self.current()
+        return [part for part in (key, secret, token) if part]
+
+
+def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
+    """Return the settings of an S3 location from its options and the environment.
+
+    Raises
+    ------
+    InvalidInputError
+        ``key`` without ``secret`` or the other way round, or an unknown profile.
+    StorageError
+        There are no credentials anywhere.
+    """
+    session = _LazySession(options.get("profile"))
+    endpoint = endpoint_url(address, options)
+    # A server that is not AWS takes any region; AWS redirects or refuses, and says which one.
+    region = (
+        options.get("region")
+        or os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or (session.region() if endpoint is None else None)
+        or _DEFAULT_REGION
+    )
+    return S3Settings(
+        bucket=address.bucket,
+        endpoint=endpoint,
+        region=region,
+        virtual_hosted_style=options.flag("virtual_hosted_style"),
+        requester_pays=options.flag("requester_pays"),
+        any_certificate=options.flag("allow_invalid_certificates"),
+        timeout=options.number("timeout", _READ_SECONDS),
+        credentials=_credentials(address, options, session),
+    )
+
+
+def _credentials(
+    address: Address, options: StorageOptions, session: _LazySession
+) -> S3Credentials | None:
+    if options.flag("anon"):
+        return None
+    key, secret = options.get("key"), options.get("secret")
+    if (key is None) != (secret is None):
+        given, absent = ("key", "secret") if secret is None else ("secret", "key")
+        raise InvalidInputError(
+            f"storage.{given} is given without storage.{absent}; give both, or neither to use the "
+            "environment's credentials",
+            option=absent,
+        )
+    if key is not None and secret is not None:
+        return S3Credentials(key=key, secret=secret, token=options.get("token"))
+    if options.get("profile") is None:
+        key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+        if key and secret:
+            token = os.environ.get("AWS_SESSION_TOKEN") or None
+            return S3Credentials(key=key, secret=secret, token=token)
+    found = session.credentials()
+    if found is None:
+        raise StorageError(
+            f"there are no credentials for {address.shown_url}: give storage.key and "
+            "storage.secret, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set "
+            "storage.anon=true for public data",
+            reason="no credentials",
+        )
+    return S3Credentials(renewing=found)
+
+
+def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
+    """Return a plain botocore client that sends each request exactly once.
+
+    s3fs cannot do that: beneath it, aiohttp repeats a PUT by itself when the connection closes
+    before the answer, and a repeated conditional write meets its own first try.
+
+    Raises
+    ------
+    UnsupportedError
+        The installed botocore does not know the conditions of ``put_object``. It would be told
+        to drop them by s3fs, which is a silent overwrite.
+    """
+    # Imported here because it takes half a second, and only conditional writes need it.
+    import botocore
+    import botocore.config
+    import botocore.session
+
+    arguments: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    if settings.credentials is None:
+        config["signature_version"] = botocore.UNSIGNED
+    elif settings.credentials.renewing is None:
+        key, secret, token, _ = settings.credentials.current()
+        arguments = {
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            "aws_session_token": token,
+        }
+    if settings.any_certificate:
+        arguments["verify"] = False
+    client = botocore.session.Session(profile=profile).create_client(
+        "s3",
+        region_name=settings.region,
+        endpoint_url=settings.endpoint,
+        config=botocore.config.Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=settings.timeout,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            s3={"addressing_style": settings.addressing_style},
+            **config,
+        ),
+        **arguments,
+    )
+    known = client.meta.service_model.operation_model("PutObject").input_shape.members
+    if not {"IfMatch", "IfNoneMatch"} <= set(known):
+        raise UnsupportedError(
+            "the installed botocore is too old for conditional writes, so two writers could "
+            "overwrite one another; upgrade s3fs and aiobotocore, or use storage.client=obstore"
+        )
+    return client
+
+
+class _LazySession:
+    """A botocore session, made only where options and environment do not answer."""
+
+    def __init__(self, profile: str | None) -> None:
+        self._profile = profile
+        self._made: Any = None
+
+    def _session(self) -> Any:
+        if self._made is None:
+            # Imported here because it takes half a second, and explicit keys do without it.
+            import botocore.session
+
+            self._made = botocore.session.Session(profile=self._profile)
+        return self._made
+
+    def region(self) -> str | None:
+        """Return the region of the profile."""
+        return self._asked(lambda session: session.get_config_variable("region"))  # type: ignore[no-any-return]
+
+    def credentials(self) -> Any:
+        """Return botocore credentials or ``None``."""
+        return self._asked(lambda session: session.get_credentials())
+
+    def _asked(self, question: Any) -> Any:
+        session = self._session()
+        import botocore.exceptions
+
+        try:
+            return question(session)
+        except botocore.exceptions.ProfileNotFound:
+            raise InvalidInputError(
+                f"the AWS profile {self._profile or os.environ.get('AWS_PROFILE')!r} is in no AWS "
+                "configuration file; check storage.profile and AWS_PROFILE",
+                option="profile",
+            ) from None
+        except botocore.exceptions.BotoCoreError as error:
+            raise StorageError(
+                f"the AWS configuration gave no credentials: {type(error).__name__}; "
+                "renew the login or give storage.key and storage.secret",
+                reason=type(error).__name__,
+            ) from None

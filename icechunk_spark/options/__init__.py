@@ -1,0 +1,1 @@
+"""Options of reading and writing: declared once, parsed and checked."""

@@ -1,0 +1,93 @@
+"""What an option is: its name, type, default, help, and where it means something.
+
+Rules of this file
+------------------
+1. Options are declared in :mod:`icechunk_spark.options.read` and
+   :mod:`icechunk_spark.options.write`; everything else is derived from those declarations.
+2. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icechunk_spark.options.values import parse_text
+
+if TYPE_CHECKING:
+    from icechunk_spark.options.values import Parser
+
+Use = Literal["read", "write"]
+
+LAYOUTS: Final = ("cells", "chunks", "refs", "summary")
+
+#: Names of the metadata tables, as ``path#name`` or as the option ``table``.
+METADATA_TABLES: Final = (
+    "snapshots",
+    "history",
+    "refs",
+    "groups",
+    "variables",
+    "manifests",
+    "chunks",
+    "operations",
+    "changes",
+)
+
+
+_SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
+
+
+def fold_name(name: str) -> str:
+    """Return `name` as options are compared: without case, ``-`` and ``_``."""
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def is_snapshot_id(text: str) -> bool:
+    """Whether `text` has the form of a snapshot id, so that ``versionAsOf`` takes it for one."""
+    return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, or with a name ending in ``*`` a family of options that share a prefix."""
+
+    name: str
+    """The documented spelling."""
+    attribute: str
+    """The attribute of :class:`ReadOptions` (or of the write options) that takes the value."""
+    type_text: str
+    """The type, in words for people."""
+    help: str
+    """One line that says what the option does."""
+    write_help: str = ""
+    """The same line for writing, where it differs."""
+    parse: Parser = parse_text
+    default: Any = None
+    default_text: str = ""
+    """The default in words for people; empty where there is none."""
+    aliases: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ("read",)
+    layouts: tuple[str, ...] = LAYOUTS
+    """The layouts for which the option means something."""
+    tables: tuple[str, ...] = ()
+    """The metadata tables for which the option means something."""
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether this declares a family such as ``storage.*``."""
+        return self.name.endswith(".*")
+
+    @property
+    def keyword(self) -> str:
+        """The name that a function of Python gives the option."""
+        name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.name)
+        name = name.removesuffix(".*").replace(".", "_")
+        return f"{name}_" if iskeyword(name) else name
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The documented name and the aliases."""
+        return (self.name, *self.aliases)

@@ -1,0 +1,64 @@
+"""The options as keywords of ``icechunk_spark.read`` and ``icechunk_spark.write``.
+
+Rules of this file
+------------------
+1. A keyword has the option's name as Python spells names: ``asOf`` is ``as_of``, ``sel.method`` is
+   ``sel_method``, ``from`` is ``from_``. A test compares the signatures with `OPTIONS`.
+2. What `help()` says of a keyword is the help of the option.
+3. Other spellings, and families such as ``storage.*``, go in as further keywords.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from icechunk_spark.options.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from icechunk_spark.options.declare import Option, Use
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+# `path` is an argument; the others are about what only the data source does.
+_NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes"})
+# Stands where a docstring is to list the options.
+_LIST: Final = "    (options)\n"
+
+
+def keyword_options(use: Use) -> list[Option]:
+    """Return the options that have a keyword, in the order of the README's table."""
+    return [
+        option
+        for option in OPTIONS
+        if use in option.uses and not option.is_prefix and option.name not in _NO_KEYWORDS
+    ]
+
+
+def given_options(arguments: Mapping[str, Any], use: Use) -> dict[str, Any]:
+    """Return the options among the arguments of a function, its ``**options`` included."""
+    named = {option.keyword: arguments[option.keyword] for option in keyword_options(use)}
+    return {**named, **arguments["options"]}
+
+
+def with_option_help(use: Use) -> Callable[[_Function], _Function]:
+    """Return a decorator that lists the options in the docstring, in place of ``(options)``."""
+
+    def describe(function: _Function) -> _Function:
+        if function.__doc__ is not None:  # as with python -OO
+            function.__doc__ = function.__doc__.replace(_LIST, _listed(use))
+        return function
+
+    return describe
+
+
+def _listed(use: Use) -> str:
+    lines = []
+    for option in keyword_options(use):
+        default = option.default_text
+        about = f"{option.type_text}; default: {default}" if default else option.type_text
+        text = (use == "write" and option.write_help) or option.help
+        lines += [f"{option.keyword}: {about}", textwrap.indent(textwrap.fill(text, 88), "    ")]
+    return textwrap.indent("\n".join(lines) + "\n", "    ").replace("`", "``")

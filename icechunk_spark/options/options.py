@@ -1,0 +1,351 @@
+"""Every option of the data source: what is declared, found among what Spark hands over.
+
+Users of array connectors have lost days to options that were silently ignored, so nothing here is
+ignored silently.
+
+Rules of this file
+------------------
+1. An option exists if and only if it stands in :data:`OPTIONS`, which is declared in
+   :mod:`icechunk_spark.options.read` and :mod:`icechunk_spark.options.write`. Parsing,
+   defaults, error texts and the table in the README all come from there.
+2. Names ignore case, ``-`` and ``_``: Spark hands them over in lower case anyway, and users come
+   from tools that spell them in each of the three ways. A dot may be a ``_``, as keywords of
+   Python need it.
+3. An unknown option is an error that names the nearest known one. Only what Spark itself adds for
+   tables and views is let through (:data:`SPARK_OPTIONS`).
+4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
+   metadata table, are errors as well.
+5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
+6. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.declare import (
+    LAYOUTS,
+    METADATA_TABLES,
+    Option,
+    Use,
+    fold_name,
+    is_snapshot_id,
+)
+from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_spark.options.read import READING
+from icechunk_spark.options.values import listed
+from icechunk_spark.options.write import WRITING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+__all__ = [
+    "EXCLUSIVE",
+    "LAYOUTS",
+    "METADATA_TABLES",
+    "OPTIONS",
+    "SPARK_OPTIONS",
+    "Option",
+    "ReadOptions",
+    "Use",
+    "check_layout",
+    "collect_options",
+    "default_of",
+    "fold_name",
+    "option_table_markdown",
+    "parse_read_options",
+    "refuse_catalog_table",
+    "require_path",
+    "split_path",
+]
+
+OPTIONS: Final[tuple[Option, ...]] = (*READING, *WRITING)
+
+#: What Spark itself puts among the options of tables, views and streams (compared after folding).
+SPARK_OPTIONS: Final = frozenset(
+    {
+        "owner",
+        "location",
+        "provider",
+        "comment",
+        "collation",
+        "external",
+        "ismanagedlocation",
+        "tabletype",
+        "paths",
+        "checkpointlocation",
+        "serialization.format",
+        "mergeschema",
+    }
+)
+
+# Spark repeats the options of CREATE TABLE under "option." when it makes the table.
+_SPARK_PREFIXES: Final = ("option.",)
+
+# Words that mean something only behind "storage.": newcomers leave the prefix out.
+_STORAGE_WORDS: Final = frozenset(
+    {
+        "key",
+        "secret",
+        "token",
+        "anon",
+        "region",
+        "endpoint",
+        "endpointurl",
+        "profile",
+        "accesskeyid",
+        "secretaccesskey",
+        "sessiontoken",
+        "awsaccesskeyid",
+        "awssecretaccesskey",
+        "awssessiontoken",
+        "awsregion",
+        "accountname",
+        "accountkey",
+        "skipsignature",
+    }
+)
+
+EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of one load, parsed and checked; attributes are documented in `OPTIONS`."""
+
+    path: str
+    branch: str | None
+    tag: str | None
+    snapshot: str | None
+    as_of: datetime | None
+    storage_client: Literal["auto", "obstore", "fsspec"]
+    storage_options: Mapping[str, str] = field(repr=False)
+    virtual_authorize: tuple[str, ...]
+    virtual_storage_options: Mapping[str, str] = field(repr=False)
+    layout: Literal["cells", "chunks", "refs", "summary"]
+    group: str | None
+    variables: tuple[str, ...] | None
+    coords: tuple[str, ...]
+    decode_cf: bool
+    missing_chunks: Literal["fill", "skip"]
+    timestamp_type: Literal["ntz", "utc"]
+    decoded: bool
+    block: str | None
+    where: str | None
+    sel: str | None
+    sel_method: Literal["exact", "nearest"]
+    isel: str | None
+    pushdown: bool
+    rows_per_partition: int | None
+    read_ahead_bytes: int
+    table: str | None
+    from_version: str | None
+    to_version: str | None
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse and check the options of one load.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over: names in any spelling, values as text.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not an option of reading, has a bad value, is given twice,
+        excludes another one, or means nothing for the layout or the metadata table.
+    """
+    refuse_catalog_table(options)
+    given = collect_options(options, use="read")
+    _check_exclusive(given)
+    values = {
+        item.attribute: given.get(item.name, default_of(item))
+        for item in OPTIONS
+        if "read" in item.uses
+    }
+    path, table = split_path(require_path(given, options, use="read"))
+    if table is not None and values["table"] not in (None, table):
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}', but option 'table' names"
+            f" '{values['table']}': give one of the two",
+            option="table",
+        )
+    values["path"] = path
+    values["table"] = table or values["table"]
+    parsed = ReadOptions(**values)
+    if parsed.table is None:
+        check_layout(given, parsed.layout)
+    else:
+        _check_table(given, parsed.table)
+    return parsed
+
+
+def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
+    """Return the given options by documented name, parsed; families come as dictionaries.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not meant for `use`, has a bad value, or is given twice.
+    """
+    given: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    for spelling, text in options.items():
+        folded = fold_name(spelling)
+        if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
+            continue
+        option, suffix = _find(spelling, folded, use)
+        if use not in option.uses:
+            other = "writing" if use == "read" else "reading"
+            raise InvalidInputError(
+                f"option '{option.name}' is for {other}, not for"
+                f" {'reading' if use == 'read' else 'writing'}: leave it out",
+                option=option.name,
+            )
+        if option.is_prefix:
+            family = given.setdefault(option.name, {})
+            if suffix in family:
+                raise InvalidInputError(
+                    f"option '{option.name[:-1]}{suffix}' is given in two spellings, one of them"
+                    f" '{spelling}': give one of them",
+                    option=spelling,
+                )
+            family[suffix] = text
+            continue
+        if option.name == "snapshot" and fold_name(spelling) == "versionasof":
+            option = option if is_snapshot_id(text) else _BY_FOLDED_NAME["tag"]
+        if option.name in given:
+            raise InvalidInputError(
+                f"options '{spelled[option.name]}' and '{spelling}' are the same option"
+                f" '{option.name}': give one of them",
+                option=option.name,
+            )
+        spelled[option.name] = spelling
+        given[option.name] = option.parse(option.name, text)
+    return given
+
+
+def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
+    """Return the option that `spelling` names, and what follows the prefix of a family."""
+    exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
+    if exact is not None:
+        return exact, ""
+    written = re.sub("[-_]", ".", spelling.strip().lower())
+    for option in OPTIONS:
+        if option.is_prefix and written.startswith(option.name[:-1]):
+            suffix = spelling.strip()[len(option.name) - 1 :].lower()
+            if suffix:
+                return option, suffix
+    if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
+        word = folded.rpartition(".")[2]
+        raise InvalidInputError(
+            f"unknown option '{spelling}': settings of the store start with 'storage.', such as"
+            f" 'storage.{word if word in _STORAGE_WORDS else 'key'}'; see storage.* among the"
+            " options",
+            option=spelling,
+            nearest="storage.*",
+        )
+    known = [name for option in OPTIONS if use in option.uses for name in option.spellings]
+    by_folded = {fold_name(name): name for name in known}
+    nearest = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
+    hint = f"did you mean '{by_folded[nearest[0]]}'? " if nearest else ""
+    raise InvalidInputError(
+        f"unknown option '{spelling}': {hint}Known options are"
+        f" {', '.join(option.name for option in OPTIONS if use in option.uses)}",
+        option=spelling,
+        nearest=by_folded[nearest[0]] if nearest else None,
+    )
+
+
+def default_of(option: Option) -> Any:
+    """Return the value of an option that was not given."""
+    return {} if option.is_prefix else option.default
+
+
+def _check_exclusive(given: Mapping[str, Any]) -> None:
+    for names in EXCLUSIVE:
+        both = [name for name in names if name in given]
+        if len(both) > 1:
+            advice = (
+                "asOf selects a snapshot on a branch, and a tag or snapshot is already one"
+                if "asOf" in both
+                else "each of them selects the snapshot to read"
+            )
+            raise InvalidInputError(
+                f"options {listed(both)} exclude one another: {advice}; give only one",
+                options=tuple(both),
+            )
+
+
+def check_layout(given: Mapping[str, Any], layout: str) -> None:
+    """Refuse options that mean nothing for `layout`."""
+    for option in OPTIONS:
+        if option.name in given and layout not in option.layouts:
+            meant = (
+                f"layout {listed(option.layouts, 'or')}"
+                if option.layouts
+                else f"the metadata table {listed(option.tables, 'or')}"
+            )
+            raise InvalidInputError(
+                f"option '{option.name}' means nothing for layout={layout}: it is for {meant}",
+                option=option.name,
+                layout=layout,
+            )
+
+
+def _check_table(given: Mapping[str, Any], table: str) -> None:
+    """Refuse options that mean nothing for a metadata table."""
+    allowed = [option.name for option in OPTIONS if table in option.tables]
+    for option in OPTIONS:
+        if option.name in given and option.name not in allowed:
+            hint = (
+                f"it is for {listed(option.tables, 'or')}"
+                if option.tables
+                else "filter and select columns of the DataFrame instead"
+                if option.name in ("where", "sel", "isel", "variables")
+                else "it is about the values of arrays"
+            )
+            raise InvalidInputError(
+                f"option '{option.name}' means nothing for the metadata table '{table}': {hint};"
+                f" this table takes {', '.join(allowed)}",
+                option=option.name,
+                table=table,
+            )
+
+
+_BY_FOLDED_NAME: Final[dict[str, Option]] = {
+    fold_name(name).replace(".", ""): option
+    for option in OPTIONS
+    if not option.is_prefix
+    for name in option.spellings
+}
+
+
+# --- the README's table -----------------------------------------------------------------------
+
+
+def option_table_markdown(use: Use = "read") -> str:
+    """Return the README's table of the options for `use`, one line per option."""
+    return "\n".join(_table_lines(use)) + "\n"
+
+
+def _table_lines(use: Use) -> Iterator[str]:
+    yield "| option | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for option in OPTIONS:
+        if use in option.uses:
+            names = f"`{option.name}`"
+            if option.aliases:
+                names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"
+            default = option.default_text or "–"
+            meaning = (use == "write" and option.write_help) or option.help
+            yield f"| {names} | {option.type_text} | {default} | {meaning} |"

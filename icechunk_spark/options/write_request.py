@@ -1,0 +1,134 @@
+"""The options of one write, parsed and checked.
+
+Rules of this file
+------------------
+1. The options themselves are declared in :mod:`icechunk_spark.options.write`.
+2. The planned and the unplanned write take the same options, so that a job does not change its
+   meaning when `register` is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.options import (
+    OPTIONS,
+    check_layout,
+    collect_options,
+    default_of,
+    refuse_catalog_table,
+    require_path,
+    split_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
+
+# Spark's spellings of its save modes.
+_MODES: Final[dict[str, Mode]] = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "error": "errorifexists",
+    "errorifexists": "errorifexists",
+    "default": "errorifexists",
+    "ignore": "ignore",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """The options of one write, parsed and checked; attributes are documented in `OPTIONS`."""
+
+    path: str
+    branch: str | None
+    storage_client: Literal["auto", "obstore", "fsspec"]
+    storage_options: Mapping[str, str] = field(repr=False)
+    virtual_authorize: tuple[str, ...]
+    virtual_storage_options: Mapping[str, str] = field(repr=False)
+    layout: Literal["cells", "chunks", "refs"]
+    group: str | None
+    dims: tuple[str, ...] | None
+    chunks: Mapping[str, int] | None
+    shards: Mapping[str, int] | None
+    order: Mapping[str, str] | None
+    encoding: Mapping[str, Mapping[str, Any]] | None
+    create_branch: bool
+    message: str | None
+    metadata: Mapping[str, Any] | None
+    on_conflict: Literal["rebase", "fail"]
+    resolve: Literal["ours", "theirs"] | None
+    decoded: bool
+    distribution: Literal["hash", "none"]
+    min_density: float
+    txn_app_id: str | None
+    txn_version: int | None
+    spec_version: int
+    max_unplanned_bytes: int
+
+
+def parse_mode(text: str | None) -> Mode:
+    """Return the save mode that Spark's spelling `text` means; None is Spark's default.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such mode.
+    """
+    mode = _MODES.get((text or "default").strip().lower())
+    if mode is None:
+        raise InvalidInputError(
+            f"mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is {text!r}",
+            mode=text,
+        )
+    return mode
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
+    """Parse and check the options of one write.
+
+    Parameters
+    ----------
+    options
+        Names in any spelling, values as text; the path among them.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not an option of writing, has a bad value, is given twice, lacks
+        its companion, or means nothing for the layout.
+    """
+    refuse_catalog_table(options)
+    given = collect_options(options, use="write")
+    values = {
+        item.attribute: given.get(item.name, default_of(item))
+        for item in OPTIONS
+        if "write" in item.uses
+    }
+    path, table = split_path(require_path(given, options, use="write"))
+    if table is not None:
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}', and metadata tables are only read:"
+            f" write to {path!r}",
+            option="path",
+        )
+    values["path"] = path
+    if values["layout"] == "summary":
+        raise InvalidInputError(
+            "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
+            option="layout",
+        )
+    if (values["txn_app_id"] is None) != (values["txn_version"] is None):
+        missing = "txnAppId" if values["txn_app_id"] is None else "txnVersion"
+        raise InvalidInputError(
+            f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
+            option=missing,
+        )
+    # Virtual references name the places of their containers, though no chunk is fetched.
+    is_refs = values["layout"] == "refs"
+    checked = [name for name in given if not (is_refs and name.startswith("virtual."))]
+    check_layout({name: given[name] for name in checked}, values["layout"])
+    return WriteRequest(**values)

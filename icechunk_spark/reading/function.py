@@ -1,0 +1,224 @@
+"""``icechunk_spark.read``, and what ``spark.read`` becomes in a registered classic session.
+
+What a Python data source sends is copied once more by Spark's plan, and counted after every hundred
+rows. What `mapInArrow` sends is not: a full scan takes little more than half of the time. So the
+read is planned here, and Spark gets a table of numbers, one for each task, that `mapInArrow` turns
+into the rows of the tasks.
+
+Rules of this file
+------------------
+1. Options, columns, types and pinning are those of the data source: whoever changes from one to
+   the other changes nothing else.
+2. Spark must not take a large table for a small one, or it broadcasts it in every join. It judges
+   by the table of numbers, which is therefore made as large as the table itself in Spark's eyes:
+   each number stands beside an empty value of a wide type, and where that is not enough there are
+   more numbers than tasks, of which all others are passed over at once.
+3. `MappedLoad` leaves to Spark what only the data source can do, and what Spark refuses.
+4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come
+   with the first read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pyspark.sql.types import StructType
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.keywords import given_options, with_option_help
+from icechunk_spark.options.options import fold_name, parse_read_options
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.noted_options import NotedOptions
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.options.python_values import Names, Selection, Sizes
+    from icechunk_spark.reading.mapped_tasks import IcechunkTasks
+
+# An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as
+# Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
+_WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
+_BYTES_OF_A_NUMBER: Final = 512
+# Four times what Spark is able to broadcast; more is of no use to anybody.
+_MOST_BYTES: Final = 32 << 30
+# Half of what makes Spark write a function, and what it closes over, to disk.
+_MOST_PACKED_BYTES: Final = 1 << 19
+
+
+@with_option_help("read")
+def read(
+    spark: SparkSession,
+    path: str,
+    *,
+    schema: StructType | str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: datetime | str | None = None,
+    storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    virtual_authorize: Names | None = None,
+    layout: Literal["cells", "chunks", "refs", "summary"] | None = None,
+    group: str | None = None,
+    variables: Names | None = None,
+    coords: Names | None = None,
+    decode_cf: bool | None = None,
+    missing_chunks: Literal["fill", "skip"] | None = None,
+    timestamp_type: Literal["ntz", "utc"] | None = None,
+    decoded: bool | None = None,
+    block: Sizes | None = None,
+    where: str | None = None,
+    sel: Selection | None = None,
+    sel_method: Literal["exact", "nearest"] | None = None,
+    isel: Selection | None = None,
+    rows_per_partition: int | None = None,
+    read_ahead_bytes: int | str | None = None,
+    table: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Read an Icechunk repository, as ``spark.read.format("icechunk")`` in registered sessions.
+
+    Spark takes rows from Arrow functions with less work than from data sources, so a full scan
+    takes little more than half of the time. Besides, Spark knows about how large the table is,
+    and errors in options are raised here and not by the first action. The read is planned in this
+    process, which therefore must reach the storage, over Connect too.
+
+    Parameters
+    ----------
+    spark
+        A classic session, or one of Spark Connect; it need not be registered.
+    path
+        Root of the repository, or ``path#name`` for a metadata table.
+    schema
+        The columns to read, as ``spark.read.schema`` takes them: some of the table's, in any
+        order. Only these are fetched, decoded and sent. All by default.
+    (options)
+    **options
+        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
+        chunks (``virtual_storage_region``), and the options above in other spellings
+        (``asOf``). Values of all options may be Python's: ``variables=["t2m"]``,
+        ``sel={"latitude": slice(35, 45)}``. None is as not given.
+
+    Returns
+    -------
+    DataFrame
+        The table, pinned to the snapshot that the options mean now.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.read(  # doctest: +SKIP
+    ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
+    ... )
+    """
+    given = given_options(locals(), "read")
+    if any(fold_name(name) == "path" for name in given):
+        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+    parsed = parse_read_options({"path": str(path), **option_texts(given)})
+    if parsed.pushdown:
+        raise InvalidInputError(
+            "option pushdown=true is for spark.read.format('icechunk'), since Spark pushes filters"
+            " into data sources only: give the condition as option 'where'",
+            option="pushdown",
+        )
+    return _mapped(spark, parsed, None if schema is None else _columns(schema))
+
+
+class MappedLoad(NotedOptions):
+    """Mixed into Spark's classic `DataFrameReader`: reads icechunk through `mapInArrow`."""
+
+    _spark: SparkSession
+    _icechunk_schema: StructType | str | None = None
+
+    def schema(self, schema: StructType | str) -> Any:
+        """Tell Spark the schema, and note it unless Spark refuses it."""
+        told = super().schema(schema)  # type: ignore[misc]
+        self._icechunk_schema = schema
+        return told
+
+    def load(
+        self,
+        path: Any = None,
+        format: str | None = None,
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Load a table: through `mapInArrow` from icechunk, and by Spark from every other format.
+
+        Raises
+        ------
+        IcechunkError
+            The format is icechunk; an option or the schema cannot be used, or what they name does
+            not exist.
+        """
+        if format is not None:
+            self.format(format)
+        if schema is not None:
+            self.schema(schema)
+        self.options(**options)
+        # Spark refuses a path that is given twice.
+        if self._is_ours() and (path is None or "path" not in self._icechunk_options):
+            parsed = parse_read_options(option_texts({**self._icechunk_options, **_named(path)}))
+            if not parsed.pushdown:
+                columns = self._icechunk_schema
+                return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
+        loaded: DataFrame = super().load(path)  # type: ignore[misc]
+        return loaded
+
+
+def _named(path: Any) -> dict[str, str]:
+    if path is None:
+        return {}
+    if isinstance(path, list | tuple):
+        return {"paths": json.dumps([str(one) for one in path])}
+    return {"path": str(path)}
+
+
+def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | None) -> DataFrame:
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
+    from icechunk_spark.reading.mapped_tasks import IcechunkTasks
+    from icechunk_spark.reading.plan import plan_table
+
+    with errors_on_one_line():
+        planned = plan_table(options, columns)
+    tasks = IcechunkTasks(planned.reader, planned.name)
+    # A client of Connect has no context to broadcast with, and its functions are not written.
+    if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
+        tasks.broadcast(spark.sparkContext.broadcast)
+    return _numbers(spark, tasks, planned.size_bytes).mapInArrow(tasks, planned.schema)
+
+
+def _columns(schema: StructType | str) -> StructType:
+    columns = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(columns, StructType):
+        raise InvalidInputError(
+            f"schema={schema!r} is not columns with their types, such as 'time timestamp_ntz, t2m"
+            " float', or a StructType of them",
+            option="schema",
+        )
+    return columns
+
+
+def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:
+    """Return the numbers of the tasks, each in a partition of its own, as a table of that size."""
+    if not len(tasks):
+        return spark.range(0, 0, 1, 1)
+    wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
+    # A power of two for each task, since divisions would take most of the time.
+    bits = max(0, (wanted // len(tasks)).bit_length())
+    numbers = spark.range(0, len(tasks) << bits, 1, len(tasks))
+    if bits:
+        numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
+    return numbers.selectExpr(f"shiftright(id, {bits}) AS task", f"cast(null AS {_WIDE}) AS size")

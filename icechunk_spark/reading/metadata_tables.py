@@ -1,0 +1,169 @@
+"""The metadata tables through Spark: ``load(path + "#snapshots")``.
+
+Rules of this file
+------------------
+1. ``icechunk_format.dataset.metadata_tables.declared`` is the schema; its texts are the comments
+   that DESCRIBE shows.
+2. Versions are pinned as those of arrays are: as a text on the data source. A table about the
+   whole repository is pinned to nothing and shows what is there when its task runs.
+3. Executors import this module for the reader. The plan stays on the driver, and each partition
+   holds one task of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
+from icechunk_format.dataset.metadata_tables.read import (
+    plan_inspection,
+    resolve_change,
+    run_inspection,
+)
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_spark.schema import arrow_target, column_names, fit_batch, spark_type
+from icechunk_spark.session.last_line import errors_on_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from icechunk_format.dataset.metadata_tables.declared import MetadataTable
+    from icechunk_format.dataset.metadata_tables.read import InspectionPlan
+    from icechunk_spark.options.options import ReadOptions
+
+# Between the two snapshots that `changes` is pinned to; no id holds one.
+_TO = ".."
+
+
+def resolve_versions(options: ReadOptions) -> str:
+    """Return what a metadata table is pinned to: a snapshot, two of them, or nothing.
+
+    Raises
+    ------
+    NotFoundError
+        The repository or a version does not exist.
+    InvalidInputError
+        The versions cannot be compared.
+    """
+    table = _table(options)
+    repository = _open_repository(options)
+    if table.scope == "repository":
+        return ""
+    if table.scope == "changes":
+        older, newer = resolve_change(
+            repository, older=options.from_version, newer=options.to_version
+        )
+        return f"{older}{_TO}{newer}"
+    return str(
+        repository.resolve(
+            branch=options.branch,
+            tag=options.tag,
+            snapshot=options.snapshot,
+            as_of=options.as_of,
+        )
+    )
+
+
+def table_schema(options: ReadOptions) -> StructType:
+    """Return the Spark schema of the metadata table that the options name."""
+    return StructType(
+        [
+            StructField(
+                column.name,
+                spark_type(column.arrow_type),
+                nullable=True,
+                metadata={"comment": column.about},
+            )
+            for column in _table(options).columns
+        ]
+    )
+
+
+def make_table_reader(
+    options: ReadOptions, schema: StructType, *, pinned: str
+) -> MetadataTableReader:
+    """Return the reader of a metadata table.
+
+    Parameters
+    ----------
+    options
+        The options of the load.
+    schema
+        The columns to read, in order: the table's own, or the user's choice of them.
+    pinned
+        What ``resolve_versions`` gave.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+    """
+    table = _table(options)
+    columns = [
+        Column(name=column.name, arrow_type=column.arrow_type, role="layout")
+        for column in table.columns
+    ]
+    repository = _open_repository(options)
+    older, _, newer = pinned.rpartition(_TO)
+    plan = plan_inspection(
+        repository,
+        table,
+        columns=column_names(schema, columns),
+        snapshot_id=repository.resolve(snapshot=newer) if newer else None,
+        older_id=repository.resolve(snapshot=older) if older else None,
+        group=options.group,
+        refs_per_task=options.rows_per_partition,
+    )
+    return MetadataTableReader(plan, arrow_target(schema))
+
+
+class MetadataTableReader(DataSourceReader):
+    """Reads one metadata table.
+
+    Parameters
+    ----------
+    plan
+        The tasks; they stay on the driver and travel as partitions.
+    target
+        The Arrow schema that every batch must have.
+    """
+
+    def __init__(self, plan: InspectionPlan, target: pa.Schema) -> None:
+        self._tasks = plan.tasks
+        self._context = plan.context
+        self._target = target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_context": self._context, "_target": self._target}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task of the plan."""
+        return [InputPartition(task) for task in self._tasks]
+
+    # Spark accepts record batches as well as tuples; pyspark's own annotation is narrower.
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Yield the record batches of one task."""
+        task = None if partition is None else partition.value
+        with errors_on_one_line():
+            for batch in run_inspection(self._context, task):
+                yield fit_batch(batch, self._target)
+
+
+def _table(options: ReadOptions) -> MetadataTable:
+    if options.table is None:
+        raise InvalidInputError("no metadata table is named; give one as path#name", option="table")
+    return METADATA_TABLES[options.table]
+
+
+def _open_repository(options: ReadOptions) -> Repository:
+    return Repository.open(
+        Location(url=options.path, client=options.storage_client, options=options.storage_options)
+    )

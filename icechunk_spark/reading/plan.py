@@ -1,0 +1,295 @@
+"""From options to a planned read, on the driver.
+
+Rules of this file
+------------------
+1. The plan is made when the reader is made, not in `partitions()`: Spark pickles the reader for
+   the executors *before* it asks for the partitions.
+2. The snapshot comes from the caller where one is pinned; then no branch or tag is looked at.
+3. Only the driver imports this module: it pulls in the planner and the SQL parser.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
+from icechunk_spark.reading.pushdown import make_pushdown_reader
+from icechunk_spark.reading.reader import IcechunkReader
+from icechunk_spark.schema import arrow_target, column_names, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructField, StructType
+
+    from icechunk_format import SnapshotId
+    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset.reading.scan import ScanPlan
+    from icechunk_format.dataset.table.table import Table
+    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.reading.mapped_tasks import TaskReader
+
+# What is guessed of a metadata table: rows of one that opens manifests, and of one that does not.
+_ROWS_OF_A_TASK: Final = 1_000_000
+_ROWS_OF_A_SMALL_TABLE: Final = 10_000
+# Cells that make a row of the layout `summary`, where nobody says how many blocks there are.
+_CELLS_OF_A_BLOCK: Final = 1_000
+_BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
+# As Spark's optimizer counts: for a row itself, and for values whose width differs.
+_BYTES_OF_A_ROW: Final = 8
+_BYTES_OF_A_TEXT: Final = 20
+_MOST_SHOWN: Final = 8
+# Characters of an option in the name of a read: plans repeat it several times.
+_MOST_CHARACTERS: Final = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedTable:
+    """What the options name: a group of one snapshot, seen as a table."""
+
+    snapshot: str
+    """The id of the snapshot, as text."""
+    dataset: Dataset
+    table: Table
+
+
+def resolve_snapshot(options: ReadOptions) -> str:
+    """Return the id of the snapshot that the options mean now.
+
+    Raises
+    ------
+    NotFoundError
+        The repository, branch, tag or snapshot does not exist.
+    """
+    return str(_open_version(options, None)[1])
+
+
+def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
+    place = _place(options)
+    if pinned is not None:
+        return Repository.open_version(place, snapshot=pinned)
+    return Repository.open_version(
+        place,
+        branch=options.branch,
+        tag=options.tag,
+        snapshot=options.snapshot,
+        as_of=options.as_of,
+    )
+
+
+def _place(options: ReadOptions) -> Location:
+    return Location(
+        url=options.path, client=options.storage_client, options=options.storage_options
+    )
+
+
+def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
+    """Open the group that the options name, at `snapshot` where one is pinned already.
+
+    Raises
+    ------
+    NotFoundError
+        The repository, the branch, tag or snapshot, the group or a variable does not exist.
+    InvalidInputError
+        An option cannot be used with this group.
+    """
+    repository, snapshot_id = _open_version(options, snapshot)
+    dataset = open_dataset(
+        repository,
+        snapshot_id,
+        options.group,
+        authorize=options.virtual_authorize,
+        virtual_options=options.virtual_storage_options,
+    )
+    table = dataset.table(
+        options.layout,
+        variables=options.variables,
+        coords=options.coords,
+        decode_cf=options.decode_cf,
+        timestamp_type=options.timestamp_type,
+        block=options.block,
+        decoded=options.decoded,
+    )
+    return OpenedTable(snapshot=str(snapshot_id), dataset=dataset, table=table)
+
+
+def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
+    """Warn of variables that nobody named, and that the table leaves out: once for each table."""
+    if options.variables is not None or options.layout not in ("cells", "summary"):
+        return
+    others = opened.dataset.left_out(opened.table)
+    if not others:
+        return
+    shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
+    more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+    dims = ", ".join(opened.table.dims)
+    # Python shows a text once in a process, as long as it comes from one line.
+    warnings.warn(
+        f"the table of group {opened.dataset.path} over ({dims}) leaves out variables on fewer"
+        f" dimensions: {shown}{more}. Name the variables that you want with the option variables,"
+        " which repeats those on fewer dimensions; the metadata table 'variables' lists all",
+        UserWarning,
+        stacklevel=1,
+    )
+
+
+def plan_read(
+    options: ReadOptions, opened: OpenedTable, columns: Sequence[str], *, where: str | None
+) -> ScanPlan:
+    """Plan the scan of some columns, with `where` in place of the option."""
+    return opened.dataset.plan(
+        opened.table,
+        columns=columns,
+        where=where,
+        sel=options.sel,
+        isel=options.isel,
+        sel_method=None if options.sel_method == "exact" else options.sel_method,
+        rows_per_partition=options.rows_per_partition,
+        missing_chunks=options.missing_chunks,
+        read_ahead_bytes=options.read_ahead_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """A read that is ready to run."""
+
+    schema: StructType
+    """The columns that its rows have."""
+    reader: TaskReader
+    name: str
+    """What is read, as ``explain`` shows it."""
+    size_bytes: int
+    """About how many bytes its rows have, an upper bound where nothing better is known."""
+
+
+def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
+    """Plan a whole read: of arrays or of a metadata table, pinned to what the options mean now.
+
+    Parameters
+    ----------
+    options
+        The options; ``pushdown`` is not looked at.
+    schema
+        The columns to read, in order, or None for all.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+    """
+    if options.table is not None:
+        wanted = table_schema(options) if schema is None else schema
+        pinned = resolve_versions(options)
+        inspection = make_table_reader(options, wanted, pinned=pinned)
+        rows = _ROWS_OF_A_SMALL_TABLE
+        if options.table == "chunks":
+            tasks = len(inspection.partitions())
+            rows = tasks * (options.rows_per_partition or _ROWS_OF_A_TASK)
+        size = rows * _row_bytes(arrow_target(wanted))
+        return PlannedTable(
+            schema=wanted, reader=inspection, name=_shown(options, pinned), size_bytes=size
+        )
+    opened = open_table(options, snapshot=None)
+    if schema is None:
+        warn_of_left_out(options, opened)
+    wanted = spark_schema(opened.table.columns) if schema is None else schema
+    names = column_names(wanted, opened.table.columns)
+    plan = plan_read(options, opened, names, where=options.where)
+    target = arrow_target(wanted)
+    if options.layout == "chunks":
+        size = len(plan.tasks) * _BYTES_OF_A_TASK_OF_CHUNKS
+    elif options.layout == "summary":
+        rows = max(len(plan.tasks), plan.rows // _CELLS_OF_A_BLOCK)
+        size = rows * _row_bytes(target)
+    else:
+        size = plan.rows * _row_bytes(target)
+    return PlannedTable(
+        schema=wanted,
+        reader=IcechunkReader(plan, target),
+        name=_shown(options, opened.snapshot),
+        size_bytes=size,
+    )
+
+
+def _shown(options: ReadOptions, snapshot: str) -> str:
+    """Return the place, the version and the selection on one line, without credentials."""
+    facts = {
+        "table": options.table,
+        "branch": options.branch,
+        "tag": options.tag,
+        "as_of": options.as_of and options.as_of.isoformat(),
+        "snapshot": snapshot,
+        "group": options.group,
+        "layout": options.layout if options.table is None else None,
+        "variables": ",".join(options.variables or ()),
+        "where": options.where,
+        "sel": options.sel,
+        "isel": options.isel,
+    }
+    told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
+    return " ".join(["icechunk", str(_place(options)), *told])
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    line = line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
+    return f"'{line}'" if " " in line else line
+
+
+def _row_bytes(schema: pa.Schema) -> int:
+    return _BYTES_OF_A_ROW + sum(_value_bytes(field.type) for field in schema)
+
+
+def _value_bytes(arrow_type: pa.DataType) -> int:
+    if pa.types.is_struct(arrow_type):
+        return sum(_value_bytes(field.type) for field in arrow_type)
+    if pa.types.is_list(arrow_type):
+        return _value_bytes(arrow_type.value_type)
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:  # texts and bytes have no width
+        return _BYTES_OF_A_TEXT
+
+
+def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -> DataSourceReader:
+    """Return the reader for one DataFrame.
+
+    Parameters
+    ----------
+    options
+        The options of the load.
+    schema
+        The columns to read, in order: the table's own, or the user's choice of them.
+    opened
+        The table.
+
+    Raises
+    ------
+    IcechunkError
+        An option or the schema cannot be used, or what they name does not exist.
+    """
+    columns = column_names(schema, opened.table.columns)
+    target = arrow_target(schema)
+
+    def plan(where: str | None) -> ScanPlan:
+        return plan_read(options, opened, columns, where=where)
+
+    if options.pushdown:
+        # Spark speaks of the columns in the user's schema, `where` of those of the table.
+        ours = spark_schema(opened.table.columns)
+        alike = {field.name for field in schema for our in ours if _is_same(field, our)}
+        return make_pushdown_reader(plan, target, where=options.where, columns=frozenset(alike))
+    return IcechunkReader(plan(options.where), target)
+
+
+def _is_same(field: StructField, other: StructField) -> bool:
+    return field.name == other.name and field.dataType == other.dataType

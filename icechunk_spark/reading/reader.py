@@ -1,0 +1,64 @@
+"""Reading on executors: the reader that Spark ships to them, and how its batches leave.
+
+Rules of this file
+------------------
+1. Every task gets a copy of the pickled reader, so only the scan context and the Arrow target
+   travel in it; what belongs to one task is in its partition.
+2. An empty plan is an empty list. Spark turns that into one partition without a task (``None``
+   before 4.2, ``InputPartition(None)`` since), which must read as no rows.
+3. A reader carries no optional method of Spark's unless asked: a class that has `pushFilters`
+   fails every read while Spark's setting for it is off, which is the default.
+4. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from icechunk_format.dataset.reading.scan import run_task
+from icechunk_spark.schema import fit_batch
+from icechunk_spark.session.last_line import errors_on_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    import pyarrow as pa
+
+    from icechunk_format.dataset.reading.scan import ScanPlan
+
+
+class IcechunkReader(DataSourceReader):
+    """Reads one planned scan.
+
+    Parameters
+    ----------
+    plan
+        The scan; its tasks stay on the driver and travel as partitions.
+    target
+        The Arrow schema that every batch must have.
+    """
+
+    def __init__(self, plan: ScanPlan, target: pa.Schema) -> None:
+        self._tasks = plan.tasks
+        self._context = plan.context
+        self._target = target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_context": self._context, "_target": self._target}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task of the plan."""
+        return [InputPartition(task) for task in self._tasks]
+
+    # Spark accepts record batches as well as tuples; pyspark's own annotation is narrower.
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Yield the record batches of one task."""
+        task = None if partition is None else partition.value
+        batches = cast("Generator[pa.RecordBatch, None, None]", run_task(self._context, task))
+        # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
+        with errors_on_one_line(), closing(batches):
+            for batch in batches:
+                yield fit_batch(batch, self._target)

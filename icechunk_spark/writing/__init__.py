@@ -1,0 +1,1 @@
+"""Writes: planned ones, unplanned ones, and the ``DataFrame.write`` of registered sessions."""

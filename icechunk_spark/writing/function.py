@@ -1,0 +1,213 @@
+"""``icechunk_spark.write`` and what ``df.write`` becomes in a registered session.
+
+Rules of this file
+------------------
+1. Other formats are Spark's business: every call goes on to Spark's own writer unchanged, and only
+   `save` with ``format("icechunk")`` takes another way.
+2. What has no meaning for arrays (partitions, buckets, catalog tables) is refused, with the option
+   that does what was probably meant.
+3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come with
+   the first write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.options.keywords import given_options, with_option_help
+from icechunk_spark.options.options import fold_name
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.write_request import parse_mode, parse_write_options
+from icechunk_spark.session.noted_options import NotedOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from icechunk_format.dataset.writing.commit import WriteResult
+    from icechunk_spark.options.python_values import Names, Sizes
+
+
+@with_option_help("write")
+def write(
+    df: DataFrame,
+    path: str,
+    *,
+    mode: str = "errorifexists",
+    branch: str | None = None,
+    storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    virtual_authorize: Names | None = None,
+    layout: Literal["cells", "chunks", "refs"] | None = None,
+    group: str | None = None,
+    decoded: bool | None = None,
+    dims: Names | None = None,
+    chunks: Sizes | None = None,
+    shards: Sizes | None = None,
+    encoding: Mapping[str, Any] | str | None = None,
+    create_branch: bool | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | str | None = None,
+    on_conflict: Literal["rebase", "fail"] | None = None,
+    resolve: Literal["ours", "theirs"] | None = None,
+    distribution: Literal["hash", "none"] | None = None,
+    min_density: float | None = None,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    spec_version: int | None = None,
+    **options: Any,
+) -> WriteResult:
+    """Write a DataFrame into an Icechunk repository, in one commit.
+
+    Parameters
+    ----------
+    df
+        One row per cell (or per chunk, or per chunk reference; see option ``layout``). It is
+        computed twice: for its coordinates, and to be written.
+    path
+        Root of the repository; it is created where there is none.
+    mode
+        ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
+        exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
+    (options)
+    **options
+        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
+        chunks (``virtual_storage_region``), and the options above in other spellings
+        (``txnAppId``). Values of all options may be Python's: ``chunks={"time": 24}``,
+        ``dims=["time", "latitude"]``. None is as not given.
+
+    Returns
+    -------
+    WriteResult
+        The snapshot, and what was written; ``is_skipped`` where there was nothing to do.
+
+    Raises
+    ------
+    IcechunkError
+        The options, the columns or the rows cannot be written; nothing was committed then.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.write(  # doctest: +SKIP
+    ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
+    ... )
+    """
+    given = given_options(locals(), "write")
+    if any(fold_name(name) == "path" for name in given):
+        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+    request = parse_write_options({"path": str(path), **option_texts(given)})
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    from icechunk_spark.writing.planned import run_planned_write
+
+    return run_planned_write(df, request, parse_mode(mode))
+
+
+class PlannedSave(NotedOptions):
+    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk."""
+
+    _icechunk_frame: Any
+    _icechunk_mode: str | None = None
+    _icechunk_refused: str | None = None
+
+    def mode(self, saveMode: str | None) -> Any:
+        """Note the save mode, and tell Spark."""
+        if saveMode is not None:
+            self._icechunk_mode = saveMode
+        return super().mode(saveMode)  # type: ignore[misc]
+
+    def partitionBy(self, *columns: Any) -> Any:
+        """Note that partitions were asked for, and tell Spark."""
+        self._icechunk_refused = "partitionBy"
+        return super().partitionBy(*columns)  # type: ignore[misc]
+
+    def bucketBy(self, numBuckets: int, col: Any, *cols: Any) -> Any:
+        """Note that buckets were asked for, and tell Spark."""
+        self._icechunk_refused = "bucketBy"
+        return super().bucketBy(numBuckets, col, *cols)  # type: ignore[misc]
+
+    def sortBy(self, col: Any, *cols: Any) -> Any:
+        """Note that sorted buckets were asked for, and tell Spark."""
+        self._icechunk_refused = "sortBy"
+        return super().sortBy(col, *cols)  # type: ignore[misc]
+
+    def clusterBy(self, *columns: Any) -> Any:
+        """Note that clustering was asked for, and tell Spark."""
+        self._icechunk_refused = "clusterBy"
+        return super().clusterBy(*columns)  # type: ignore[misc]
+
+    def save(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> None:
+        """Save the DataFrame: planned for icechunk, and by Spark for every other format.
+
+        Raises
+        ------
+        IcechunkError
+            The format is icechunk, and the write failed.
+        """
+        if not self._is_ours(format):
+            super().save(path, format, mode, partitionBy, **options)  # type: ignore[misc]
+            return
+        refused = "partitionBy" if partitionBy is not None else self._icechunk_refused
+        if refused is not None:
+            raise UnsupportedError(
+                f"{refused} means nothing for arrays: leave it out; option 'chunks' says how the"
+                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
+                method=refused,
+            )
+        self._note(options)
+        named = {} if path is None else {"path": path}
+        request = parse_write_options(option_texts({**self._icechunk_options, **named}))
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+        from icechunk_spark.writing.planned import run_planned_write
+
+        chosen = mode if mode is not None else self._icechunk_mode
+        run_planned_write(self._icechunk_frame, request, parse_mode(chosen))
+
+    def saveAsTable(
+        self,
+        name: str,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> None:
+        """Save as a table of the catalog, which other formats can.
+
+        Raises
+        ------
+        UnsupportedError
+            The format is icechunk.
+        """
+        if self._is_ours(format):
+            _refuse_catalog("saveAsTable")
+        super().saveAsTable(name, format, mode, partitionBy, **options)  # type: ignore[misc]
+
+    def insertInto(self, tableName: str, overwrite: bool | None = None) -> None:
+        """Insert into a table or view, by Spark.
+
+        Raises
+        ------
+        UnsupportedError
+            The format is icechunk.
+        """
+        if self._is_ours():
+            _refuse_catalog("insertInto")
+        super().insertInto(tableName, overwrite)  # type: ignore[misc]
+
+
+def _refuse_catalog(method: str) -> NoReturn:
+    raise UnsupportedError(
+        f"{method} needs a table of the catalog, and Spark drops the options of tables of Python"
+        " sources, the path included: use df.write.format('icechunk').mode('append').save(path)",
+        method=method,
+    )

@@ -1,0 +1,262 @@
+"""Writing a DataFrame as planned: each task owns whole chunks, and one commit joins their work.
+
+Algorithm
+---------
+1. Prepare: everything that the schema, the options and the repository can tell is checked before
+   Spark runs anything.
+2. Ask for the coordinates: one job (:mod:`icechunk_spark.writing.coordinates`), then the grid is
+   planned on the driver.
+3. Give every row the number of its cell: the dimension columns are joined with small tables from
+   label to term, and the number is the sum. Unit (what one task owns), block (chunks that are
+   encoded together) and place follow from it, so all of this happens inside the JVM.
+4. Bring the rows of a unit together, sort them by that number, and let the tasks write chunks and
+   manifests. Each answers with a receipt.
+5. Commit once, with the receipts.
+
+Rules of this file
+------------------
+1. Only receipts that Spark hands back count. The stage that writes is the job's last one, of which
+   Spark takes exactly one attempt per partition; what a lost or speculative attempt wrote has
+   names of its own that no commit mentions.
+2. The rows are read twice, first for their coordinates and then to be written. Where they changed
+   in between, the write fails; it never drops rows in silence.
+3. Nothing is ever deleted here, whatever fails: a commit whose outcome is unknown may have landed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.commit import finish_write
+from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.schema import write_schema
+from icechunk_spark.session.batches import bounded_by_rows
+from icechunk_spark.session.errors import raised_in_tasks
+from icechunk_spark.writing.coordinates import (
+    collect_coordinates,
+    label_column,
+    label_type,
+    quoted,
+)
+from icechunk_spark.writing.target import dataset_options, location_of
+from icechunk_spark.writing.tasks import cell_task, layout_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+    from icechunk_format.dataset.writing.commit import WriteResult
+    from icechunk_format.dataset.writing.plan import WritePart, WritePlan
+    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_spark.options.write_request import Mode, WriteRequest
+
+#: A unit is a task as long as there are not more of them than this; then tasks own several.
+MAX_TASKS: Final = 10_000
+
+# Smaller units than this are not worth a task and a manifest of their own.
+_LEAST_ROWS_PER_UNIT: Final = 250_000
+_UNITS_PER_CORE: Final = 2
+
+# A table from labels to indices is sent to every executor up to this many labels.
+_BROADCAST_LABELS: Final = 4_000_000
+
+# Names that tasks give to a row's place, which no column of the DataFrame may have.
+CELL: Final = "_cell"
+UNIT: Final = "_unit"
+BLOCK: Final = "_block"
+
+_RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
+
+
+def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> WriteResult:
+    """Write a DataFrame, in one commit.
+
+    Raises
+    ------
+    IcechunkError
+        The options, the columns or the rows cannot be written; nothing was committed then.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+    """
+    schema = write_schema(frame.schema)
+    _refuse_our_names(schema.names)
+    prepared = prepare_write(
+        location_of(request),
+        schema,
+        dataset_options(request, mode),
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+    )
+    if prepared.skipped is not None:
+        return prepared.skipped
+    options = prepared.options
+    with raised_in_tasks(f"branch {options.branch!r} of {prepared.location}"):
+        if request.layout == "cells":
+            plan, receipts = _write_cells(frame, schema, prepared, request)
+        else:
+            plan, receipts = _write_layout(frame, schema, prepared, request)
+    return finish_write(plan, receipts)
+
+
+def _write_cells(
+    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
+) -> tuple[WritePlan, list[Any]]:
+    found = collect_coordinates(frame, prepared.dims, schema)
+    plan = plan_write(_for_rows(prepared, frame, found.row_count), found.labels, found.row_count)
+    receipts: list[Any] = []
+    for part in plan.parts:
+        rows = _placed_rows(frame, plan, part)
+        unit = F.expr(f"{CELL} div {part.cells_per_unit}")
+        rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
+        receipts += _receipts(rows, cell_task(part.context, part.input_schema))
+    return plan, receipts
+
+
+def _for_rows(prepared: PreparedWrite, frame: DataFrame, rows: int) -> PreparedWrite:
+    """Return the write cut finely enough to keep all of Spark's cores busy, where it is large."""
+    options = prepared.options
+    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * _cores(frame)))
+    units = replace(options, rows_per_unit=min(options.rows_per_unit, share))
+    return replace(prepared, options=units)
+
+
+def _cores(frame: DataFrame) -> int:
+    spark = frame.sparkSession
+    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
+    return spark.sparkContext.defaultParallelism
+
+
+def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
+    """Return the rows of a part: the number of the cell instead of labels, then the variables.
+
+    Columns get names of our own on the way, since not every name that a DataFrame may have
+    survives `mapInArrow`; the task knows them by position.
+    """
+    labels = [label_column(frame, name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
+    values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
+    rows = frame.select(*labels, *values)
+    if part.is_distinct:
+        rows = rows.distinct()
+    cells: Column = F.lit(0).cast("bigint")
+    for axis, name in enumerate(part.dims):
+        places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
+        # Left, so that a label that the first pass did not see is noticed by the task.
+        rows = rows.join(places, _is_at(axis), "left")
+        cells += F.col(f"_term_{axis}")
+    return rows.select(
+        cells.alias(CELL),
+        *[F.col(f"_v_{number}") for number in range(len(part.variables))],
+    )
+
+
+def _is_at(axis: int) -> Column:
+    """Return the condition that joins rows with the places of a dimension.
+
+    Spark looks keys up by one BIGINT several times faster than by any other type, so labels go by
+    their hash. The label decides, in two inequalities: Spark would make an equality part of the
+    key.
+    """
+    at, label = F.col(f"_at_{axis}"), F.col(f"_label_{axis}")
+    return (F.xxhash64(at) == F.col(f"_hash_{axis}")) & (at >= label) & (at <= label)
+
+
+def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
+    """Return the table from a dimension's labels to their terms, as Spark joins it."""
+    columns = {
+        f"_label_{axis}": table.column("value"),
+        f"_term_{axis}": table.column(f"cell_{part}"),
+    }
+    # Given the types, Spark takes a time without a zone for what it is.
+    kinds = [label_type(frame, name), LongType()]
+    schema = StructType(
+        [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    )
+    places = frame.sparkSession.createDataFrame(pa.table(columns), schema=schema)
+    places = places.withColumn(f"_hash_{axis}", F.xxhash64(f"_label_{axis}"))
+    return F.broadcast(places) if table.num_rows <= _BROADCAST_LABELS else places
+
+
+def _write_layout(
+    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
+) -> tuple[WritePlan, list[Any]]:
+    """Write rows that are chunks or chunk references."""
+    plan = plan_layout_write(prepared)
+    (part,) = plan.parts
+    held = plan.array_table
+    assert held is not None, "a plan of chunks or references comes with its table of arrays"
+    places = frame.sparkSession.createDataFrame(
+        held.rename_columns([f"_{name}" for name in held.column_names])
+    )
+    columns = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(frame.columns)]
+    array, chunk = (F.col(f"_v_{frame.columns.index(name)}") for name in ("array", "chunk"))
+    blocks = F.zip_with(chunk, "_per_block", lambda index, size: F.floor(index / size))
+    units = F.zip_with(blocks, "_blocks_per_unit", lambda index, size: F.floor(index / size))
+    # What names no array, or has too few or too many indices, gets a place, and the task refuses.
+    zero = F.lit(0).cast("bigint")
+    rows = (
+        frame.select(*columns)
+        .join(F.broadcast(places), array == F.col("_array"), "left")
+        .select(
+            F.coalesce(F.col("_base") + _dot(units, "_unit_strides"), zero).alias(UNIT),
+            F.coalesce(_dot(blocks, "_block_strides"), zero).alias(BLOCK),
+            *[F.col(f"_v_{number}") for number in range(len(columns))],
+        )
+    )
+    order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
+    rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
+    return plan, _receipts(rows, layout_task(part.context, schema))
+
+
+def _dot(values: Column, strides: str) -> Column:
+    products = F.zip_with(values, strides, lambda value, stride: value * stride)
+    return F.aggregate(products, F.lit(0).cast("bigint"), lambda total, item: total + item)
+
+
+def _distributed(
+    rows: DataFrame, unit: Column, units: int, order: list[str], distribution: str
+) -> DataFrame:
+    """Return the rows with those of a unit in one partition, sorted."""
+    if distribution == "hash":
+        tasks = max(1, min(units, MAX_TASKS))
+        by_id = getattr(rows, "repartitionById", None)
+        if by_id is not None:  # Spark 4.1: no two units share a partition while another is empty
+            rows = by_id(tasks, (F.coalesce(unit, F.lit(0)) % tasks).cast("int"))
+        else:
+            rows = rows.repartition(tasks, unit)
+    return rows.sortWithinPartitions(*order)
+
+
+def _receipts(
+    rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> list[Any]:
+    with bounded_by_rows(rows):
+        answers = rows.mapInArrow(task, _RECEIPTS).collect()
+    return [pickle.loads(bytes(answer[0])) for answer in answers]
+
+
+def _refuse_our_names(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InvalidInputError(
+            f"the DataFrame has more than one column '{twice[0]}': rename or drop one of them",
+            column=twice[0],
+        )
+    for name in names:
+        if name in (CELL, UNIT, BLOCK):
+            raise InvalidInputError(
+                f"column '{name}' has a name that the write uses itself: rename it, as in"
+                f" df.withColumnRenamed('{name}', '{name.strip('_')}')",
+                column=name,
+            )

@@ -1,0 +1,49 @@
+"""From the options of a write to the words of the dataset layer.
+
+Rules of this file
+------------------
+1. The planned and the unplanned write come through here, so they cannot mean different things.
+2. Options that only say how Spark moves the rows stop here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.storage.location import Location
+
+if TYPE_CHECKING:
+    from icechunk_spark.options.write_request import Mode, WriteRequest
+
+
+def location_of(request: WriteRequest) -> Location:
+    """Return where the repository is."""
+    return Location(
+        url=request.path, client=request.storage_client, options=request.storage_options
+    )
+
+
+def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:
+    """Return what the dataset layer needs to know of a write."""
+    return WriteOptions(
+        mode=mode,
+        group=request.group,
+        branch=request.branch or "main",
+        create_branch=request.create_branch,
+        dims=request.dims,
+        chunks=request.chunks,
+        shards=request.shards,
+        order=request.order,
+        encoding=request.encoding or {},
+        layout=request.layout,
+        decoded=request.decoded,
+        on_conflict=request.on_conflict,
+        resolve=request.resolve,
+        min_density=request.min_density,
+        spec_version=request.spec_version,
+        message=request.message,
+        metadata=request.metadata,
+        txn_app_id=request.txn_app_id,
+        txn_version=request.txn_version,
+    )

@@ -1,0 +1,184 @@
+"""The unplanned write: what Spark calls when the session was not registered, or from SQL INSERT.
+
+Spark hands the rows over as they lie, so a task owns no chunk. Tasks stage what they get as Arrow
+fragments beside the repository's data; the commit reads them back and writes them as one table.
+That happens in one process, hence a limit in bytes, and the advice to plan beyond it.
+
+Rules of this file
+------------------
+1. Fragments lie under ``staging/<random>/``, outside the prefixes of the format, and no commit
+   mentions them; so they may be deleted in every outcome, a lost commit response included.
+   Nothing else is ever deleted.
+2. Only fragments that the receipts name are read. What failed or rival attempts staged has other
+   names.
+3. Memory is bounded in each place: a task holds one fragment, the commit at most
+   ``maxUnplannedBytes`` of rows beside the chunks that it is writing.
+4. Spark calls `abort` after a failed `commit`, too, with the real receipts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.storage.location import open_storage
+from icechunk_spark.schema import write_schema
+from icechunk_spark.writing.target import dataset_options, location_of
+from icechunk_spark.writing.tasks import fitted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from icechunk_spark.options.write_request import Mode, WriteRequest
+
+# Rows are staged in fragments of about this many bytes.
+_FRAGMENT_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows(WriterCommitMessage):
+    """The receipt of one task: what it staged."""
+
+    keys: tuple[str, ...]
+    nbytes: int
+    rows: int
+
+
+class UnplannedWriter(DataSourceArrowWriter):
+    """Stages the rows of all tasks, and writes them in the commit.
+
+    Parameters
+    ----------
+    request
+        The options of the write.
+    mode
+        ``append`` or ``overwrite``; Spark gives Python sources no other.
+    schema
+        The columns of the rows.
+    """
+
+    def __init__(self, request: WriteRequest, mode: Mode, schema: StructType) -> None:
+        self._request = request
+        self._mode: Mode = mode
+        self._schema = write_schema(schema)
+        self._folder = f"staging/{secrets.token_hex(16)}"
+
+    # Spark gives Arrow batches to an Arrow writer; pyspark's own annotation follows the row writer.
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of one task.
+
+        Raises
+        ------
+        UnsupportedError
+            The rows of this task alone are more than an unplanned write may hold.
+        """
+        storage = open_storage(location_of(self._request))
+        keys: list[str] = []
+        total = rows = held = 0
+        waiting: list[pa.RecordBatch] = []
+        for batch in iterator:
+            rows_here = fitted(batch, self._schema)
+            total += rows_here.nbytes
+            rows += rows_here.num_rows
+            self._check_size(total)
+            waiting.append(rows_here)
+            held += rows_here.nbytes
+            if held >= _FRAGMENT_BYTES:
+                keys.append(self._stage(storage, waiting))
+                waiting, held = [], 0
+        if waiting:
+            keys.append(self._stage(storage, waiting))
+        return StagedRows(tuple(keys), total, rows)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Write the staged rows, and commit.
+
+        Raises
+        ------
+        IcechunkError
+            The rows cannot be written; nothing was committed then.
+        CommitOutcomeUnknownError
+            The store did not say whether the commit landed.
+        """
+        receipts = [message for message in messages if isinstance(message, StagedRows)]
+        try:
+            self._check_size(sum(receipt.nbytes for receipt in receipts))
+            table = self._staged(receipts)
+            # First, because a new repository needs an empty place; the rows are held by now.
+            self._delete_staged()
+            write_table(
+                location_of(self._request),
+                table,
+                dataset_options(self._request, self._mode),
+                authorize=self._request.virtual_authorize,
+                virtual_options=self._request.virtual_storage_options,
+            )
+        finally:
+            self._delete_staged()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what was staged; what a commit may refer to is not touched."""
+        self._delete_staged()
+
+    def _stage(self, storage: Any, batches: list[pa.RecordBatch]) -> str:
+        key = f"{self._folder}/{secrets.token_hex(16)}.arrow"
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        storage.put(key, sink.getvalue().to_pybytes())
+        return key
+
+    def _staged(self, receipts: list[StagedRows]) -> pa.Table:
+        storage = open_storage(location_of(self._request))
+        batches: list[pa.RecordBatch] = []
+        for receipt in receipts:
+            for key in receipt.keys:
+                batches += pa.ipc.open_stream(storage.get(key).data)
+        table = pa.Table.from_batches(batches, schema=self._schema)
+        expected = sum(receipt.rows for receipt in receipts)
+        if table.num_rows != expected:
+            raise InvalidInputError(
+                f"{expected} rows were staged under '{self._folder}', but {table.num_rows} came"
+                " back: something else changes objects there; write again",
+                expected=expected,
+                found=table.num_rows,
+            )
+        return table
+
+    def _delete_staged(self) -> None:
+        storage = open_storage(location_of(self._request))
+        # Rows of attempts that Spark has given up lie there, too, and only the listing knows them.
+        storage.delete_many([found.key for found in storage.list(self._folder + "/")])
+
+    def _check_size(self, nbytes: int) -> None:
+        limit = self._request.max_unplanned_bytes
+        if nbytes > limit:
+            raise UnsupportedError(
+                f"an unplanned write holds at most {limit:,} bytes of rows (option"
+                f" 'maxUnplannedBytes'), and here are {nbytes:,} or more: call"
+                " icechunk_spark.register(spark) first, or icechunk_spark.write(df, path, ...),"
+                " so that the write is planned and its size does not matter",
+                limit=limit,
+                found=nbytes,
+            )
+
+
+def make_writer(request: WriteRequest, schema: StructType, *, overwrite: bool) -> UnplannedWriter:
+    """Return the writer that Spark ships to its tasks, once the options and columns are checked.
+
+    Raises
+    ------
+    IcechunkError
+        The options or the columns cannot be written.
+    """
+    mode: Mode = "overwrite" if overwrite else "append"
+    return UnplannedWriter(request, mode, schema)

@@ -1,0 +1,232 @@
+"""``sel`` and ``isel`` read what users type, and say what they cannot read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+HOURS = np.arange("2024-07-01", "2024-07-03", dtype="M8[h]").astype("M8[us]")
+COORDINATES = {
+    "time": pa.array(HOURS),
+    "latitude": pa.array(np.array([45.0, 40.1, 35, 30, 25], "f4")),
+    "longitude": pa.array(np.array([0, 10, 20, 30])),
+    "station": pa.array(["oslo", "a:b", "rome"]),
+    "sorted": pa.array(["amsterdam", "bern", "oslo", "rome"]),
+    "twice": pa.array(["a", "b", "b", "a", "c"]),
+    "month": pa.array(["2001-01-15T00:00:00", "2001-02-15T00:00:00", "2001-02-30T12:00:00"]),
+    "lead": pa.array(np.array([0, 6, 12, 24]) * 3_600_000_000, pa.duration("us")),
+    "shuffled": pa.array([3.0, None, 1.0, 2.0]),
+    "raw": pa.array([b"a", b"b"]),
+}
+SIZES = {name: len(values) for name, values in COORDINATES.items()}
+
+
+def sel(text: str, method: str | None = None) -> dict[str, list[int]]:
+    found = resolve_sel(text, SIZES, COORDINATES.__getitem__, method=method)
+    return {name: selection.positions().tolist() for name, selection in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time=2024-07-02", list(range(24, 48))),
+        ("time=2024-07", list(range(48))),
+        ("time=2024-07-01T06:00", [6]),
+        ("time=2024-07-01 06:00:00Z", [6]),
+        ("time=2024-07-01T06:00:2024-07-01T08:00", [6, 7, 8]),
+        ("time=2024-07-01T22:2024-07-02T00:00", [22, 23, 24]),
+        ("time=2024-07-01T06:00:00:2024-07-01T07", [6, 7]),
+        ("time=2024-07-01T21..2024-07-01", [21, 22, 23]),
+        ("time=:2024-07-01T01", [0, 1]),
+        ("time=2024-07-02T22:30:", [47]),
+        ("time=2024-07-01T02,2024-07-02T05:00", [2, 29]),
+        ("time=2030:2031", []),
+        ("time=2024-07-01T02:00+02:00", [0]),
+        ("latitude=35:45", [0, 1, 2]),
+        ("latitude=45:35", [0, 1, 2]),
+        ("latitude=35:", [2, 3, 4]),
+        ("latitude=:35", [0, 1, 2]),
+        ("latitude=40.1", [1]),
+        ("latitude=40.1:40.1", [1]),
+        ("latitude=100:200", []),
+        ("longitude=10:20", [1, 2]),
+        ("longitude=20:10", []),
+        ("longitude=:", [0, 1, 2, 3]),
+        ("longitude=9.5:", [1, 2, 3]),
+        ("longitude=0,30", [0, 3]),
+        ("Longitude=10", [1]),
+        ("station=a:b", [1]),
+        ("station=rome", [2]),
+        ("station=oslo..a:b", [0, 1]),
+        ("station=a:b..rome", [1, 2]),
+        ("station=rome:oslo", []),
+        ("station=..a:b", [0, 1]),
+        ("sorted=b:p", [1, 2]),
+        ("sorted=p:b", []),
+        ("month=2001-02", [1, 2]),
+        ("month=2001-01:2001-02-15", [0, 1]),
+        ("lead=6h", [1]),
+        ("lead=1h:0.5 days", [1, 2]),
+        ("lead=1 day", [3]),
+        ("shuffled=1:2", [2, 3]),
+        ("shuffled=3", [0]),
+    ],
+)
+def test_labels(text: str, expected: list[int]) -> None:
+    assert list(sel(text).values()) == [expected]
+
+
+def test_several_dimensions() -> None:
+    expected = {"latitude": [1], "longitude": [0, 1]}
+    assert sel("latitude=40.1; longitude=0:10") == expected
+    assert sel("latitude=40.1, longitude=0:10;") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("latitude=39", [1]),
+        ("time=2024-07-01T06:29", [6]),
+        ("lead=11h", [2]),
+        ("longitude=99", [3]),
+        ("longitude=15", [2]),
+        ("latitude=27.5", [3]),
+        ("time=2024-07-01T06:30", [7]),
+        ("lead=9h", [2]),
+        ("shuffled=1.5", [3]),
+    ],
+)
+def test_nearest(text: str, expected: list[int]) -> None:
+    assert list(sel(text, "nearest").values()) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("latitude=40.2", r"nearest values are 45.0, 40.1, 35.0.*sel.method=nearest"),
+        ("time=2025", r"no value '2025'; the nearest values are .*2024-07-02T23:00:00"),
+        ("time=noon", "not a date or time such as 2024-07"),
+        ("time=2024-07-01:noon", "not a range low:high"),
+        ("latitude=a:b", "not a range low:high of which each end is a number"),
+        ("latitude=35:45:2", "isel takes steps"),
+        ("lead=fast", "not a duration such as 6h"),
+        ("latitud=3", "no dimension 'latitud'; there are: latitude"),
+        ("latitude", "not <dimension>=<selector>"),
+        ("latitude=30; latitude=35", "given twice"),
+        ("station=b:p", "no value 'b'; its first values are 'oslo'"),
+        ("twice=a:c", "has the value 'a' at 2 positions apart"),
+        ("station=paris", "no value 'paris'; its first values are 'oslo'"),
+    ],
+)
+def test_what_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        sel(text)
+
+
+def test_limits_of_methods_and_types() -> None:
+    with pytest.raises(InvalidInputError, match="the only method is 'nearest'"):
+        sel("latitude=3", "pad")
+    with pytest.raises(InvalidInputError, match="no meaning for dimension 'station'"):
+        sel("station=x", "nearest")
+    with pytest.raises(UnsupportedError, match="use isel=raw"):
+        sel("raw=a")
+
+
+def test_values_of_63_bits_are_told_apart() -> None:
+    values = pa.array([2**60, 2**60 + 2, 2**60 + 4])
+    found = resolve_sel("n=1152921504606846977", {"n": 3}, lambda _: values, method="nearest")
+    assert found["n"].positions().tolist() == [1]
+
+
+@pytest.mark.needs_reference
+@given(
+    st.lists(st.integers(-20, 20), min_size=1, max_size=6, unique=True).map(sorted),
+    st.booleans(),
+    st.integers(-50, 50),
+    st.sampled_from(["i2", "i8", "f4", "f8", "M8[us]"]),
+)
+def test_the_nearest_value_is_that_of_xarray(labels, is_descending, halves, dtype) -> None:
+    import xarray
+
+    values = np.array(labels[:: -1 if is_descending else 1]).astype("i8")
+    if dtype == "M8[us]":
+        stored = values.astype("M8[D]").astype("M8[us]")
+        wanted = np.datetime64(halves * 12, "h").astype("M8[us]")
+        text = str(wanted)
+    else:
+        stored, wanted = values.astype(dtype), halves / 2
+        text = str(wanted)
+    data = xarray.DataArray(np.arange(len(stored)), dims="d", coords={"d": stored})
+    found = resolve_sel(
+        f"d={text}", {"d": len(stored)}, lambda _: pa.array(stored), method="nearest"
+    )
+    assert found["d"].positions().tolist() == [int(data.sel(d=wanted, method="nearest"))]
+
+
+@pytest.mark.needs_reference
+@given(
+    st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True),
+    *(st.one_of(st.none(), st.sampled_from("abcdefgh")) for _ in range(2)),
+)
+def test_ranges_of_texts_are_those_of_xarray(labels, low, high) -> None:
+    import xarray
+
+    is_descending = labels == sorted(labels, reverse=True) and len(labels) > 1
+    if is_descending and low is not None and high is not None and low < high:
+        return  # Taken as the other way round here; nothing in xarray.
+    data = xarray.DataArray(np.arange(len(labels)), dims="d", coords={"d": labels})
+
+    def ours() -> list[int]:
+        text = f"d={low or ''}..{high or ''}"
+        return (
+            resolve_sel(text, {"d": len(labels)}, lambda _: pa.array(labels))["d"]
+            .positions()
+            .tolist()
+        )
+
+    try:
+        expected = data.sel(d=slice(low, high)).values.tolist()
+    except KeyError:
+        with pytest.raises(InvalidInputError, match="no value"):
+            ours()
+    else:
+        assert ours() == expected
+
+
+@given(
+    *(st.one_of(st.none(), st.integers(-8, 8)) for _ in range(2)),
+    st.one_of(st.none(), st.integers(-3, 3).filter(bool)),
+)
+def test_isel_slices_are_those_of_numpy(a: int | None, b: int | None, step: int | None) -> None:
+    text = ":".join("" if part is None else str(part) for part in (a, b, step))
+    found = resolve_isel(f"latitude={text}", SIZES)["latitude"]
+    assert found.positions().tolist() == sorted(np.arange(5)[a:b:step].tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("latitude=-1", [4]), ("latitude=4,0,0", [0, 4]), ("latitude=-5:", [0, 1, 2, 3, 4])],
+)
+def test_isel_positions(text: str, expected: list[int]) -> None:
+    assert resolve_isel(text, SIZES)["latitude"].positions().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("latitude=5", "has 5 positions, -5 to 4"),
+        ("latitude=35.5", "use sel for values"),
+        ("latitude=1:2:0", "step 0"),
+        ("latitude=a:b", "not a slice"),
+        ("lat=1", "there are: latitude"),
+    ],
+)
+def test_isel_refuses(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        resolve_isel(text, SIZES)

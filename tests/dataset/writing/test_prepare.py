@@ -1,0 +1,183 @@
+"""What rows, columns and options cannot be written is refused, and the refusal says where."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
+
+from icechunk_format.dataset.writing.cells.task import write_batches
+from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.repository.repository import Repository
+
+
+def refused(place, table, options, match):
+    with pytest.raises(InvalidInputError, match=match) as caught:
+        write_table(place, table, options)
+    last = str(caught.value).splitlines()[-1]
+    assert len(last) > 40
+    return last
+
+
+def test_two_rows_for_one_cell_show_their_coordinates(place):
+    table = pa.concat_tables([grid(range(3), [1, 2]), grid([1], [2])])
+    last = refused(place, table, DIMS, "more than one row for the cell")
+    assert "(time=1, x=2.0) of t" in last
+
+
+def test_two_equal_rows_in_one_batch_are_two_rows(place):
+    table = pa.table({"time": [5, 5, 6, 6], "x": [1, 1, 1, 2], "t": [1.0, 1.0, 2.0, 2.0]})
+    assert "(time=5, x=1)" in refused(place, table, DIMS, "more than one row")
+
+
+@pytest.mark.parametrize(
+    ("column", "match"),
+    [
+        (pa.array([None, 1.0, 2.0, 3.0]), "'x' is NULL"),
+        (pa.array([np.nan, 1.0, 2.0, 3.0]), "'x' is NaN"),
+    ],
+)
+def test_rows_without_a_place_are_refused(place, column, match):
+    table = pa.table({"time": [0, 1, 2, 3], "x": column, "t": [1.0] * 4})
+    refused(place, table, DIMS, match)
+
+
+def test_null_in_integers_needs_a_fill_value(place):
+    table = grid(range(2), [1, 2]).append_column("n", pa.array([1, None, 3, 4]))
+    refused(place, table, DIMS, "'n' has NULL, and its array of int64 has no missing value")
+    filled = WriteOptions(mode="append", dims=("time", "x"), encoding={"n": {"_FillValue": -1}})
+    write_table(place, table, filled)
+    assert values(place, "n").tolist() == [[1, -1], [3, 4]]
+    assert rows_of(place).column("n").to_pylist() == [1, None, 3, 4]
+
+
+def test_integers_with_empty_cells_need_a_fill_value(place):
+    table = pa.table({"time": [0, 1, 1], "x": [0, 0, 1], "n": [1, 2, 3]})
+    refused(place, table, DIMS, "3 rows do not cover all 4 cells of 'n'")
+    write_table(place, table.slice(1, 2), DIMS)
+    gap = pa.table({"time": [2], "x": [0], "n": [5]})
+    last = refused(place, gap, APPEND, "no row for the cell")
+    assert "(time=2, x=1)" in last
+    np.testing.assert_array_equal(values(place, "n"), [[2, 3]])
+
+
+def test_tracks_are_no_grids(place):
+    n = 300
+    table = pa.table({"time": np.arange(n), "x": np.arange(n) * 1.0, "t": np.arange(n) * 1.0})
+    last = refused(place, table, DIMS, "300 rows cover 0.0033 of the 90000 cells")
+    assert "300 time x 300 x" in last
+    assert not Repository.exists(place)
+    write_table(place, table, WriteOptions(dims=("time", "x"), min_density=0.001))
+
+
+def test_a_float32_coordinate_that_met_a_float64_is_no_new_row(place):
+    xs = [0.1, 0.2, 0.3]
+    write_table(place, grid([0], xs), DIMS)
+    narrow = [float(np.float32(x)) for x in xs]
+    last = refused(place, grid([1], narrow), APPEND, "thousandth")
+    assert "the label 0.1" in last
+    assert values(place).shape == (1, 3)
+
+
+def test_a_double_matches_the_float32_that_it_rounds_to(place):
+    single = {"x": {"dtype": "float32"}}
+    write_table(place, grid([0], [0.1, 0.2]), WriteOptions(dims=("time", "x"), encoding=single))
+    write_table(place, grid([1], [0.1, 0.2]), APPEND)
+    assert values(place).shape == (2, 2)
+
+
+def test_dimensions_have_to_be_known(place):
+    last = refused(place, grid([0], [1]), WriteOptions(), "which columns are dimensions")
+    assert "dims=time,x" in last
+    refused(place, grid([0], [1]), WriteOptions(dims=("time", "y")), "did you mean 'x'")
+    refused(place, grid([0], [1]), WriteOptions(dims=("time", "x", "t")), "no values to write")
+
+
+@pytest.mark.parametrize(
+    ("column", "match"),
+    [
+        (pa.array(["a", "b"]), "'t' is STRING, and array 't' of float64 takes DOUBLE"),
+        (pa.array([True, False]), "CAST\\(t AS DOUBLE\\)"),
+        (pa.array([1, 2], pa.int64()), "'t' is BIGINT"),
+    ],
+)
+def test_a_column_has_to_fit_its_array(place, column, match):
+    write_table(place, grid([0], [1, 2]), DIMS)
+    table = pa.table({"time": [0, 0], "x": [1.0, 2.0], "t": column})
+    refused(place, table, APPEND, match)
+
+
+def test_times_that_the_unit_cannot_count_are_not_rounded(place):
+    def times(*texts):
+        stamps = pa.array(np.array(texts, "M8[us]"))
+        return pa.table({"time": stamps, "t": [1.0] * len(texts)})
+
+    hours = {"time": {"units": "hours since 2000-01-01", "dtype": "int32"}}
+    write_table(
+        place, times("2020-01-01", "2020-01-01T01"), WriteOptions(dims=("time",), encoding=hours)
+    )
+    last = refused(
+        place, times("2020-01-01T02:30"), WriteOptions(mode="append"), "2020-01-01T02:30"
+    )
+    assert "whole steps of 3600 seconds" in last
+    write_table(place, times("2020-01-01T02"), WriteOptions(mode="append"))
+    assert values(place, "time").tolist() == [175320, 175321, 175322]
+
+
+def test_values_that_do_not_fit_when_packed_are_refused(place):
+    packed = {"t": {"dtype": "int8", "scale_factor": 0.5, "_FillValue": -128}}
+    options = WriteOptions(dims=("time", "x"), encoding=packed)
+    last = refused(place, grid([0], [1, 200]), options, "has the value")
+    assert "holds -64 to 63.5" in last
+    write_table(f"{place}-b", grid([0], [1, 2.24]), options)
+    assert values(f"{place}-b").tolist() == [[2, 4]]
+
+
+def test_encoding_mistakes_name_the_nearest_word(place):
+    with pytest.raises(InvalidInputError, match="did you mean 'scale_factor'"):
+        WriteOptions(encoding={"t": {"scalefactor": 1}})
+    options = WriteOptions(dims=("time", "x"), encoding={"tt": {"dtype": "f4"}})
+    refused(place, grid([0], [1]), options, "did you mean 't'")
+    options = WriteOptions(dims=("time", "x"), chunks={"tim": 4})
+    refused(place, grid([0], [1]), options, "did you mean 'time'")
+    options = WriteOptions(dims=("time", "x"), encoding={"t": {"dtype": "float33"}})
+    refused(place, grid([0], [1]), options, "float33")
+
+
+def test_an_append_does_not_change_chunks_or_encoding(place):
+    write_table(place, grid([0], [1, 2]), WriteOptions(dims=("time", "x"), chunks={"x": 2}))
+    refused(place, grid([1], [1, 2]), WriteOptions(mode="append", chunks={"x": 1}), "keeps them")
+    other = WriteOptions(mode="append", encoding={"t": {"dtype": "f4"}})
+    refused(place, grid([1], [1, 2]), other, "keeps its encoding")
+
+
+def test_rows_that_changed_since_the_plan_are_refused(place):
+    table = grid([0], [1, 2])
+    prepared = prepare_write(place, table.schema, DIMS)
+    plan = plan_write(prepared, {"time": pa.array([0]), "x": pa.array([1.0, 2.0])}, 2)
+    [part] = plan.parts
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([None], pa.int64()), [1.0]],
+        schema=part.input_schema,
+    )
+    with pytest.raises(InvalidInputError, match="not there when the write was planned"):
+        write_batches(part.context, [batch])
+
+
+def test_an_array_that_is_only_read_is_refused_before_any_row_moves(place):
+    """GRIB archives are virtual; cells of them cannot be patched."""
+    pytest.importorskip("gribberish")
+    write_table(place, grid(range(2), [1, 2]), DIMS)
+    session = Repository.open(place).writable_session()
+    document = json.loads(session.node("/t").user_data)
+    document["codecs"] = [{"name": "gribberish", "configuration": {"var": "TMP"}}]
+    session.update_metadata("/t", json.dumps(document).encode())
+    session.commit("as if from GRIB")
+    options = WriteOptions(mode="append", dims=("time", "x"))
+    with pytest.raises(UnsupportedError, match=r"only read \(gribberish\)"):
+        prepare_write(place, grid(range(2), [1, 2]).schema, options)

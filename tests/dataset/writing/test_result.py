@@ -1,0 +1,75 @@
+"""What a write says of itself: counts, the message of its commit, and the order of labels."""
+
+import pytest
+from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
+
+from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+
+
+def newest_message(place):
+    return next(iter(Repository.open(place).ancestry(branch="main"))).message
+
+
+def objects(place, folder):
+    return sum(1 for _ in Repository.open(place).storage.list(f"{folder}/"))
+
+
+def test_counts_are_those_of_the_objects(place):
+    rows = grid(range(300), range(50))
+    options = WriteOptions(
+        dims=("time", "x"), chunks={"time": 100}, encoding={"t": {"compressors": None}}
+    )
+    result = write_table(place, rows, options)
+    files = result.commit.files_written
+    assert result.chunks == 3
+    assert files["chunks"] == objects(place, "chunks") == 3  # labels are inline
+    assert files["manifests"] == objects(place, "manifests")
+    assert result.commit.bytes_written["chunks"] >= 300 * 50 * 8
+
+
+def test_messages_say_what_was_written(place):
+    write_table(place, grid(range(3), [1, 2]), DIMS)
+    assert newest_message(place) == "Create t (time=3, x=2): 6 rows"
+    write_table(place, grid(range(3, 5), [1, 2]), APPEND)
+    assert newest_message(place) == "Append 4 rows to t (time 3 to 5)"
+    write_table(place, grid([0], [1]), APPEND)
+    assert newest_message(place) == "Write 1 row to t"
+    write_table(place, grid([0], [1]), WriteOptions(mode="overwrite", dims=("time", "x")))
+    assert newest_message(place) == "Overwrite t (time=1, x=1): 1 row"
+    sea = WriteOptions(dims=("time", "x"), group="/sea")
+    write_table(place, grid(range(1200), [1]), sea)
+    assert newest_message(place) == "Create t in /sea (time=1200, x=1): 1,200 rows"
+
+
+def test_an_axis_may_descend(place):
+    options = WriteOptions(dims=("time", "x"), order={"x": "descending"})
+    write_table(place, grid([0], [-90, 0, 90]), options)
+    assert values(place, "x").tolist() == [90, 0, -90]
+    assert values(place).tolist() == [[90, 0, -90]]
+    write_table(place, rows_of(place), WriteOptions(mode="overwrite"))
+    assert values(place, "x").tolist() == [90, 0, -90]
+    write_table(place, grid([0], [-99, -95]), APPEND)
+    assert values(place, "x").tolist() == [90, 0, -90, -95, -99]
+
+
+def test_the_order_of_an_axis_that_is_there_is_kept(place):
+    write_table(place, grid([0], [1, 2]), DIMS)
+    options = WriteOptions(mode="append", dims=("time", "x"), order={"x": "descending"})
+    with pytest.raises(InvalidInputError, match="is ascending; an append keeps them"):
+        write_table(place, grid([0], [3]), options)
+    options = WriteOptions(mode="append", order={"time": "descending"})
+    with pytest.warns(UserWarning, match="no longer sorted"):
+        write_table(place, grid([2, 1], [1]), options)
+    assert values(place, "time").tolist() == [0, 2, 1]
+
+
+def test_orders_are_checked(place):
+    with pytest.raises(InvalidInputError, match="choose one of ascending, descending"):
+        WriteOptions(order={"x": "down"})
+    with pytest.raises(InvalidInputError, match="did you mean 'x'"):
+        write_table(
+            place, grid([0], [1]), WriteOptions(dims=("time", "x"), order={"xx": "ascending"})
+        )

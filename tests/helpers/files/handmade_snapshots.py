@@ -1,0 +1,85 @@
+"""Snapshot files written table by table, as this project would never write them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID
+
+from icechunk_format.spec.envelope import FileType, wrap
+from icechunk_format.spec.snapshot.file import (
+    ARRAY_NODE_DATA,
+    DIMENSION_SHAPE_V2,
+    GROUP_NODE_DATA,
+    NODE_SNAPSHOT,
+    SNAPSHOT,
+)
+from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.writer import TableWriter
+
+MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
+MANIFEST_FILE = TableSchema(
+    "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"
+)
+
+
+def wrapped(writer: TableWriter, root: int, spec_version: int = 2) -> bytes:
+    """Finish a file of one root table."""
+    return wrap(
+        writer.finish(root), file_type=FileType.SNAPSHOT, spec_version=spec_version, level=1
+    )
+
+
+def made(*, spec_version: int = 2, **changes: Any) -> bytes:
+    """Write a snapshot table by table; ``changes`` are fields, or functions of the writer."""
+    writer = TableWriter()
+    fields: dict[str, Any] = {
+        "id": SNAPSHOT_ID.raw,
+        "nodes": writer.offsets([]),
+        "message": writer.text(""),
+        "metadata": writer.offsets([]),
+        "manifest_files": writer.records(b"", count=0),
+        "manifest_files_v2": writer.offsets([]),
+    }
+    fields |= changes
+    resolved = {name: v(writer) if callable(v) else v for name, v in fields.items()}
+    return wrapped(writer, writer.table(SNAPSHOT, **resolved), spec_version)
+
+
+def node_table(w: TableWriter, path: str = "/a", **changes: Any) -> int:
+    """Write a group node; ``changes`` replace its fields."""
+    fields: dict[str, Any] = {
+        "id": b"12345678",
+        "path": w.text(path),
+        "user_data": w.blob(b"{}"),
+        "node_data_type": 2,
+        "node_data": w.table(GROUP_NODE_DATA),
+    }
+    return w.table(NODE_SNAPSHOT, **(fields | changes))
+
+
+def with_array(spec_version: int = 2, **changes: Any) -> bytes:
+    """Write a snapshot with one array of ten by two chunks; ``changes`` as in ``made``."""
+
+    def nodes(w: TableWriter) -> int:
+        dimensions = [
+            w.table(DIMENSION_SHAPE_V2, array_length=100, num_chunks=10),
+            w.table(DIMENSION_SHAPE_V2, array_length=8, num_chunks=2),
+        ]
+        fields: dict[str, Any] = {
+            "shape": w.records(b"", count=0),
+            "manifests": w.offsets([]),
+            "shape_v2": w.offsets(dimensions),
+        }
+        fields |= {name: v(w) if callable(v) else v for name, v in changes.items()}
+        array = w.table(ARRAY_NODE_DATA, **fields)
+        return w.offsets([node_table(w, node_data_type=1, node_data=array)])
+
+    return made(nodes=nodes, spec_version=spec_version)
+
+
+def refs_table(w: TableWriter, *extents: tuple[int, int]) -> int:
+    """Write a reference to ``MANIFEST``, with one extent per axis."""
+    content = b"".join(struct.pack("<II", *extent) for extent in extents)
+    return w.table(MANIFEST_REF, object_id=MANIFEST, extents=w.records(content, count=len(extents)))

@@ -1,0 +1,54 @@
+"""Rows to write as cells of a grid, and what was written, read back with our own reader."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.repository.repository import Repository
+
+_numbers = itertools.count()
+
+
+def new_place():
+    """Return the URL of a place in memory that nothing was written to."""
+    return f"memory://writes-{next(_numbers)}"
+
+
+def grid(times, xs, *, offset=0.0, **columns):
+    """Rows of a full grid: t = 100 * time + x."""
+    time, x = np.meshgrid(np.asarray(times, int), np.asarray(xs, float), indexing="ij")
+    data = {
+        "time": pa.array(time.ravel()),
+        "x": pa.array(x.ravel()),
+        "t": pa.array((time * 100 + x + offset).ravel().astype("f8")),
+    }
+    return pa.table({**data, **columns})
+
+
+def dataset_at(place, **choice):
+    """Open what a branch, ``main`` unless another version is named, holds now."""
+    repository = Repository.open(place)
+    return open_dataset(repository, repository.resolve(**(choice or {"branch": "main"})))
+
+
+def values(place, name="t"):
+    """Return the values of an array as they are on ``main``."""
+    return dataset_at(place).read(name)
+
+
+def rows_of(place, **options):
+    """Return the cells on ``main`` as rows."""
+    dataset = dataset_at(place)
+    table = dataset.table(**options)
+    plan = dataset.plan(table)
+    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    plain = pa.Table.from_batches(batches, schema=plan.arrow_schema)
+    return pa.Table.from_arrays(plain.columns, schema=table.arrow_schema)
+
+
+DIMS = WriteOptions(dims=("time", "x"))
+APPEND = WriteOptions(mode="append", dims=("time", "x"))

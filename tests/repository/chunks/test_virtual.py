@@ -1,0 +1,211 @@
+"""Virtual chunks are fetched where the user agreed, with the options of their container."""
+
+import pytest
+
+from icechunk_format.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnauthorizedVirtualChunkError,
+    UnsupportedError,
+)
+from icechunk_format.repository.chunks.container_options import check_virtual_options
+from icechunk_format.repository.chunks.virtual import VirtualResolver, parse_authorized
+from icechunk_format.spec.config.config import VirtualChunkContainer
+
+
+def container(url_prefix, store_kind="s3", name=None, **store_options):
+    return VirtualChunkContainer(
+        name=name, url_prefix=url_prefix, store_kind=store_kind, store_options=store_options
+    )
+
+
+def resolved(location, authorized, containers=(), **options):
+    found = VirtualResolver(containers, authorized, options).resolve(location)
+    return found.location.url, found.object_key, dict(found.location.options)
+
+
+def test_a_bucket_is_the_storage_and_the_decoded_path_the_key():
+    assert resolved("S3://bucket/a%20b/c%3F.nc?version=1", ["s3://bucket/"]) == (
+        "s3://bucket",
+        "a b/c?.nc",
+        {},
+    )
+
+
+def test_the_storage_of_a_file_is_the_authorised_folder(tmp_path):
+    url = (tmp_path / "in" / "x y.nc").as_uri()
+    folder = tmp_path.as_uri()
+    assert resolved(url, [folder])[:2] == (str(tmp_path), "in/x y.nc")
+    assert resolved(url, [folder + "/"])[:2] == (str(tmp_path), "in/x y.nc")
+    assert resolved(url, [folder, folder + "/in"])[:2] == (str(tmp_path / "in"), "x y.nc")
+    assert resolved(url, [url])[:2] == (str(tmp_path / "in"), "x y.nc")
+    assert resolved("file:///etc/hosts", ["file:///"])[:2] == ("/", "etc/hosts")
+
+
+def test_a_folder_with_signs_of_urls_in_its_name_stays_itself(tmp_path):
+    folder = tmp_path / "50% #1?"
+    url = (folder / "x.nc").as_uri()
+    assert resolved(url, [folder.as_uri()])[:2] == (str(folder), "x.nc")
+
+
+def test_a_named_location_is_resolved_by_its_container():
+    containers = [container("s3://bucket/deep/", name="sources")]
+    assert resolved("vcc://sources/a/b.nc", ["s3://bucket/deep"], containers)[:2] == (
+        "s3://bucket",
+        "deep/a/b.nc",
+    )
+    with pytest.raises(NotFoundError, match="named containers: sources"):
+        resolved("vcc://others/a", ["s3://bucket/"], containers)
+
+
+@pytest.mark.parametrize("rest", ["../secret", "%2e%2e/secret", "a/../../../x"])
+def test_a_named_location_cannot_leave_its_container(rest):
+    containers = [container("s3://bucket/deep/", name="sources")]
+    with pytest.raises(UnauthorizedVirtualChunkError):
+        resolved(f"vcc://sources/{rest}", ["s3://bucket/deep/"], containers)
+
+
+def test_the_longest_prefix_decides_on_the_options():
+    containers = [
+        container("s3://bucket/", region="us-east-1"),
+        container("s3://bucket/eu/", region="eu-west-1"),
+        container("s3://bucket/e", region="ignored-without-slash"),
+    ]
+    authorized = ["s3://bucket"]
+    assert resolved("s3://bucket/eu/x", authorized, containers)[2] == {"region": "eu-west-1"}
+    assert resolved("s3://bucket/ex", authorized, containers)[2] == {"region": "us-east-1"}
+    assert resolved("s3://bucket/eux", authorized, containers)[2] == {"region": "us-east-1"}
+
+
+def test_a_container_is_found_for_encoded_and_for_plain_spellings():
+    for prefix in ("s3://bucket/two words/", "s3://bucket/two%20words/"):
+        containers = [container(prefix, region="eu-west-1")]
+        assert resolved("s3://bucket/two%20words/x", ["s3://bucket"], containers) == (
+            "s3://bucket",
+            "two words/x",
+            {"region": "eu-west-1"},
+        )
+
+
+def test_a_container_authorises_nothing():
+    containers = [container("file:///etc/", "local_file_system", name="etc")]
+    for location in ("file:///etc/passwd", "vcc://etc/passwd"):
+        with pytest.raises(UnauthorizedVirtualChunkError) as caught:
+            resolved(location, ["s3://bucket/"], containers)
+        assert location in str(caught.value)
+        assert str(caught.value).splitlines()[-1] == (
+            "to allow it, set the option virtual.authorize=file:///etc/"
+        )
+
+
+def test_an_error_outside_of_containers_suggests_the_folder():
+    with pytest.raises(UnauthorizedVirtualChunkError, match="no container") as caught:
+        resolved("s3://bucket/dir/file?X-Amz-Signature=abc", [])
+    assert str(caught.value).endswith("virtual.authorize=s3://bucket/dir/")
+    assert "abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://169.254.169.254/latest/meta-data/iam",
+        "http://localhost:8080/admin",
+        "http://127.0.0.1/",
+        "file:///etc/passwd",
+        "s3://bucket-evil/x",
+        "https://bucket/x",
+        "memory://bucket/x",
+    ],
+)
+def test_other_places_are_never_covered_by_a_bucket(location):
+    with pytest.raises(UnauthorizedVirtualChunkError):
+        resolved(location, ["s3://bucket", "https://data.example.org/"])
+
+
+@pytest.mark.parametrize(
+    "prefix", ["s3://", "s3", "/data", "https://", "*", "", "file:///a/../b", "https://u:p@host/"]
+)
+def test_an_authorised_prefix_must_name_a_place(prefix):
+    with pytest.raises(InvalidInputError, match=r"virtual\.authorize"):
+        parse_authorized([prefix])
+
+
+def test_options_of_containers_are_translated_and_the_users_win():
+    s3 = container(
+        "s3://bucket/",
+        "s3_compatible",
+        region="eu-west-1",
+        endpoint_url="http://minio.example.org:9000",
+        anonymous=True,
+        allow_http=True,
+        force_path_style=True,
+        requester_pays=False,
+        network_stream_timeout_seconds=60,
+        checksum_algorithm=None,
+    )
+    assert resolved("s3://bucket/x", ["s3://bucket"], [s3])[2] == {
+        "region": "eu-west-1",
+        "endpoint_url": "http://minio.example.org:9000",
+        "anon": "true",
+        "allow_http": "true",
+        "virtual_hosted_style": "false",
+        "requester_pays": "false",
+    }
+    own = resolved(
+        "s3://bucket/x", ["s3://bucket"], [s3], aws_access_key_id="K", secret="S", region="x"
+    )[2]
+    assert own["key"] == "K"
+    assert own["region"] == "x"
+    assert "anon" not in own
+    assert own["endpoint_url"] == "http://minio.example.org:9000"
+
+
+def test_options_of_other_stores():
+    assert resolved(
+        "gs://b/x", ["gs://b"], [container("gs://b/", "gcs", google_skip_signature="true")]
+    )[2] == {"anon": "true"}
+    assert resolved(
+        "az://c/x", ["az://c"], [container("az://c/", "azure", account="a", access_key="stolen")]
+    )[2] == {"account_name": "a"}
+    assert resolved(
+        "tigris://b/x", ["tigris://b"], [container("tigris://b/", "tigris", region=None)]
+    ) == ("s3://b", "x", {"endpoint_url": "https://t3.storage.dev"})
+    assert resolved("https://h.org/x", ["https://h.org"], region="eu", timeout="5")[2] == {
+        "timeout": "5"
+    }
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://169.254.169.254/", "http://localhost:9000", "http://[::1]:9000"]
+)
+def test_an_endpoint_on_this_machine_needs_the_word_of_the_user(endpoint):
+    containers = [container("s3://bucket/", endpoint_url=endpoint, allow_http=True)]
+    with pytest.raises(UnauthorizedVirtualChunkError, match=r"virtual\.storage\.endpoint_url="):
+        resolved("s3://bucket/x", ["s3://bucket"], containers)
+    by_option = resolved("s3://bucket/x", ["s3://bucket"], containers, endpoint_url=endpoint)
+    by_prefix = resolved("s3://bucket/x", ["s3://bucket", endpoint], containers)
+    assert by_option[2]["endpoint_url"] == by_prefix[2]["endpoint_url"] == endpoint
+
+
+def test_an_endpoint_that_is_no_url_is_refused():
+    containers = [container("s3://bucket/", endpoint_url="//evil")]
+    with pytest.raises(UnauthorizedVirtualChunkError, match="endpoint"):
+        resolved("s3://bucket/x", ["s3://bucket"], containers)
+
+
+def test_a_location_without_an_object_is_an_error_of_the_format():
+    with pytest.raises(FormatError, match="names no object"):
+        resolved("s3://bucket/", ["s3://bucket"])
+
+
+def test_keys_that_no_client_can_address_are_unsupported():
+    with pytest.raises(UnsupportedError, match="empty segment"):
+        resolved("s3://bucket/a//b", ["s3://bucket"])
+
+
+def test_an_unknown_virtual_option_is_named_with_the_nearest_one():
+    check_virtual_options({"region": "x", "account_name": "y"}, ["s3://bucket"])
+    with pytest.raises(InvalidInputError, match=r"did you mean storage\.region"):
+        check_virtual_options({"regoin": "x"}, ["s3://bucket"])
+    check_virtual_options({"host": "x"}, ["ftp://host/"])

@@ -1,0 +1,148 @@
+"""URLs of virtual chunks cannot say one place and mean another."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icechunk_format.repository.chunks.virtual_url import (
+    MalformedUrlError,
+    is_this_machine,
+    parse_url,
+    shown,
+)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "url"),
+    [
+        ("s3://bucket/dir/", "s3://bucket/dir/file.nc"),
+        ("s3://bucket/dir", "s3://bucket/dir/file.nc"),
+        ("s3://bucket/dir", "s3://bucket/dir"),
+        ("s3://bucket", "s3://bucket/anything/below"),
+        ("s3://bucket/", "s3://bucket/anything"),
+        ("S3://bucket/", "s3://bucket/anything"),
+        ("s3://bucket/a b/", "s3://bucket/a%20b/file"),
+        ("s3://bucket/a%20b/", "s3://bucket/a b/file"),
+        ("https://Example.org/data/", "https://example.org:443/data/x"),
+        ("http://127.0.0.1:9000/", "http://127.0.0.1:9000/x"),
+        ("file:///data/", "file://localhost/data/x"),
+        ("file:///data/", "file:////data//x"),
+        ("file:///", "file:///etc/passwd"),
+        (
+            "abfs://container@account.dfs.core.windows.net/",
+            "abfs://container@account.dfs.core.windows.net/x",
+        ),
+    ],
+)
+def test_a_prefix_covers_what_lies_below_it(prefix, url):
+    assert parse_url(prefix).covers(parse_url(url))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "url"),
+    [
+        ("s3://bucket", "s3://bucket-evil/x"),
+        ("s3://bucket/dir", "s3://bucket/directory/x"),
+        ("s3://bucket/dir/", "s3://bucket/dir"),
+        ("s3://bucket/dir/", "s3://bucket/x"),
+        ("s3://bucket/", "gs://bucket/x"),
+        ("s3://Bucket/", "s3://bucket/x"),
+        ("https://example.org/", "http://example.org/x"),
+        ("https://example.org/", "https://example.org.evil.net/x"),
+        ("https://example.org/", "https://example.org:8443/x"),
+        ("file:///data/", "file:///database/x"),
+        ("s3://bucket/a%2520b/", "s3://bucket/a%20b/x"),
+    ],
+)
+def test_a_prefix_does_not_cover_what_only_looks_alike(prefix, url):
+    assert not parse_url(prefix).covers(parse_url(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/dir/../secret",
+        "s3://bucket/dir/%2e%2e/secret",
+        "s3://bucket/dir/%2E./secret",
+        "s3://bucket/dir/..%2Fsecret",
+        "s3://bucket/./x",
+        "file:///data/..",
+        "https://trusted.org@evil.org/x",
+        "https://user:password@evil.org/x",
+        "s3://bucket/a\\..\\b",
+        "s3://bucket/a%5C..%5Cb",
+        "s3://bucket/a%00b",
+        "s3://bucket/a\nb",
+        "s3://bucket/%ff",
+        "s3:///key",
+        "https:///x",
+        "file://server/share/x",
+        "s3://bucket::http://169.254.169.254/x",
+        "/etc/passwd",
+        "relative/path",
+        "",
+        "//host/x",
+        "1s3://bucket/x",
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(url):
+    with pytest.raises(MalformedUrlError):
+        parse_url(url)
+
+
+def test_a_query_and_a_fragment_cut_the_key_and_encoded_ones_do_not():
+    assert parse_url("s3://bucket/a?versionId=3").path == "/a"
+    assert parse_url("s3://bucket/a#part").path == "/a"
+    assert parse_url("s3://bucket/a%3Fb%23c%25d").path == "/a?b#c%d"
+
+
+@given(st.text(max_size=30), st.text(alphabet="./%2eEfF\\?#@:ab", max_size=20))
+def test_no_url_below_a_prefix_escapes_it(authority, path):
+    prefix = parse_url("s3://bucket/safe/")
+    for url in (f"s3://bucket/safe/{path}", f"s3://{authority}/{path}"):
+        try:
+            parts = parse_url(url)
+        except MalformedUrlError:
+            continue
+        if prefix.covers(parts):
+            assert parts.authority == "bucket"
+            assert parts.path.startswith("/safe/")
+            assert ".." not in parts.path.split("/")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:9000",
+        "a.localhost",
+        "127.0.0.1",
+        "127.8.8.8:80",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "[::1]:9000",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+        "169.254.169.254",
+        "[fe80::1%25eth0]",
+        "[fd00:ec2::254]",
+        "metadata.google.internal.",
+        "user@localhost",
+    ],
+)
+def test_hosts_that_only_this_machine_reaches_are_known(host):
+    assert is_this_machine(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "10.0.0.1", "s3.eu-west-1.amazonaws.com", "minio:9000"]
+)
+def test_other_hosts_are_not_taken_for_this_machine(host):
+    assert not is_this_machine(host)
+
+
+def test_a_location_is_shown_without_signature_and_password():
+    assert shown("https://host/file?X-Amz-Signature=secret") == "https://host/file"
+    assert "secret" not in shown("https://user:secret@host/file")
+    assert len(shown("s3://bucket/" + "x" * 5000)) < 400

@@ -1,0 +1,71 @@
+"""An amendment takes the place of the version that it amends, in history and in the log."""
+
+import pytest
+from helpers.grids.sessions import grid_session, set_block
+from helpers.sessions.model import group_document, stored_contents
+
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.spec.repo_info.updates import CommitAmendedUpdate, NewCommitUpdate
+
+
+def test_an_amendment_takes_the_place_of_the_tip(repository_v2):
+    session = grid_session(repository_v2, (4,))
+    session.create_group("/g", group_document())
+    set_block(session, range(2))
+    first = session.commit("first")
+    root = first.parent_id
+    session = repository_v2.writable_session()
+    set_block(session, range(1, 3), payload=b"y")
+    session.delete("/g")
+    amended = session.amend("first, better", metadata={"why": "typo"})
+    assert amended.parent_id == root
+    assert [info.id for info in repository_v2.ancestry()] == [amended.snapshot_id, root]
+    log = repository_v2.transaction_log(amended.snapshot_id)
+    assert len(log.new_arrays) == 1
+    assert len(log.new_groups) == 1
+    assert log.deleted_groups == ()
+    [coords] = log.updated_chunks.values()
+    assert coords.tolist() == [[0], [1], [2]]
+    assert repository_v2.snapshot(first.snapshot_id).node("/g") is not None
+    contents = stored_contents(repository_v2, amended.snapshot_id)
+    assert [contents[f"a/c/{i}"] for i in range(3)] == [b"x", b"y", b"y"]
+    kinds = [type(update.details) for update in repository_v2.operations()]
+    assert kinds[:2] == [CommitAmendedUpdate, NewCommitUpdate]
+
+
+def test_an_amendment_that_deletes_what_the_amended_version_made(repository_v2):
+    session = grid_session(repository_v2, (4,))
+    set_block(session, range(2))
+    session.commit("first")
+    session = repository_v2.writable_session()
+    session.delete("/a")
+    amended = session.amend("without it")
+    log = repository_v2.transaction_log(amended.snapshot_id)
+    assert (log.new_arrays, log.deleted_arrays, dict(log.updated_chunks)) == ((), (), {})
+
+
+def test_what_cannot_be_amended(repository):
+    session = grid_session(repository, (4,))
+    if repository.spec_version == 1:
+        with pytest.raises(UnsupportedError, match="spec version 1"):
+            session.amend("no")
+        with pytest.raises(UnsupportedError, match="spec version 1"):
+            session.move("/a", "/b")
+        return
+    with pytest.raises(InvalidInputError, match="is the first one"):
+        session.amend("no")
+    session.commit("first")
+    session = repository.writable_session()
+    session.move("/a", "/b")
+    with pytest.raises(InvalidInputError, match="cannot be amended with changes"):
+        session.amend("no")
+    session.commit("moved")
+    session = repository.writable_session()
+    session.move("/b", "/c")
+    amended = session.amend("moved further")
+    [move] = repository.transaction_log(amended.snapshot_id).moved_nodes
+    assert (move.from_path, move.to_path) == ("/a", "/c")
+    session = repository.writable_session()
+    session.set_chunk("/c", [0], b"x")
+    with pytest.raises(InvalidInputError, match="cannot be amended with changes"):
+        session.amend("no")

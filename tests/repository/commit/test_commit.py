@@ -1,0 +1,245 @@
+"""Commits when stores fail and when others commit: what landed is said, and nothing is lost.
+
+Every single request of a commit fails once in every way; many processes commit to one folder.
+"""
+
+import multiprocessing
+
+import pytest
+from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.storage.faulty_repositories import begin, fail_at, faulty_repository, heal
+from helpers.storage.faulty_storage import Fault
+
+from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
+from icechunk_format.repository.commit import commit as commit_module
+from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state import publish
+from icechunk_format.repository.state.repo_file import read_state
+from icechunk_format.spec.object_keys import overwritten_key
+from icechunk_format.spec.repo_info.updates import NewCommitUpdate
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+def requests_of_a_commit(spec_version):
+    _, repository = faulty_repository(spec_version)
+    session = begin(repository)
+    repository.faulty.requests.clear()
+    metadata_cache().clear()
+    session.commit("measured")
+    return list(repository.faulty.requests)
+
+
+EXPECTED_KEYS = ["a/c/0", "a/c/1", "a/zarr.json", "g/zarr.json", "zarr.json"]
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("fault", Fault)
+def test_every_request_of_a_commit_may_fail_once(spec_version, fault):
+    for number, (verb, key) in enumerate(requests_of_a_commit(spec_version)):
+        sound, repository = faulty_repository(spec_version)
+        base = sound.resolve()
+        session = begin(repository)
+        fail_at(repository, fault, [number])
+        is_the_decision = verb == "put" and (key == "repo" or key.startswith("refs/"))
+        try:
+            result = session.commit("tried")
+        except StorageError:
+            # Said to have failed, so it must have failed; and it can be tried again.
+            assert not is_the_decision or fault is Fault.REFUSED, (number, verb, key)
+            assert sound.resolve() == base
+            heal(repository)
+            result = session.commit("tried")
+        assert sound.resolve() == result.snapshot_id, (number, verb, key)
+        messages = [info.message for info in sound.ancestry()]
+        assert messages == ["tried", "base", "Repository initialized"], (number, verb, key)
+        contents = stored_contents(sound, result.snapshot_id)
+        assert sorted(contents) == EXPECTED_KEYS
+        assert contents["a/c/0"] == b"changed"
+        if spec_version == 2:
+            updates = [update.details for update in sound.operations()]
+            assert sum(isinstance(update, NewCommitUpdate) for update in updates) == 2
+            assert_copies_are_there(sound)
+
+
+def assert_copies_are_there(repository):
+    """Check that whatever the log says was replaced can be read."""
+    info = read_state(repository.storage)[0].info
+    named = [update.backup_path for update in info.latest_updates[1:]]
+    assert named
+    for name in named:
+        assert repository.storage.head(overwritten_key(name)) is not None, name
+
+
+def test_a_copy_that_could_not_be_stored_is_never_counted_on():
+    for number in range(len(requests_of_a_commit(2))):
+        sound, repository = faulty_repository(2)
+        session = begin(repository)
+        fail_at(repository, Fault.REFUSED, [number])
+        try:
+            session.commit("tried")
+        except StorageError:
+            heal(repository)
+            session.amend("amended")
+        assert_copies_are_there(sound)
+
+
+def test_a_commit_puts_its_copy_of_repo_with_the_snapshot():
+    kinds = [(verb, key.partition("/")[0]) for verb, key in requests_of_a_commit(2)]
+    # Before the clocks are compared: that is the next request that waits for an answer.
+    together = kinds.index(("head", "snapshots")) - 3
+    assert sorted(kinds[together:]) == [
+        ("head", "snapshots"),
+        ("put", "overwritten"),
+        ("put", "repo"),
+        ("put", "snapshots"),
+        ("put", "transactions"),
+    ]
+    assert kinds[-1] == ("put", "repo")
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_the_outcome_is_unknown_only_if_nobody_can_look(spec_version):
+    requests = requests_of_a_commit(spec_version)
+    decision = max(n for n, (verb, _) in enumerate(requests) if verb == "put")
+    for fault, landed in ((Fault.RESPONSE_LOST, True), (Fault.REQUEST_LOST, False)):
+        sound, repository = faulty_repository(spec_version)
+        base = sound.resolve()
+        session = begin(repository)
+        # The answer is lost, and so is every attempt to look at the store afterwards.
+        fail_at(repository, fault, range(decision, decision + 100))
+        with pytest.raises(CommitOutcomeUnknownError, match="landed or not"):
+            session.commit("tried")
+        assert (sound.resolve() != base) == landed
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("fault", [Fault.RESPONSE_LOST, Fault.REPEATED])
+def test_what_fails_after_a_write_in_doubt_does_not_make_it_a_failure(spec_version, fault):
+    """The answer to the decision is lost, the store is there again, and then fails once more."""
+    requests = requests_of_a_commit(spec_version)
+    decision = max(n for n, (verb, _) in enumerate(requests) if verb == "put")
+    for later in (1, 2, 3):
+        sound, repository = faulty_repository(spec_version)
+        base = sound.resolve()
+        session = begin(repository)
+        fail_at(repository, fault, [decision, decision + later])
+        try:
+            result = session.commit("tried")
+        except CommitOutcomeUnknownError:
+            pass
+        else:
+            assert sound.resolve() == result.snapshot_id
+        assert sound.resolve() != base
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_commit_whose_answer_was_lost_and_that_others_built_on_is_not_repeated(spec_version):
+    requests = requests_of_a_commit(spec_version)
+    decision = max(n for n, (verb, _) in enumerate(requests) if verb == "put")
+    sound, repository = faulty_repository(spec_version)
+    session = begin(repository)
+    fail_at(repository, Fault.RESPONSE_LOST, [decision])
+    put = repository.faulty.put
+
+    def put_then_others(key, *args, **kwargs):
+        try:
+            return put(key, *args, **kwargs)
+        except StorageError:
+            other = sound.writable_session()
+            other.create_group("/other", group_document())
+            other.commit("other")
+            raise
+
+    repository.faulty.put = put_then_others
+    result = session.commit("tried")
+    assert result.rebased == 0
+    messages = [info.message for info in sound.ancestry()]
+    assert messages == ["other", "tried", "base", "Repository initialized"]
+
+
+# -- many writers ------------------------------------------------------------------------------
+
+
+WRITERS, COMMITS = 8, 3
+
+
+def write_rows(directory, writer, barrier):
+    repository = Repository.open(directory)
+    barrier.wait()
+    for number in range(COMMITS):
+        session = repository.writable_session()
+        session.set_chunk("/a", [writer * COMMITS + number], b"%d-%d" % (writer, number))
+        session.commit(f"{writer}-{number}")
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_processes_that_commit_to_one_folder_lose_nothing(tmp_path, spec_version):
+    repository = Repository.create(str(tmp_path), spec_version=spec_version)
+    session = repository.writable_session()
+    session.create_group("/", group_document())
+    total = WRITERS * COMMITS
+    session.create_array("/a", array_document((total,), (1,)), shape=(total,), num_chunks=(total,))
+    session.commit("base")
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(WRITERS)
+    processes = [
+        context.Process(target=write_rows, args=(str(tmp_path), writer, barrier))
+        for writer in range(WRITERS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * WRITERS
+    contents = stored_contents(repository, repository.resolve())
+    assert {key: data for key, data in contents.items() if "/c/" in key} == {
+        f"a/c/{writer * COMMITS + number}": b"%d-%d" % (writer, number)
+        for writer in range(WRITERS)
+        for number in range(COMMITS)
+    }
+    messages = [info.message for info in repository.ancestry()]
+    assert len(messages) == total + 2
+    assert len(set(messages)) == total + 2
+    times = [info.flushed_at for info in repository.ancestry()]
+    assert times == sorted(set(times), reverse=True)
+    if spec_version == 2:
+        updates = list(repository.operations())
+        assert len(updates) == total + 2
+        assert [u.updated_at for u in updates] == sorted(
+            {u.updated_at for u in updates}, reverse=True
+        )
+
+
+# -- clocks ------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_wrong_by_much_is_refused(monkeypatch):
+    sound, _ = faulty_repository(2)
+    base = sound.resolve()
+    session = begin(sound)
+    now = publish.now_in_microseconds()
+    for shift, word in ((3_600_000_000, "ahead of"), (-3_600_000_000, "")):
+        monkeypatch.setattr(commit_module, "now_in_microseconds", lambda s=shift: now + s)
+        if shift > 0:
+            with pytest.raises(InvalidInputError, match=f"3600 s {word} the clock"):
+                session.commit("from another time")
+            assert sound.resolve() == base
+    # A clock that is behind cannot make a version older than its parent.
+    session.commit("late")
+    times = [info.flushed_at for info in sound.ancestry()]
+    assert times[0] == times[1] + 1
+
+
+def test_pauses_after_lost_races_do_not_grow(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(commit_module, "_LONGEST_PAUSE", 5.0)
+    monkeypatch.setattr(commit_module.random, "uniform", lambda shortest, longest: longest)
+    monkeypatch.setattr(commit_module.time, "sleep", pauses.append)
+    for attempt in range(1, 30):
+        commit_module.pause_after_lost_race(attempt, 0.05)
+    assert set(pauses) == {0.2}
+    # A first attempt of a minute was slow for a reason of its own.
+    commit_module.pause_after_lost_race(1, 60.0)
+    assert pauses[-1] == 0.5

@@ -1,0 +1,84 @@
+"""A repository is created once, in an empty place, also when the store fails."""
+
+import itertools
+
+import pytest
+from helpers.storage.faulty_storage import Fault, FaultyStorage
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    CommitOutcomeUnknownError,
+    InvalidInputError,
+    StorageError,
+)
+from icechunk_format.repository.lifecycle.create import create_repository
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.memory import MemoryStorage
+
+_numbers = itertools.count(1)
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("fault", Fault)
+def test_every_request_of_a_creation_may_fail_once(spec_version, fault):
+    number = 0
+    while True:
+        url = f"memory://creation-{next(_numbers)}"
+        storage = FaultyStorage(MemoryStorage(url[9:]), fault, frozenset([number]))
+        try:
+            create_repository(storage, spec_version=spec_version)
+        except StorageError:
+            if not Repository.exists(url):
+                storage = FaultyStorage(MemoryStorage(url[9:] + "-again"))
+                create_repository(storage, spec_version=spec_version)
+                url += "-again"
+        assert Repository.open(url).spec_version == spec_version
+        assert len(list(Repository.open(url).ancestry())) == 1
+        if number >= len(storage.requests):
+            break
+        number += 1
+    assert number > 3
+
+
+def test_a_creation_says_when_nobody_can_tell():
+    for fault in (Fault.REQUEST_LOST, Fault.RESPONSE_LOST):
+        storage = FaultyStorage(MemoryStorage(f"creation-{next(_numbers)}"))
+        create_repository(storage)
+        decision = len(storage.requests) - 1
+        failing = frozenset(range(decision, decision + 10))
+        storage = FaultyStorage(MemoryStorage(f"creation-{next(_numbers)}"), fault, failing)
+        with pytest.raises(CommitOutcomeUnknownError, match="may exist or not"):
+            create_repository(storage)
+
+
+def test_a_creation_needs_an_empty_place():
+    place = MemoryStorage(f"creation-{next(_numbers)}")
+    with pytest.raises(InvalidInputError, match="spec version 3"):
+        create_repository(place, spec_version=3)
+    place.put("some/file", b"x")
+    with pytest.raises(AlreadyExistsError, match="is not empty: some/file is there"):
+        create_repository(place)
+    place.delete_many(["some/file"])
+    create_repository(place)
+    with pytest.raises(AlreadyExistsError, match="a repository at"):
+        create_repository(place)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_of_two_creators_at_once_one_wins(spec_version):
+    place = MemoryStorage(f"creation-{next(_numbers)}")
+
+    class Overtaken:
+        def __getattr__(self, name):
+            return getattr(place, name)
+
+        def put_many(self, items):
+            create_repository(place, spec_version=spec_version)
+            place.put_many(items)
+
+    with pytest.raises(AlreadyExistsError, match="a repository at"):
+        create_repository(Overtaken(), spec_version=spec_version)
+    [root] = Repository.open(place.root_url).ancestry()
+    assert str(root.id) == "1CECHNKREP0F1RSTCMT0"

@@ -1,0 +1,163 @@
+"""Groups and arrays come, move and go, or the session says why not and stays as it was."""
+
+import pytest
+from helpers.grids.sessions import grid_session
+from helpers.sessions.model import array_document, group_document
+
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+
+
+def test_changes_that_cancel_out_leave_nothing(repository):
+    session = grid_session(repository, (2,))
+    session.create_group("/g", group_document())
+    session.commit("first")
+    session = repository.writable_session()
+    session.update_metadata("/a", array_document((2,), (1,), version=9))
+    session.update_metadata("/a", array_document((2,), (1,)))
+    session.create_array("/g/b", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    session.set_chunk("/g/b", [0], b"gone")
+    session.delete("/g/b")
+    assert not session.has_changes
+    with pytest.raises(InvalidInputError, match="nothing to commit"):
+        session.commit("nothing")
+    result = session.commit("nothing", allow_empty=True)
+    assert repository.transaction_log(result.snapshot_id).is_empty
+
+
+def test_ids_outlive_updates_and_moves_but_not_recreation(repository_v2):
+    session = grid_session(repository_v2, (2,))
+    session.create_group("/g", group_document())
+    node_id = session.node("/a").id
+    session.commit("first")
+    session = repository_v2.writable_session()
+    session.update_metadata("/a", array_document((2,), (1,), version=1))
+    session.commit("second")
+    session = repository_v2.writable_session()
+    session.move("/a", "/g/b")
+    moved = session.commit("third")
+    assert repository_v2.snapshot(moved.snapshot_id).node("/g/b").id == node_id
+    log = repository_v2.transaction_log(moved.snapshot_id)
+    assert [(m.from_path, m.to_path, m.is_array) for m in log.moved_nodes] == [("/a", "/g/b", True)]
+    assert (log.new_arrays, log.updated_arrays, log.deleted_arrays) == ((), (), ())
+    session = repository_v2.writable_session()
+    session.delete("/g")
+    session.create_group("/g", group_document())
+    session.create_array("/g/b", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    assert session.node("/g/b").id != node_id
+    last = session.commit("fourth")
+    log = repository_v2.transaction_log(last.snapshot_id)
+    assert node_id in log.deleted_arrays
+    assert len(log.deleted_groups) == len(log.new_groups) == len(log.new_arrays) == 1
+
+
+def test_a_move_to_and_fro_is_no_change(repository_v2):
+    session = grid_session(repository_v2, (2,))
+    session.create_group("/g", group_document())
+    session.create_group("/g/h", group_document())
+    session.commit("first")
+    session = repository_v2.writable_session()
+    session.move("/g", "/k")
+    session.move("/a", "/k/h/a")
+    session.move("/k/h/a", "/a")
+    session.move("/k", "/g")
+    assert not session.has_changes
+    assert [node.path for node in session.nodes()] == ["/", "/a", "/g", "/g/h"]
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda s: s.create_group("/a", b""), AlreadyExistsError, "a node at '/a' already"),
+        (lambda s: s.create_group("/x/y", b""), NotFoundError, "needs the group '/x'"),
+        (lambda s: s.create_group("/a/y", b""), InvalidInputError, "'/a' is an array"),
+        (lambda s: s.create_group("y", b""), InvalidInputError, "not a node path"),
+        (lambda s: s.delete("/x"), NotFoundError, "no group or array at '/x'"),
+        (lambda s: s.set_chunk("/", [0], b"x"), InvalidInputError, "is a group"),
+        (lambda s: s.set_chunk("/x", [0], b"x"), NotFoundError, "no group or array"),
+        (lambda s: s.set_chunk("/a", [2], b"x"), InvalidInputError, r"\(2,\) is outside"),
+        (lambda s: s.set_chunk("/a", [-1], b"x"), InvalidInputError, "between 0 and"),
+        (lambda s: s.set_chunk("/a", [0, 0], b"x"), InvalidInputError, "2 dimensions"),
+        (lambda s: s.set_chunk("/a", [0], b""), InvalidInputError, "has no bytes"),
+        (lambda s: s.set_chunks("/a", [[0]], []), InvalidInputError, "0 chunks were given for 1"),
+        (
+            lambda s: s.set_chunks("/a", [[0], [0]], [b"x", b"x" * 600]),
+            InvalidInputError,
+            "more than once",
+        ),
+        (lambda s: s.delete_chunks("/a", [[7]]), InvalidInputError, "is outside"),
+        (lambda s: s.shift("/a", [1, 1]), InvalidInputError, "offset of 2 axes"),
+        (lambda s: s.chunk_refs("/a", [0], [1, 1]), InvalidInputError, "a box of 1 and 2"),
+        (lambda s: s.update_metadata("/a", b"", shape=[1]), InvalidInputError, "give both"),
+        (
+            lambda s: s.update_metadata("/a", b"", shape=[1, 1], num_chunks=[1, 1]),
+            InvalidInputError,
+            "1 dimensions and cannot become one of 2",
+        ),
+        (
+            lambda s: s.update_metadata("/", b"", shape=[1], num_chunks=[1]),
+            InvalidInputError,
+            "no shape",
+        ),
+        (
+            lambda s: s.create_array("/b", b"", shape=[1], num_chunks=[1, 1]),
+            InvalidInputError,
+            "must agree",
+        ),
+        (
+            lambda s: s.create_array("/b", b"", shape=[2**64], num_chunks=[1]),
+            InvalidInputError,
+            "cannot have",
+        ),
+        (lambda s: s.commit("x", on_conflict="retry"), InvalidInputError, "on_conflict is"),
+        (lambda s: s.commit("x", resolve="mine"), InvalidInputError, "resolve is"),
+        (lambda s: s.commit("x", metadata={"a": object()}), InvalidInputError, "object"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(repository, act, error, message):
+    session = grid_session(repository, (2,))
+    before = session.nodes()
+    with pytest.raises(error, match=message):
+        act(session)
+    assert session.nodes() == before
+    assert len(session.chunk_refs("/a", [0], [2])) == 0
+    session.commit("still usable")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error"),
+    [
+        ("/", "/x", InvalidInputError),
+        ("/g", "/g/x", InvalidInputError),
+        ("/g", "/g", InvalidInputError),
+        ("/g", "/a", AlreadyExistsError),
+        ("/x", "/y", NotFoundError),
+        ("/g", "/x/y", NotFoundError),
+        ("/g", "/a/y", InvalidInputError),
+    ],
+)
+def test_moves_that_cannot_be(repository_v2, source, target, error):
+    session = grid_session(repository_v2, (2,))
+    session.create_group("/g", group_document())
+    session.commit("first")
+    session = repository_v2.writable_session()
+    with pytest.raises(error):
+        session.move(source, target)
+    assert not session.has_changes
+
+
+def test_one_session_moves_or_edits(repository_v2):
+    session = grid_session(repository_v2, (2,))
+    with pytest.raises(InvalidInputError, match="commit the changes first"):
+        session.move("/a", "/b")
+    session.commit("first")
+    session = repository_v2.writable_session()
+    session.move("/a", "/b")
+    for act in (
+        lambda: session.set_chunk("/b", [0], b"x"),
+        lambda: session.create_group("/g", b""),
+        lambda: session.update_metadata("/b", b""),
+        lambda: session.delete("/b"),
+    ):
+        with pytest.raises(InvalidInputError, match="commit the moves first"):
+            act()
+    assert [node.path for node in session.nodes()] == ["/", "/b"]

@@ -1,0 +1,153 @@
+"""The state of a repository is replaced whole, in a race that ends, and its log stays in order."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from helpers.storage.faulty_repositories import faulty_repository
+
+from icechunk_format.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+)
+from icechunk_format.repository.state import publish
+from icechunk_format.repository.state.transitions import set_config, set_metadata
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.values.msgpack import encode_flexbuffer
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+def test_a_long_log_continues_in_backups():
+    sound, _ = faulty_repository(2)
+    config = encode_flexbuffer({"num_updates_per_repo_info_file": 3})
+    publish.update_repo(sound.storage, lambda info: set_config(info, config))
+    for number in range(10):
+        sound.create_tag(f"tag-{number}", sound.resolve())
+    state = repo_info.decode(sound.storage.get("repo").data)
+    assert len(state.latest_updates) == 3
+    assert state.repo_before_updates is not None
+    updates = list(sound.operations())
+    assert len(updates) == 13
+    assert updates[0].backup_path is None
+    assert all(update.backup_path is not None for update in updates[1:])
+    for update in updates[1:]:
+        assert sound.storage.head(f"overwritten/{update.backup_path}") is not None
+
+
+def test_a_log_from_the_future_is_not_continued():
+    sound, _ = faulty_repository(2)
+    fetched = sound.storage.get("repo")
+    state = repo_info.decode(fetched.data)
+    newest = replace(state.latest_updates[0], updated_at=publish.now_in_microseconds() + 10**10)
+    updates = (newest, *state.latest_updates[1:])
+    sound.storage.put("repo", repo_info.encode(replace(state, latest_updates=updates)))
+    with pytest.raises(InvalidInputError, match="in the future of this machine's clock"):
+        sound.create_tag("late", sound.resolve())
+    # Small differences between clocks are none.
+    soon = publish.now_in_microseconds() + 10**8
+    updates = (replace(newest, updated_at=soon), *state.latest_updates[1:])
+    sound.storage.put("repo", repo_info.encode(replace(state, latest_updates=updates)))
+    sound.create_tag("in time", sound.resolve())
+    assert next(sound.operations()).updated_at == soon + 1
+
+
+def test_a_race_that_is_always_lost_ends():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    numbers = itertools.count()
+
+    def change(info):
+        # Another writer comes in between, every time.
+        publish.update_repo(storage, lambda i: set_metadata(i, {"other": next(numbers)}))
+        return set_metadata(info, {"mine": True})
+
+    with pytest.raises(ConflictError, match="changed by others 3 times"):
+        publish.update_repo(storage, change, max_attempts=3)
+    assert sound.metadata == {"other": 2}
+
+
+def test_an_old_state_shown_while_a_write_is_in_doubt_proves_nothing():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    old = storage.get("repo")
+    publish.update_repo(storage, lambda info: set_metadata(info, {"n": 1}))
+
+    class Store:
+        """Loses the answer to the first write, and then shows what was long ago, once."""
+
+        def __init__(self):
+            self.answers = ["lost", "old"]
+
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            done = storage.put(key, data, **kwargs)
+            if key == "repo" and self.answers[0] == "lost":
+                self.answers.pop(0)
+                raise StorageError("reset", outcome_unknown=True)
+            return done
+
+        def get(self, key, **kwargs):
+            if self.answers == ["old"]:
+                self.answers = [""]
+                return old
+            return storage.get(key, **kwargs)
+
+    seen = []
+
+    def change(info):
+        seen.append(info.metadata)
+        if info.metadata != {"n": 1}:
+            return "what is there is not what this change is for"
+        return set_metadata(info, {"n": 2})
+
+    answer = publish.update_repo(Store(), change)
+    assert isinstance(answer, publish.Published)
+    assert seen == [{"n": 1}]
+    assert sound.metadata == {"n": 2}
+
+
+def test_a_log_that_is_too_short_to_tell_says_so():
+    sound, _ = faulty_repository(2)
+    storage = sound.storage
+    few = encode_flexbuffer({"num_updates_per_repo_info_file": 1})
+    publish.update_repo(storage, lambda info: set_config(info, few))
+
+    class Store:
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            # It lands, others follow at once, and the log in ``repo`` names only the last of them.
+            written = storage.put(key, data, **kwargs)
+            if key != "repo":
+                return written
+            for number in range(3):
+                publish.update_repo(storage, lambda i, n=number: set_metadata(i, {"other": n}))
+            raise StorageError("reset", outcome_unknown=True)
+
+    with pytest.raises(CommitOutcomeUnknownError, match="landed or not"):
+        publish.update_repo(Store(), lambda info: set_metadata(info, {"mine": True}))
+
+
+def test_a_branch_file_race_that_is_always_lost_ends():
+    sound, _ = faulty_repository(1)
+    storage = sound.storage
+    tip = sound.resolve()
+
+    class Rival:
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+        def put(self, key, data, **kwargs):
+            storage.put(key, storage.get(key).data + b" ")
+            return storage.put(key, data, **kwargs)
+
+    root = list(sound.ancestry())[-1].id
+    with pytest.raises(ConflictError, match="changed by others"):
+        publish.update_branch_ref(Rival(), "main", root, expected=tip)
+    assert sound.resolve() == tip

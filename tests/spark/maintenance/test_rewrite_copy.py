@@ -1,0 +1,159 @@
+"""Rewriting and copying as Spark jobs do what the functions of one process do; secrets stay secret.
+
+The same work on Spark Connect runs in a process of its own, as in ``test_write_connect``.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.spark.connect_client import answer_over_connect
+
+from icechunk_format import maintenance as one_process
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.repository.repository import Repository
+from icechunk_spark import maintenance
+from icechunk_spark.maintenance import task_rows
+
+STEPS, WIDTH = 24, 6
+
+
+def build(path):
+    """Two arrays with a commit for each step: inline chunks in one, objects in the other."""
+    repository = Repository.create(str(path))
+    session = repository.writable_session()
+    session.create_group("/", group_document())
+    for name in ("small", "large"):
+        session.create_array(
+            f"/{name}",
+            array_document((STEPS, WIDTH), (1, 1)),
+            shape=(STEPS, WIDTH),
+            num_chunks=(STEPS, WIDTH),
+        )
+    session.commit("create")
+    for step in range(STEPS):
+        session = repository.writable_session()
+        at = np.array([[step, i] for i in range(WIDTH)])
+        session.set_chunks("/small", at, [bytes([step, i]) for i in range(WIDTH)])
+        session.set_chunks("/large", at, [bytes([step, i]) * 400 for i in range(WIDTH)])
+        session.commit(f"step {step}")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("upkeep") / "appended")
+
+
+def contents(repository, branch="main"):
+    return stored_contents(repository, repository.resolve(branch=branch))
+
+
+def test_copies_and_rewrites_what_one_process_would(spark, built, tmp_path):
+    copied = maintenance.copy(spark, built.location.url, str(tmp_path / "copy"))
+    expected = one_process.copy(built.location, str(tmp_path / "expected"))
+    assert copied == expected
+    assert copied.chunks == STEPS * WIDTH
+    copy = Repository.open(str(tmp_path / "copy"))
+    assert contents(copy) == contents(built)
+    assert [i.id for i in copy.ancestry()] == [i.id for i in built.ancestry()]
+    again = maintenance.copy(spark, built.location.url, str(tmp_path / "copy"))
+    assert (again.snapshots, again.manifests, again.chunks) == (0, 0, 0)
+
+    planned = maintenance.rewrite_manifests(spark, str(tmp_path / "copy"), dry_run=True)
+    done = maintenance.rewrite_manifests(
+        spark, str(tmp_path / "copy"), message="fewer", metadata={"by": "spark"}
+    )
+    assert planned.manifests_after == done.manifests_after == 2
+    assert done.references == 2 * STEPS * WIDTH
+    assert done.manifests_before > 2
+    assert contents(copy) == contents(built)
+    info = next(iter(copy.ancestry()))
+    assert (info.message, info.metadata["by"]) == ("fewer", "spark")
+    assert maintenance.rewrite_manifests(spark, str(tmp_path / "copy")).commit is None
+    splitting = [["any_array", [{"condition": {"Axis": 0}, "num_chunks": 5}]]]
+    split = maintenance.rewrite_manifests(
+        spark, str(tmp_path / "copy"), splitting=splitting, paths=["/large"], amend=True
+    )
+    assert split.manifests_after == 1 + 5
+    assert split.commit.parent_id == info.parent_id
+    assert contents(copy) == contents(built)
+
+
+def test_an_interrupted_copy_goes_on(spark, built, tmp_path):
+    target = str(tmp_path / "target")
+    maintenance.copy(spark, built.location.url, target, history=False)
+    copy = Repository.open(target)
+    gone = sorted(info.key for info in copy.storage.list("chunks/"))[::3]
+    assert not copy.storage.delete_many(["repo", *gone])
+    again = maintenance.copy(spark, built.location.url, target, history=False)
+    assert again.chunks == len(gone)
+    assert again.skipped_chunks == STEPS * WIDTH - len(gone)
+    assert contents(copy) == contents(built)
+    assert len(list(copy.ancestry())) == 2
+
+
+def test_errors_of_tasks_and_options_are_ours(spark, built, tmp_path):
+    broken = str(tmp_path / "broken")
+    one_process.copy(built.location, broken)
+    storage = Repository.open(broken).storage
+    [chunk] = [info.key for info in storage.list("chunks/")][:1]
+    storage.delete_many([chunk])
+    with pytest.raises(NotFoundError, match="nothing was published"):
+        maintenance.copy(spark, broken, str(tmp_path / "never"))
+    assert not Repository.exists(str(tmp_path / "never"))
+    with pytest.raises(InvalidInputError, match="means nothing for upkeep"):
+        maintenance.copy(spark, broken, str(tmp_path / "never"), where="time > 3")
+    with pytest.raises(InvalidInputError, match="both"):
+        maintenance.copy(spark, broken, broken)
+    session = Repository.open(broken).writable_session()
+    session.create_group("/own", group_document())
+    session.commit("their own")
+    with pytest.raises(ConflictError, match="versions would be lost"):
+        maintenance.copy(spark, built.location.url, broken)
+    maintenance.copy(spark, built.location.url, broken, target_branch="other")
+    assert set(Repository.open(broken).branches()) == {"main", "other"}
+
+
+def test_pieces_of_work_hold_no_credential_and_get_a_task_each(spark):
+    rows = task_rows.work_rows(spark, [{"piece": n} for n in range(7)])
+    assert rows.rdd.getNumPartitions() == 7
+    # Of a module that workers can import, unlike this one.
+    secret = partial(operator.concat, "s3cr3t-token")
+    plan = rows.mapInArrow(task_rows._task(secret), "answer binary")
+    assert "s3cr3t" not in plan._jdf.queryExecution().toString()
+    answers = list(task_rows.answers_of(spark, [str(n) for n in range(9)], secret))
+    assert sorted(answers) == [f"s3cr3t-token{n}" for n in range(9)]
+    assert list(task_rows.answers_of(spark, [], secret)) == []
+
+
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession
+from icechunk_spark import maintenance
+
+source, target = sys.argv[1:]
+spark = (
+    SparkSession.builder.remote("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "1g")
+    .config("spark.sql.shuffle.partitions", "2")
+    .getOrCreate()
+)
+copied = maintenance.copy(spark, source, target, target_branch="main")
+done = maintenance.rewrite_manifests(spark, target)
+print(json.dumps([
+    "connect" in type(spark).__module__, copied.chunks, done.manifests_after, done.references
+]))
+spark.stop()
+"""
+
+
+def test_over_connect(built, tmp_path):
+    answer = answer_over_connect(CLIENT, built.location.url, str(tmp_path / "target"))
+    assert answer == [True, STEPS * WIDTH, 2, 2 * STEPS * WIDTH]
+    assert contents(Repository.open(str(tmp_path / "target"))) == contents(built)

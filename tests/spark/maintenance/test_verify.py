@@ -1,0 +1,124 @@
+"""Verification with Spark answers what verification without Spark does, row for row.
+
+One repository with many damages at once is verified in both ways, so that findings of every stage
+of the job are compared at the price of few jobs; a sound one shows that the stages add up. Spark
+Connect runs in a process of its own, as in ``test_write_connect``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from helpers.damage.repository import LINES, REMOTE, SMALL, Damaged, build_sound
+from helpers.sessions.model import Model, OurDriver, RandomChanges
+from helpers.spark.connect_client import answer_over_connect
+
+from icechunk_format import maintenance
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.repository.repository import Repository
+from icechunk_spark.maintenance import verify
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sound") / "repository"
+    build_sound(path)
+    return path
+
+
+def rows(found):
+    return [row.asDict() for row in found.collect()]
+
+
+def prefixes(path):
+    return [c.url_prefix for c in Repository.open(str(path)).config.virtual_chunk_containers]
+
+
+def test_a_sound_repository(spark, sound):
+    found = verify(spark, str(sound))
+    assert rows(found) == maintenance.verify(str(sound)).to_pylist()
+    assert {row.severity for row in found.collect()} == {"info"}
+
+
+def test_many_damages_deep_and_authorized(spark, sound, tmp_path):
+    copy = Damaged(sound, tmp_path / "repository")
+    copy.file("chunks/notes.txt").write_bytes(b"hello")
+    for prefix in ("chunks", "manifests", "snapshots"):
+        copy.file(f"{prefix}/{'0' * 20}").write_bytes(b"123")
+    copy.file(copy.chunk_key(LINES, 0)).unlink()
+    copy.truncate(copy.chunk_key(LINES, 1), 3)
+    copy.flip(copy.chunk_key(LINES, 2), 500)
+    copy.file(copy.manifest_key(SMALL)).unlink()
+    copy.truncate(f"transactions/{copy.tip}", 50)
+    name = sorted(file.name for file in copy.file("overwritten").iterdir())[0]
+    copy.truncate(f"overwritten/{name}", 120)
+    copy.edit_array(REMOTE, shape=(5, 1024))
+    authorized = prefixes(copy.path)
+    expected = maintenance.verify(str(copy.path), deep=True, authorized=authorized).to_pylist()
+    assert {row["kind"] for row in expected} >= {
+        "chunk-missing", "chunk-too-short", "chunk-undecodable", "manifest-missing",
+        "log-damaged", "backup-damaged", "array-shape-mismatch", "unreferenced", "foreign-objects",
+    }  # fmt: skip
+    found = verify(spark, str(copy.path), deep=True, **{"virtual.authorize": ",".join(authorized)})
+    assert rows(found) == expected
+    bounded = rows(verify(spark, str(copy.path), max_findings=2, branch="main"))
+    assert len(bounded) == 3
+    assert bounded[-1]["kind"] == "left-out"
+
+
+def test_a_long_history_of_version_1(spark, tmp_path):
+    path = tmp_path / "v1"
+    repository = Repository.create(str(path), spec_version=1)
+    changes = RandomChanges(Model(), 9)
+    for number in range(12):
+        session = repository.writable_session("main")
+        changes.session(OurDriver(session), 6)
+        if session.has_changes:
+            session.commit(f"commit {number}")
+    victims = sorted((path / "chunks").iterdir())[::3]
+    for victim in victims:
+        victim.unlink()
+    found = rows(verify(spark, str(path)))
+    assert found == maintenance.verify(str(path)).to_pylist()
+    assert {row["object_key"] for row in found if row["kind"] == "chunk-missing"} <= {
+        f"chunks/{victim.name}" for victim in victims
+    }
+
+
+def test_mistakes(spark, sound, tmp_path):
+    with pytest.raises(NotFoundError):
+        verify(spark, str(tmp_path / "nothing"))
+    with pytest.raises(NotFoundError):
+        verify(spark, str(sound), tag="nope")
+    with pytest.raises(InvalidInputError):
+        verify(spark, str(sound), layout="cells")
+
+
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession
+from icechunk_spark.maintenance import verify
+
+spark = (
+    SparkSession.builder.remote("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "1g")
+    .config("spark.sql.shuffle.partitions", "2")
+    .getOrCreate()
+)
+found = verify(spark, sys.argv[1], deep=True)
+answer = {
+    "connect": "connect" in type(spark).__module__,
+    "rows": [row.asDict() for row in found.collect()],
+}
+print("ANSWER", json.dumps(answer))
+spark.stop()
+"""
+
+
+def test_over_connect(sound, tmp_path):
+    copy = Damaged(sound, tmp_path / "repository")
+    copy.file(copy.chunk_key(LINES, 0)).unlink()
+    copy.flip(copy.chunk_key(LINES, 2), 500)
+    answer = answer_over_connect(CLIENT, str(copy.path))
+    assert answer["connect"] is True
+    assert answer["rows"] == maintenance.verify(str(copy.path), deep=True).to_pylist()
