@@ -185,7 +185,7 @@ def task_count(grid: Grid) -> int:
 
 def run_all_tasks(path: str, group: str) -> int:
     """Run the tasks of a scan one after another, and count their rows."""
-    from icechunk_format.dataset.reading.scan import run_task
+    from icechunk_format.dataset.reading.run import run_task
 
     plan = plan_of(path, group)
     return sum(b.num_rows for task in plan.tasks for b in run_task(plan.context, task))

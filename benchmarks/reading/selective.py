@@ -106,7 +106,7 @@ def select(path: str, group: str, sel: str) -> pa.Table:
     """Open, plan and read the box into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.reading.scan import run_task
+    from icechunk_format.dataset.reading.run import run_task
     from icechunk_format.repository.files.metadata_files import metadata_cache
 
     metadata_cache().clear()
@@ -153,7 +153,7 @@ def check(cases: dict[str, Any], group: str, cells: int) -> None:
 def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int]:
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.scan import run_task
+    from icechunk_format.dataset.reading.run import run_task
     from icechunk_format.repository.repository import Repository
 
     repository = Repository.open(path)

@@ -185,7 +185,7 @@ def get_all(place: S3Place) -> int:
 
 def run_tasks(place: Path | S3Place) -> float:
     """Open the repository afresh, run every task and add up the values."""
-    from icechunk_format.dataset.reading.scan import run_task
+    from icechunk_format.dataset.reading.run import run_task
     from icechunk_format.repository.files.metadata_files import metadata_cache
 
     metadata_cache().clear()

@@ -21,7 +21,7 @@ import zarr
 from measurement import Row
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.maintenance import copy, rewrite_manifests
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository

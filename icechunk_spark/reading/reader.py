@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_spark.schema import fit_batch
 from icechunk_spark.session.last_line import errors_on_one_line
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.writing.commit import WriteResult
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_spark.options.write_request import Mode, WriteRequest
 
 #: A unit is a task as long as there are not more of them than this; then tasks own several.

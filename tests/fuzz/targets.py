@@ -17,7 +17,7 @@ from fuzz.mutations import damaged, damaged_file, damaged_json, damaged_tree
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec import transaction_log

@@ -17,7 +17,7 @@ from helpers.sessions.model import group_document
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,

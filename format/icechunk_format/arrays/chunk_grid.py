@@ -28,6 +28,7 @@ from icechunk_format.arrays.named_configuration import (
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import Axis, RegularAxis, RunAxis
+from icechunk_format.grid.chunk_axis import ChunkAxis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -359,3 +360,16 @@ def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) 
             field=field,
         )
     return RunAxis(extent, tuple(runs))
+
+
+def grid_axes(grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
+    """Return the axes of a chunk grid."""
+    if grid.chunk_shape is not None:
+        return tuple(
+            ChunkAxis(size=size, step=step)
+            for size, step in zip(grid.shape, grid.chunk_shape, strict=True)
+        )
+    return tuple(
+        ChunkAxis(size=size, step=1, edges=np.minimum(grid.edges(axis), size))
+        for axis, size in enumerate(grid.shape)
+    )

@@ -24,7 +24,7 @@ from icechunk_format.drafts.model import DraftNode
 from icechunk_format.drafts.zarr_documents import group_document
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.repository.files.manifest_files import ManifestFormat, store_manifests
-from icechunk_format.repository.lifecycle.create import FIRST_MESSAGE, RESERVED_METADATA
+from icechunk_format.repository.lifecycle.create import FIRST_MESSAGE
 from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
@@ -35,7 +35,7 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, Nodes, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

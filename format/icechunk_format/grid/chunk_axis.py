@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.arrays.chunk_grid import ChunkGrid
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkAxis:
@@ -68,19 +66,6 @@ class ChunkAxis:
         """Return the elements ``[start, stop)`` of one chunk, clipped to the array."""
         ends = self.start_of(np.array([chunk, chunk + 1], dtype=np.int64))
         return int(ends[0]), int(ends[1])
-
-
-def grid_axes(grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
-    """Return the axes of a chunk grid."""
-    if grid.chunk_shape is not None:
-        return tuple(
-            ChunkAxis(size=size, step=step)
-            for size, step in zip(grid.shape, grid.chunk_shape, strict=True)
-        )
-    return tuple(
-        ChunkAxis(size=size, step=1, edges=np.minimum(grid.edges(axis), size))
-        for axis, size in enumerate(grid.shape)
-    )
 
 
 def inner_axes(inner_shape: Sequence[int], shape: Sequence[int]) -> tuple[ChunkAxis, ...]:

@@ -14,7 +14,7 @@ import zarr
 from helpers.reference import repositories as reference_repositories
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
 

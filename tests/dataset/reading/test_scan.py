@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.reading import scan
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.metadata_files import metadata_cache

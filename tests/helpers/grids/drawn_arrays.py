@@ -21,7 +21,7 @@ from icechunk_format.dataset.reading.layouts import blocks, cells, summary
 from icechunk_format.dataset.reading.layouts import chunk_refs as refs_layout
 from icechunk_format.dataset.reading.layouts import chunks as chunks_layout
 from icechunk_format.dataset.reading.layouts import statistics as block_statistics
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.grid import cover as regions
 
 if TYPE_CHECKING:

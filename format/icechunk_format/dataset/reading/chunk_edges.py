@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes, inner_axes
+from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

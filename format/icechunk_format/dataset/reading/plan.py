@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading import task_cutting as partitioning
 from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
@@ -30,7 +31,7 @@ from icechunk_format.dataset.reading.chunk_edges import (
 from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.reading.task_cutting import Cuts
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes
+from icechunk_format.grid.chunk_axis import ChunkAxis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

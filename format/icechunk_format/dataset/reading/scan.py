@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.layouts.cells import run_cells
-from icechunk_format.dataset.reading.layouts.chunk_refs import run_refs
-from icechunk_format.dataset.reading.layouts.chunks import run_chunks
-from icechunk_format.dataset.reading.layouts.summary import run_summary
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from icechunk_format.dataset.selection.positions import DimSelection
     from icechunk_format.dataset.selection.where.condition import Residual
@@ -117,33 +112,3 @@ class ScanPlan:
     def rows(self) -> int:
         """Rows of all tasks, as ``ScanTask.rows`` counts them."""
         return sum(task.rows for task in self.tasks)
-
-
-def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task.
-
-    Closing the returned generator stops the reading ahead.
-
-    Parameters
-    ----------
-    context
-        What the plan says about all tasks.
-    task
-        The task. None produces nothing: Spark puts one such task where a plan has none.
-
-    Raises
-    ------
-    IcechunkError
-        Reading failed; the subclass says what a caller would do about it.
-    """
-    if task is None:
-        return
-    layout = context.table.layout
-    if layout == "cells":
-        yield from run_cells(context, task)
-    elif layout == "summary":
-        yield from run_summary(context, task)
-    elif layout == "chunks":
-        yield from run_chunks(context, task)
-    else:
-        yield from run_refs(context, task)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from icechunk_format.dataset.reading.layouts.chunks import check_chunk_rows
 from icechunk_format.dataset.table.block_option import parse_block
+from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     CHUNKS_FIELDS,
     REFS_FIELDS,

@@ -17,7 +17,7 @@ from icechunk_format.dataset.writing.columns.labels import (
     place_indices,
     place_labels,
 )
-from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.storage.location import open_storage

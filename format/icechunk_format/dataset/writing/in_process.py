@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.context import TaskReceipt
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.storage.location import Place
 

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
 from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
 from icechunk_format.dataset.writing.dimensions import DimensionPlaces
-from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.chunk_axis import grid_axes
 from icechunk_format.spec.ids import NodeId
 
 if TYPE_CHECKING:

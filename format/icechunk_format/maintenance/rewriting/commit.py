@@ -33,14 +33,13 @@ from icechunk_format.repository.commit.commit import (
 )
 from icechunk_format.repository.files.bounded_reads import manifest_keys
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.lifecycle.create import RESERVED_METADATA
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
-from icechunk_format.spec.values.metadata_items import checked_values
+from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, checked_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

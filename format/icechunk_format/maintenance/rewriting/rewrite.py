@@ -33,12 +33,11 @@ from icechunk_format.maintenance.rewriting.commit import (
 )
 from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
-from icechunk_format.repository.commit.assemble import listed_counts
 from icechunk_format.repository.files.bounded_reads import ListedManifests
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.node_path import is_below, parse_node_path
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
 from icechunk_format.spec.values.metadata_items import MetadataItems
 

@@ -26,7 +26,12 @@ from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import (
+    ManifestFiles,
+    ManifestRefs,
+    _rows_of,
+    listed_counts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -283,30 +288,6 @@ def _with_files(
             [base.extents[kept_rows], extents.reshape(len(files), base.ndim, 2)]
         ),
     )
-
-
-def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return how many references the listed files with these ids hold; 0 for unlisted ones."""
-    rows = _rows_of(listed, ids)
-    found = np.zeros(len(ids), dtype=np.int64)
-    found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
-    return found
-
-
-def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
-    rows = _rows_of(listed, ids)
-    found = np.zeros(len(ids), dtype=np.int64)
-    found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
-    return found
-
-
-def _rows_of(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    if not len(listed) or not len(ids):
-        return np.full(len(ids), -1, dtype=np.int64)
-    keys, wanted = _keys(listed.ids), _keys(ids)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, at, -1)
 
 
 def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:

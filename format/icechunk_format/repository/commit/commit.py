@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.changes.change_set import joined_chunks, joined_logs
 from icechunk_format.repository.commit.assemble import manifest_files_of
-from icechunk_format.repository.lifecycle.create import RESERVED_METADATA
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
 from icechunk_format.spec.ids import SnapshotId
@@ -36,7 +35,11 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import EncodedLog
-from icechunk_format.spec.values.metadata_items import MetadataItems, checked_values
+from icechunk_format.spec.values.metadata_items import (
+    RESERVED_METADATA,
+    MetadataItems,
+    checked_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

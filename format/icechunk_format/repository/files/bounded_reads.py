@@ -23,11 +23,11 @@ import numpy as np
 
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import box_volumes, inside_box, overlapping_pairs
-from icechunk_format.repository.commit.assemble import listed_counts, listed_sizes
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.object_keys import manifest_key
+from icechunk_format.spec.snapshot.manifest_lists import listed_counts, listed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,15 +40,13 @@ from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoSt
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.protocol import CreateOnly, Written
 
 if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 FIRST_MESSAGE: Final = "Repository initialized"
-RESERVED_METADATA: Final = "__icechunk"
-"""Name of the snapshot metadata that libraries keep for themselves."""
 
 _ATTEMPTS: Final = 5
 _MARK_SIZE: Final = 64

@@ -374,3 +374,27 @@ def _write_block(writer: TableWriter, vtable: bytes, rows: NDArray[Any]) -> int:
         ),
         alignment=8,
     )
+
+
+def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return how many references the listed files with these ids hold; 0 for unlisted ones."""
+    rows = _rows_of(listed, ids)
+    found = np.zeros(len(ids), dtype=np.int64)
+    found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
+    return found
+
+
+def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
+    rows = _rows_of(listed, ids)
+    found = np.zeros(len(ids), dtype=np.int64)
+    found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
+    return found
+
+
+def _rows_of(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    if not len(listed) or not len(ids):
+        return np.full(len(ids), -1, dtype=np.int64)
+    keys, wanted = _keys(listed.ids), _keys(ids)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import (
+    InvalidInputError,
+)
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.values.msgpack import (
@@ -125,3 +127,7 @@ def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int)
             for name, value in items.in_version(spec_version).items
         ]
     )
+
+
+RESERVED_METADATA: Final = "__icechunk"
+"""Name of the snapshot metadata that libraries keep for themselves."""

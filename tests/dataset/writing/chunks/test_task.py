@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.scan import run_task
+from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.dataset.writing.chunks import task as write_layout_rows
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write_layout_batches

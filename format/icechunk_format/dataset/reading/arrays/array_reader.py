@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, pick, product_coords
 from icechunk_format.dataset.reading.arrays.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.chunk_axis import ChunkAxis, grid_axes, inner_axes
+from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.chunk_axis import grid_axes
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 

@@ -16,8 +16,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +30,7 @@ from icechunk_format.dataset.reading.layouts.blocks import BlockArray, cut_block
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.grid.chunk_axis import ChunkAxis
 
 if TYPE_CHECKING:
@@ -40,61 +38,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.arrays.data_types import DataType
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
     from icechunk_format.dataset.reading.layouts.blocks import Block
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.table.variable import Variable
 
 # A row costs about this much beside its data, so blocks of tiny chunks end here too.
 _ROW_BYTES = 256
-# Spark and Arrow's plain binary hold at most this many bytes in one value.
-_MOST_VALUE_BYTES = 2**31 - 1
 
 
 def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Produce the rows of a task of the layout ``chunks``; see ``scan.run_task`` for errors."""
     yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
-
-
-def check_chunk_rows(variable: Variable, *, decoded: bool) -> None:
-    """Refuse an array whose chunks have no form as bytes.
-
-    Raises
-    ------
-    UnsupportedError
-        Its elements have no fixed size, or a chunk is too large for one value.
-    """
-    data_type, codecs = variable.metadata.data_type, variable.codecs
-    if not decoded:
-        return
-    if data_type.numpy.hasobject:
-        raise UnsupportedError(
-            f"array {variable.path} holds {data_type.name} values, which have no fixed size; read "
-            "its stored chunks with decoded=false, or its values with layout=cells",
-            array=variable.path,
-            data_type=data_type.name,
-        )
-    grid = variable.metadata.grid
-    shape = codecs.sharding.inner_shape if codecs.sharding is not None else grid.chunk_shape
-    nbytes = math.prod(shape or ()) * data_type.numpy.itemsize
-    if nbytes > _MOST_VALUE_BYTES:
-        raise UnsupportedError(
-            f"a chunk of array {variable.path} has {nbytes} bytes decoded, and a value in Spark "
-            f"at most {_MOST_VALUE_BYTES}; read it with layout=cells",
-            array=variable.path,
-            nbytes=nbytes,
-        )
-
-
-def data_type_text(data_type: DataType) -> str:
-    """Return the column ``dtype``: what ``numpy.dtype`` takes, where it can say it in a word."""
-    dtype = data_type.numpy
-    if dtype.hasobject:
-        return data_type.name
-    if dtype.names is not None:
-        return json.dumps(data_type.to_json())
-    return dtype.newbyteorder("<").str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.again.conflicts import cells_written_twice, refused
 from icechunk_format.dataset.writing.again.landed import (
     array_at,
@@ -26,7 +27,6 @@ from icechunk_format.dataset.writing.again.landed import (
 from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
 from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
 from icechunk_format.dataset.writing.context import ArrayTarget
-from icechunk_format.grid.chunk_axis import grid_axes
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.files.chunk_files import store_chunks

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.dataset.writing.context import WriteContext
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.spec.ids import SnapshotId
 
 _SHOWN: Final = 4

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.again.conflicts import refused
 from icechunk_format.dataset.writing.again.moves import Landed, axis_moves, chunk_moves, targets_of
-from icechunk_format.grid.chunk_axis import grid_axes
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.location import open_storage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.writing.context import ArrayTarget
     from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.repository.changes.conflicts import TheirCommit
     from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icechunk_format.grid.chunk_axis import grid_axes
+from icechunk_format.arrays.chunk_grid import grid_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.context import ArrayTarget
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.repository.changes.conflicts import TheirCommit
     from icechunk_format.repository.files.manifest_files import ManifestReceipt

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.dataset.writing.prepare import PreparedWrite
+    from icechunk_format.dataset.writing.prepared import PreparedWrite
 
 __all__ = ["plan_layout_write", "write_layout_batches", "write_layout_table"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.dataset.reading.layouts.chunks import data_type_text
+from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import joined_refs, references
