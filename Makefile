@@ -50,11 +50,12 @@ test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
 	$(PYTEST) tests/dataset tests/drafts tests/command_line
 
-check: $(VENV)/.ready  ## style, types and the layer rule
+check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) .ci/structure.py
 
 format: $(VENV)/.ready  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
