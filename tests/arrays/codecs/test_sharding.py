@@ -12,8 +12,8 @@ from helpers.arrays.codec_chains import BIG, LITTLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.arrays.codecs.bytes import crc32c
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.arrays.codecs.crc32c import crc32c
 from icechunk_format.arrays.codecs.sharding import MISSING, IndexRange, Sharding
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.default_codecs import sharding_json

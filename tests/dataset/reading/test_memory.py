@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import pytest
 
-from icechunk_format.arrays.codecs.crc32c import crc32c
+from icechunk_format.arrays.codecs.bytes import crc32c
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import native_refs

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from helpers.sessions.model import group_document
 
-from icechunk_format.arrays.codecs.crc32c import crc32c
+from icechunk_format.arrays.codecs.bytes import crc32c
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId

@@ -9,10 +9,11 @@ import bz2
 import lzma
 from typing import TYPE_CHECKING, Any, Final
 
+import google_crc32c
+import numpy as np
 from numcodecs.registry import get_codec
 
 from icechunk_format.arrays.codecs.compressors import Blosc, Deflate, Lz4, Streamed, Zstd
-from icechunk_format.arrays.codecs.crc32c import crc32c
 from icechunk_format.arrays.codecs.steps import (
     Buffer,
     ByteCodec,
@@ -39,6 +40,12 @@ def make_byte_codec(name: str, configuration: dict[str, Any], itemsize: int) -> 
     """
     maker = _MAKERS.get(name)
     return None if maker is None else maker(name, configuration, itemsize)
+
+
+def crc32c(data: Buffer) -> int:
+    """Return the CRC-32C of the bytes, an integer below 2**32."""
+    # The wheel takes arrays, and views of bytes only as arrays.
+    return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8)))
 
 
 class Crc32c:
