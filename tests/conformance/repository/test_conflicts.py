@@ -134,10 +134,13 @@ EDITS = {
 }
 
 # By what landed first: what we refuse and the reference lets pass, although nodes without a group
-# come of it, two nodes at one path, or a moved node that is gone. It refuses nothing that we pass.
+# come of it, two nodes at one path, a moved node that is gone, chunks that a smaller array loses, or
+# an array that stays where it was to be deleted. It refuses nothing that we pass.
 REFUSED_BY_US_ALONE = {
+    "shift": {"shrink"},
     "delete array": {"move array", "move group"},
     "recreate array": {
+        "delete array",
         "recreate array",
         "delete group",
         "recreate group",
@@ -152,7 +155,7 @@ REFUSED_BY_US_ALONE = {
         "move group",
         "move other",
     },
-    "recreate group": {"recreate group", "move array", "move group"},
+    "recreate group": {"delete group", "recreate group", "move array", "move group"},
     "new array": {"delete group", "recreate group", "move group", "move other"},
     "new group": {"delete group", "recreate group", "move group", "move other"},
 }
