@@ -258,6 +258,7 @@ NODE_PROBLEMS = {
     "other path": ({"path": "/b"}, FormatError),
     "bad path": ({"path": "a"}, FormatError),
     "no kind": ({"node_data": "Table"}, FormatError),
+    "attributes that are a list": ({"user_attributes": {"Inline": [1]}}, FormatError),
     "attributes elsewhere": ({"user_attributes": {"Ref": {}}}, UnsupportedError),
     "fill value of another type": ({"node_data": _array(fill_value={"Int16": 0})}, FormatError),
     "fill value out of range": ({"node_data": _array(fill_value={"Int8": 300})}, FormatError),
@@ -298,6 +299,26 @@ def test_a_broken_node_is_named(place, storage, tmp_path, problem):
     draft = open_draft(place)
     with pytest.raises(error, match="a"):
         draft.nodes(draft.tags()["v1"])
+
+
+UNSPEAKABLE = {
+    "bytes": ("/", {"user_attributes": {"Inline": {"x": b"abc"}}}),
+    "names that are bytes": ("/", {"user_attributes": {"Inline": {b"x": 1}}}),
+    "half a character": ("/g", {"path": "\ud800"}),
+}
+
+
+@pytest.mark.parametrize("problem", UNSPEAKABLE)
+def test_what_json_cannot_say_is_an_error_of_the_draft(place, storage, tmp_path, problem):
+    write_numbered(storage, some_history(), tmp_path)
+    path, changes = UNSPEAKABLE[problem]
+    key = f"s/{crockford(id16('first'))}"
+    record = json.loads(storage.get(key).data)
+    record["nodes"][path] |= changes
+    is_text = problem == "half a character"
+    storage.put(key, json.dumps(record).encode() if is_text else pack(record))
+    with pytest.raises(FormatError, match=key):
+        import_draft(place, str(tmp_path / "target"))
 
 
 CHUNK_PROBLEMS = {

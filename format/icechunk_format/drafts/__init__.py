@@ -1,8 +1,8 @@
 """Two drafts of the format from before its first release, read-only and as a source to import."""
 
 from icechunk_format.drafts.importing import ImportReport, import_draft
-from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftRepository, DraftSnapshot
-from icechunk_format.drafts.opening import open_draft
+from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot
+from icechunk_format.drafts.repository import DraftRepository, open_draft
 
 __all__ = [
     "DraftChunks",

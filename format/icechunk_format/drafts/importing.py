@@ -6,76 +6,78 @@ place.
 
 Decisions
 ---------
-1. All first versions of the draft stand on one empty version, which released versions begin with.
-2. A version keeps its message, its time and its properties, and has its id of the draft under
-   ``draft_snapshot_id``. Times of released versions grow from parent to child; where those of a
-   draft do not, the child is one microsecond after its parent.
-3. Ids of versions are digests of the ids of the draft. A node keeps its id over all versions in
-   which it has the same number, path and kind.
-4. Groups that a path needs and the draft does not have are added, without attributes.
-5. ``main`` is the newest of all branches and tags where the draft has no such branch.
-6. What belongs to no version (properties of branches, the id of a dataset) goes to the metadata of
-   the repository, under ``imported_draft``.
-7. Virtual chunks stay virtual. No container is made for them, since whoever reads decides which
-   places to trust; the report says which there are.
+1. First versions of the draft stand on one empty version, which released versions begin with. Times
+   grow from parent to child; where those of a draft do not, the child is a microsecond later.
+2. Ids of versions and nodes are digests. A node keeps its id as long as its number, its path and
+   its number of dimensions stay. A version has its id of the draft in ``draft_snapshot_id``.
+3. Groups that a path needs and the draft does not have are added, without attributes.
+4. ``main`` is the newest of all branches and tags where the draft has no such branch.
+5. What belongs to no version goes to the metadata of the repository, under ``imported_draft``.
+6. Virtual chunks stay virtual, without containers: whoever reads decides which places to trust.
+7. Memory: the references of one array, 64 MB of chunks and one chunk more, and some 100 bytes for
+   every chunk that was copied.
 
 Specification: both drafts; "Repo Info File", "Snapshot Files", "Transaction Log Files".
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.drafts.converting import ChunkConverter
-from icechunk_format.drafts.model import DraftRepository
-from icechunk_format.drafts.opening import open_draft
-from icechunk_format.drafts.versions import VersionWriter, draft_snapshot_id
-from icechunk_format.errors import AlreadyExistsError, NotFoundError, ReadOnlyError
-from icechunk_format.repository.lifecycle.create import create_object
-from icechunk_format.repository.lifecycle.discovery import has_repository
+import numpy as np
+
+from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.drafts.model import DraftNode
+from icechunk_format.drafts.repository import DraftRepository, open_draft
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
+from icechunk_format.repository.files.manifest_files import ManifestFormat, store_manifests
+from icechunk_format.repository.lifecycle import create
+from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
-from icechunk_format.spec.object_keys import (
-    CHUNKS,
-    MANIFESTS,
-    REPO,
-    snapshot_key,
-    transaction_log_key,
-)
+from icechunk_format.spec import transaction_log
+from icechunk_format.spec.envelope import SPEC_V2
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.node_path import parent
+from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.snapshot.nodes import Nodes
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.drafts.model import DraftSnapshot
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
     from icechunk_format.storage.protocol import Storage
 
-METADATA_NAME: Final = "imported_draft"
+_FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
+_BYTES_PER_BATCH: Final = 64 * 2**20
+# What a chunk costs beside its own bytes, so that batches of small ones are bounded, too.
+_BYTES_PER_REQUEST: Final = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import did, or would do.
+    """What an import did or, in a dry run, would do. What versions share counts once.
 
     Parameters
     ----------
-    dry_run
-        Nothing was written.
     kind
         Which draft it was: ``numbered refs`` or ``state file``.
-    snapshots
-        Versions that were imported; the empty first one is not counted.
-    branches, tags
-        Their names.
     chosen_main
         The version that ``main`` was put at because the draft has no such branch; else None.
-    native_chunks, inline_chunks, virtual_chunks
-        How many there are; what several versions share counts once.
-    bytes_copied
-        Bytes of native chunks.
     virtual_prefixes
         Where virtual chunks lie: readers have to authorise these, and existing libraries need a
         virtual chunk container for each.
@@ -98,17 +100,12 @@ class ImportReport:
 
 
 def import_draft(
-    source: DraftRepository | Place,
-    target: Place,
-    *,
-    dry_run: bool = False,
+    source: DraftRepository | Place, target: Place, *, dry_run: bool = False
 ) -> ImportReport:
     """Import a draft with the history of all its branches and tags into a new repository.
 
     Parameters
     ----------
-    source
-        The draft, or where it is.
     target
         An empty place. What an interrupted import of the same draft left there is no obstacle.
     dry_run
@@ -122,76 +119,185 @@ def import_draft(
         A repository or anything else is at the target.
     FormatError, UnsupportedError
         The draft is damaged, or uses what its text does not describe.
-    ReadOnlyError
-        The target cannot be written.
-    CommitOutcomeUnknownError, StorageError
+    ReadOnlyError, CommitOutcomeUnknownError, StorageError
         A store failed. Nothing of the import can be seen, unless the outcome is unknown.
     """
     draft = source if isinstance(source, DraftRepository) else open_draft(source)
-    place = Location.of(target)
-    storage = open_storage(place)
-    snapshots = draft.snapshots()
-    if not snapshots:
-        raise NotFoundError(
-            f"the draft at {draft.location} holds no version, so there is nothing to import",
-            kind="snapshot",
-        )
+    storage = open_storage(Location.of(target))
+    versions = draft.snapshots()
+    if not versions:
+        problem = f"the draft at {draft.location} holds no version, so there is nothing to import"
+        raise NotFoundError(problem, kind="snapshot")
     if storage.is_read_only and not dry_run:
-        raise ReadOnlyError(
-            f"{place} can only be read; import to a store that can be written",
-            location=str(place),
-        )
-    _check_target(storage, snapshots)
-    branches, tags = draft.branches(), draft.tags()
-    chosen_main = None
+        problem = f"{target} can only be read; import to a store that can be written"
+        raise ReadOnlyError(problem, location=str(target))
+    infos = _infos(versions)
+    create.check_new_root(storage, infos)
+    branches, tags, chosen_main = draft.branches(), draft.tags(), None
     if MAIN not in branches:
-        newest = max(
-            snapshots, key=lambda s: (s.id in {*branches.values(), *tags.values()}, s.written_at)
-        )
+        tips = {*branches.values(), *tags.values()}
+        newest = max(versions, key=lambda version: (version.id in tips, version.written_at))
         chosen_main = branches[MAIN] = newest.id
-    converter = ChunkConverter(draft, None if dry_run else storage)
-    writer = VersionWriter(draft, converter, None if dry_run else storage)
-    writer.begin(min(snapshot.written_at for snapshot in snapshots))
-    for snapshot in snapshots:
-        writer.add(snapshot)
+    work = _Import(draft, None if dry_run else storage)
+    work.store(infos[INITIAL_SNAPSHOT_ID], [])
+    for version in versions:
+        work.store(infos[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
-        ids = writer.snapshot_ids
         refs = RefsOfVersion1(
-            branches={name: ids[tip] for name, tip in branches.items()},
-            tags={name: ids[tip] for name, tip in tags.items()},
+            branches={name: _snapshot_id(tip) for name, tip in branches.items()},
+            tags={name: _snapshot_id(tip) for name, tip in tags.items()},
         )
-        metadata = MetadataItems.of({METADATA_NAME: {"kind": draft.kind, **draft.properties()}})
-        state = upgraded_state(refs, writer.infos, now=None, metadata_items=metadata)
-        create_object(storage, REPO, repo_info.encode(state))
+        metadata = MetadataItems.of({"imported_draft": {"kind": draft.kind, **draft.properties()}})
+        state = upgraded_state(refs, infos, now=None, metadata_items=metadata)
+        create.create_object(storage, REPO, repo_info.encode(state))
     return ImportReport(
         dry_run=dry_run,
         kind=draft.kind,
-        snapshots=len(snapshots),
+        snapshots=len(versions),
         branches=tuple(sorted(branches)),
         tags=tuple(sorted(tags)),
         chosen_main=chosen_main,
-        native_chunks=converter.native,
-        inline_chunks=converter.inline,
-        virtual_chunks=converter.virtual,
-        bytes_copied=converter.bytes_copied,
-        virtual_prefixes=tuple(sorted(converter.virtual_prefixes)),
-        snapshot_ids={key: str(value) for key, value in writer.snapshot_ids.items()},
+        native_chunks=len(work.copied),
+        inline_chunks=work.inline,
+        virtual_chunks=work.virtual,
+        bytes_copied=sum(work.copied.values()),
+        virtual_prefixes=tuple(sorted(work.virtual_prefixes)),
+        snapshot_ids={version.id: str(_snapshot_id(version.id)) for version in versions},
     )
 
 
-def _check_target(storage: Storage, snapshots: Sequence[DraftSnapshot]) -> None:
-    """Refuse a target with anything that an interrupted import of this draft does not leave."""
-    if has_repository(storage):
-        raise AlreadyExistsError(
-            f"there is a repository at {storage.root_url} already; import to an empty place",
-            kind="repository",
-            location=storage.root_url,
+def _snapshot_id(draft_id: str) -> SnapshotId:
+    return SnapshotId(hashlib.blake2b(draft_id.encode(), digest_size=SnapshotId.SIZE).digest())
+
+
+def _node_id(node: DraftNode) -> NodeId:
+    ndim = None if node.array is None else node.array.ndim
+    text = f"{node.id} {ndim} {node.path}"
+    return NodeId(hashlib.blake2b(text.encode(), digest_size=NodeId.SIZE).digest())
+
+
+def _infos(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, SnapshotInfo]:
+    """Return what ``repo`` says of all versions, the empty first one among them."""
+    root = SnapshotInfo(
+        id=INITIAL_SNAPSHOT_ID,
+        parent_id=None,
+        flushed_at=max(min(version.written_at for version in versions) - 1, 0),
+        message=create.FIRST_MESSAGE,
+        metadata_items=MetadataItems.of({RESERVED_METADATA: {"is_root": True}}),
+    )
+    infos = {root.id: root}
+    for version in versions:
+        try:
+            metadata = MetadataItems.of({**version.properties, "draft_snapshot_id": version.id})
+        except InvalidInputError as error:
+            problem = f"the properties of version {version.id} cannot be kept: {error.message}"
+            raise FormatError(problem, object_key=version.id, file_type="snapshot") from error
+        above = root.id if version.parent_id is None else _snapshot_id(version.parent_id)
+        own = _snapshot_id(version.id)
+        infos[own] = SnapshotInfo(
+            id=own,
+            parent_id=above,
+            flushed_at=max(version.written_at, infos[above].flushed_at + 1),
+            message=version.message,
+            metadata_items=metadata,
         )
-    ids = {INITIAL_SNAPSHOT_ID, *(draft_snapshot_id(snapshot.id) for snapshot in snapshots)}
-    own = {key for i in ids for key in (snapshot_key(i), transaction_log_key(i))}
-    for found in storage.list(""):
-        if not found.key.startswith((CHUNKS, MANIFESTS)) and found.key not in own:
-            raise AlreadyExistsError(
-                f"{storage.root_url} is not empty: {found.key} is there; import to an empty place",
-                found=(found.key,),
-            )
+    return infos
+
+
+class _Import:
+    """Writes versions, parents first, and counts; without a target it counts only."""
+
+    def __init__(self, draft: DraftRepository, target: Storage | None) -> None:
+        self._draft = draft
+        self._target = target
+        self._manifests: dict[tuple[object, ...], list[ManifestReceipt]] = {}
+        self.copied: dict[bytes, int] = {}
+        self.inline = self.virtual = 0
+        self.virtual_prefixes: set[str] = set()
+
+    def store(self, info: SnapshotInfo, nodes: list[DraftNode]) -> None:
+        """Write one version, whose parent is written."""
+        stored = [self._stored(node) for node in _with_groups(nodes)]
+        if self._target is None:
+            return
+        files = [receipt for _, receipts in stored for receipt in receipts]
+        own, key = Nodes.of(node for node, _ in stored), snapshot_key(info.id)
+        version = Snapshot(
+            id=info.id,
+            flushed_at=info.flushed_at,
+            message=info.message,
+            metadata_items=info.metadata_items,
+            nodes=own,
+            manifest_files=manifest_files_of(own, ManifestFiles.empty(), files, object_key=key),
+        )
+        log = TransactionLog(id=info.id)
+        if info.parent_id is not None:
+            # Not by the cache of versions, which may hold what an earlier import wrote.
+            above = snapshot_key(info.parent_id)
+            before = snapshot.decode(self._target.get(above).data, object_key=above)
+            log = difference(self._target, before, version, snapshot_id=info.id)
+        log_key = transaction_log_key(info.id)
+        self._target.put_many(
+            [(key, snapshot.encode(version)), (log_key, transaction_log.encode(log))]
+        )
+
+    def _stored(self, node: DraftNode) -> tuple[NodeSnapshot, Sequence[ManifestReceipt]]:
+        """Return a node with its manifests, which versions share that have the same ones."""
+        node_id, array = _node_id(node), node.array
+        if array is None:
+            return NodeSnapshot(id=node_id, path=node.path, user_data=node.user_data), ()
+        key = (node_id, node.manifests, array.grid.num_chunks)
+        if key not in self._manifests:
+            refs, self._manifests[key] = self._refs(node), []
+            if self._target is not None:
+                (self._manifests[key],) = store_manifests(self._target, _FORMAT, [(node_id, refs)])
+        files = self._manifests[key]
+        stored = ArrayNode(
+            shape=array.shape,
+            num_chunks=array.grid.num_chunks,
+            dimension_names=array.dimension_names,
+            manifests=with_files(ManifestRefs.empty(array.ndim), np.arange(0), files),
+        )
+        whole = NodeSnapshot(id=node_id, path=node.path, user_data=node.user_data, array=stored)
+        return whole, files
+
+    def _refs(self, node: DraftNode) -> ChunkRefs:
+        """Return the references of an array, whose chunks are counted and copied."""
+        chunks = self._draft.chunk_refs(node)
+        refs = chunks.released()
+        self.inline += int((chunks.kind == KIND_INLINE).sum())
+        virtual = np.flatnonzero(chunks.kind == KIND_VIRTUAL)
+        self.virtual += len(virtual)
+        for location in set(refs.locations(virtual)):
+            if place := re.match("[^:/?#]+://[^/?#]*", location):
+                self.virtual_prefixes.add(f"{place[0]}/")
+        new = []
+        for row in np.flatnonzero(chunks.kind == KIND_NATIVE).tolist():
+            chunk_id = refs.chunk_id[row].tobytes()
+            if chunk_id not in self.copied:
+                self.copied[chunk_id] = int(chunks.length[row])
+                new.append(row)
+        if self._target is not None and new:
+            total = np.cumsum(chunks.length[new].astype(np.float64) + _BYTES_PER_REQUEST)
+            cuts = np.flatnonzero(np.diff(total // _BYTES_PER_BATCH)) + 1
+            for rows in np.split(np.array(new), cuts):
+                keys = [chunk_key(ChunkId(refs.chunk_id[row].tobytes())) for row in rows]
+                contents = self._draft.read_chunks(chunks, rows.tolist())
+                self._target.put_many(zip(keys, contents, strict=True))
+        return refs
+
+
+def _with_groups(nodes: list[DraftNode]) -> list[DraftNode]:
+    """Return nodes sorted by path, with a group for each parent that is missing."""
+    by_path = {node.path: node for node in nodes}
+    for node in nodes:
+        above = parent(node.path)
+        while above is not None:
+            if above not in by_path:
+                document = build_group_metadata().to_bytes()
+                by_path[above] = DraftNode(id=-1, path=above, user_data=document)
+            if by_path[above].array is not None:
+                problem = f"array {above!r} has the node {node.path!r} below it; only groups have"
+                raise FormatError(problem, file_type="draft snapshot", field=node.path)
+            above = parent(above)
+    return [by_path[path] for path in sorted(by_path)]

@@ -1,57 +1,56 @@
-"""What both drafts say, in one set of terms: versions, nodes, and chunk references as columns.
+"""What both drafts say, as plain values: versions, nodes, and chunk references as columns.
 
-Rules of this file
-------------------
-1. Ids of a draft stay texts, because the drafts do not agree on what an id is.
-2. A node carries the ``zarr.json`` that it has in released versions, whatever the draft stores.
-3. Chunk references are columns; see ``DraftChunks``.
-
-Specification: the two drafts; what they leave open is decided in the modules of each draft.
+A node has the ``zarr.json`` of released versions. Chunk keys are spelled ``c/0/1`` in it, as they
+name chunks to Zarr only, and a missing fill value is zero, since Zarr demands one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
+from icechunk_format.arrays.named_configuration import shortened
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.drafts.records import MAX_U32, Field
+from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
 from icechunk_format.grid.coordinates import sorting_rows
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.storage.protocol import ReadRequest
+from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
+from icechunk_format.spec.ids import ChunkId
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
+from icechunk_format.spec.node_path import NodePath, parse_node_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.storage.location import Location
-    from icechunk_format.storage.protocol import Storage
+DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
+"""A chunk reference: the columns of ``DraftChunks`` in order."""
 
-KINDS: Final = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
+_COLUMNS: Final = ("coords", "kind", "offset", "length")
+# In the order in which zarr-python writes them.
+_MEMBERS: Final = (
+    *("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
+    *("attributes", "dimension_names", "zarr_format", "node_type", "storage_transformers"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSnapshot:
-    """One version.
-
-    Parameters
-    ----------
-    id, parent_id
-        As the draft has them; ``parent_id`` is None for the first version.
-    written_at
-        Microseconds since 1970-01-01T00:00:00Z.
-    message
-        Commit message; empty where the draft has none.
-    properties
-        Metadata of the version.
-    """
+    """One version; ``written_at`` is in microseconds since 1970-01-01T00:00:00Z."""
 
     id: str
     parent_id: str | None
@@ -62,20 +61,9 @@ class DraftSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftNode:
-    """A group or an array of one version.
+    """A group or an array; ``user_data`` is its ``zarr.json``, and ``array`` the same read.
 
-    Parameters
-    ----------
-    id
-        Number of the node in the draft.
-    path
-        Where it is.
-    user_data
-        Its ``zarr.json`` as released versions have it.
-    array
-        The same, read; None for a group.
-    manifests
-        Keys of the objects with its chunk references, the ones that win first.
+    Of two ``manifests`` (keys of objects) with references of one chunk, the first counts.
     """
 
     id: int
@@ -85,21 +73,100 @@ class DraftNode:
     manifests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DraftChunks:
-    """Chunk references of one array, a row each, sorted by coordinate.
+def make_node(
+    record: Field,
+    attributes: Any,
+    array: Mapping[str, Any] | None = None,
+    manifests: Sequence[str] = (),
+) -> DraftNode:
+    """Return the node of a record with an ``id`` and a ``path``.
 
     Parameters
     ----------
-    coords
-        uint32, shape (n, ndim): places in the chunk grid.
-    kind
-        uint8, shape (n,): ``KIND_NATIVE``, ``KIND_INLINE`` or ``KIND_VIRTUAL``.
-    payload
-        binary, n rows: the object key of a native chunk, the bytes of an inline one, the URL of a
-        virtual one.
-    offset, length
-        uint64, shape (n,): the bytes of the object that are the chunk; of an inline one all.
+    attributes
+        None if they are elsewhere.
+    array
+        Members of the ``zarr.json`` of an array, by ``array_members``.
+    """
+    path = record["path"].of(str)
+    if attributes is None:
+        raise UnsupportedError(
+            f"the attributes of node {path!r} are in a file of their own, whose form the draft "
+            "does not describe; store them with the node first",
+            node_path=path,
+        )
+    if not isinstance(attributes, dict):
+        raise record.error(f"attributes are an object, found {shortened(attributes)}")
+    kind = "group" if array is None else "array"
+    members = {"attributes": attributes, "zarr_format": 3, "node_type": kind, **(array or {})}
+    try:
+        user_data = dump_document({name: members[name] for name in _MEMBERS if name in members})
+        metadata = None if array is None else parse_array_metadata(user_data, node_path=path)
+        if metadata is not None:
+            # Asked for here, so that what is not known fails with the node and not with its chunks.
+            _ = metadata.grid, metadata.fill_value
+        return DraftNode(
+            id=record["id"].integer(0, MAX_U32),
+            path=parse_node_path(path),
+            user_data=user_data,
+            array=metadata,
+            manifests=tuple(dict.fromkeys(manifests)),
+        )
+    except UnsupportedError:
+        raise
+    except (IcechunkError, TypeError, ValueError, RecursionError) as error:
+        raise record.error(f"it makes no node: {error}") from error
+
+
+def array_members(
+    fields: Field, data_type: Any, chunk_shape: Field, fill_value: Any
+) -> dict[str, Any]:
+    """Return members of the ``zarr.json`` of an array.
+
+    Parameters
+    ----------
+    fields
+        What both drafts say by the same names.
+    fill_value
+        JSON; or bytes: those of one element, little-endian, otherwise a JSON text.
+    """
+    try:
+        known = parse_data_type(data_type, node_path=fields.path)
+        if fill_value is None:
+            fill_value = encode_fill_value(default_fill_value(known), known)
+        elif isinstance(fill_value, bytes) and len(fill_value) == known.itemsize:
+            element = np.frombuffer(fill_value, dtype=known.numpy.newbyteorder("<"))
+            fill_value = encode_fill_value(element.astype(known.numpy)[0], known)
+        elif isinstance(fill_value, bytes):
+            fill_value = json.loads(fill_value)
+    except (FormatError, ValueError, RecursionError) as error:
+        raise fields.error(f"bad data type or fill value: {error}") from error
+    codecs = []
+    for codec in fields["codecs"].items():
+        configuration = codec.get("configuration")
+        codecs.append({"name": codec["name"].of(str)})
+        if configuration is not None:
+            codecs[-1]["configuration"] = configuration.json()
+    sizes = [size.integer(1) for size in chunk_shape.items()]
+    names, transformers = fields.get("dimension_names"), fields.get("storage_transformers")
+    return {
+        "shape": fields["shape"].value,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": sizes}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value,
+        "codecs": codecs,
+        **({} if names is None else {"dimension_names": names.value}),
+        "storage_transformers": [] if transformers is None else transformers.value,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftChunks:
+    """Chunk references of one array as columns, shape (n,) or, of coordinates, (n, ndim).
+
+    The payload is the key of the object with a native chunk, the bytes of an inline one, or the URL
+    of a virtual one; offset and length say which bytes of the object are the chunk.
     """
 
     coords: NDArray[np.uint32]
@@ -112,213 +179,57 @@ class DraftChunks:
         return len(self.kind)
 
     @classmethod
-    def empty(cls, ndim: int) -> DraftChunks:
-        """Return no references."""
+    def of_rows(cls, rows: Sequence[DraftChunk], ndim: int) -> DraftChunks:
+        """Return rows as columns; a ValueError or OverflowError if they are no references."""
+        coords, kinds, payloads, offsets, lengths = zip(*rows, strict=True) if rows else [()] * 5
+        if not all(payloads) or not all(lengths):
+            raise ValueError("a chunk of 0 bytes or without a location cannot be read")
         return cls(
-            coords=np.empty((0, ndim), dtype=np.uint32),
-            kind=np.empty(0, dtype=np.uint8),
-            payload=pa.array([], type=pa.large_binary()),
-            offset=np.empty(0, dtype=np.uint64),
-            length=np.empty(0, dtype=np.uint64),
+            coords=np.array(coords, dtype=np.uint32).reshape(len(rows), ndim),
+            kind=np.array(kinds, dtype=np.uint8),
+            payload=pa.array(payloads, type=pa.large_binary()),
+            offset=np.array(offsets, dtype=np.uint64),
+            length=np.array(lengths, dtype=np.uint64),
         )
 
     def take(self, rows: NDArray[np.intp]) -> DraftChunks:
         """Return some of the rows."""
-        return DraftChunks(
-            coords=self.coords[rows],
-            kind=self.kind[rows],
-            payload=self.payload.take(pa.array(rows)),
-            offset=self.offset[rows],
-            length=self.length[rows],
-        )
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return DraftChunks(**columns, payload=self.payload.take(pa.array(rows)))
 
     @classmethod
     def joined(cls, parts: Sequence[DraftChunks], ndim: int) -> DraftChunks:
-        """Return the rows of all parts in order; of rows of one place the first one."""
-        parts = [cls.empty(ndim), *parts]
-        coords = np.concatenate([part.coords for part in parts])
-        whole = cls(
-            coords=coords,
-            kind=np.concatenate([part.kind for part in parts]),
-            payload=pa.concat_arrays([part.payload for part in parts]),
-            offset=np.concatenate([part.offset for part in parts]),
-            length=np.concatenate([part.length for part in parts]),
+        """Return the rows of all parts sorted by place; of rows of one place the first one."""
+        parts = [cls.of_rows([], ndim), *parts]
+        columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
+        whole = cls(**columns, payload=pa.concat_arrays([part.payload for part in parts]))
+        return whole.take(sorting_rows(whole.coords))
+
+    def released(self) -> ChunkRefs:
+        """Return the references as released versions have them, sorted.
+
+        A native chunk is an object of its own there. Its id is a digest of the reference: equal
+        references share the object, and a repeated import writes the same ones again.
+        """
+        native, inline, virtual = (
+            self.take(np.flatnonzero(self.kind == kind))
+            for kind in (KIND_NATIVE, KIND_INLINE, KIND_VIRTUAL)
         )
-        return whole.take(sorting_rows(coords))
+        spans = np.stack([native.offset, native.length], axis=1)
+        ids = b"".join(
+            hashlib.blake2b(key, digest_size=ChunkId.SIZE, salt=span.tobytes()).digest()
+            for key, span in zip(native.payload.to_pylist(), spans, strict=True)
+        )
+        chunk_ids = np.frombuffer(ids, dtype=np.uint8).reshape(-1, ChunkId.SIZE)
+        locations = virtual.payload.cast(pa.large_string()).to_pylist()
+        return ChunkRefs.concat(
+            [
+                native_refs(native.coords, chunk_ids, native.length),
+                inline_refs(inline.coords, inline.payload.to_pylist()),
+                virtual_refs(virtual.coords, locations, virtual.offset, virtual.length),
+            ]
+        )
 
     def differs_from(self, other: DraftChunks) -> NDArray[np.uint32]:
         """Return the places at which the two are not the same, sorted: uint32, shape (n, ndim)."""
-        both = np.concatenate([self.coords, other.coords])
-        rows = _row_numbers(both)
-        mine, theirs = rows[: len(self)], rows[len(self) :]
-        _, at, at_other = np.intersect1d(mine, theirs, return_indices=True)
-        same = (
-            (self.kind[at] == other.kind[at_other])
-            & (self.offset[at] == other.offset[at_other])
-            & (self.length[at] == other.length[at_other])
-        )
-        payloads = self.payload.take(pa.array(at)), other.payload.take(pa.array(at_other))
-        same &= pc.equal(*payloads).to_numpy(zero_copy_only=False).astype(np.bool_)
-        kept = np.concatenate([at[same], len(self) + at_other[same]])
-        changed = np.setdiff1d(np.arange(len(both)), kept)
-        found = both[changed]
-        changed_coords: NDArray[np.uint32] = found[sorting_rows(found)]
-        return changed_coords
-
-
-def _row_numbers(coords: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """Return a number for each row, the same one for the same row."""
-    if coords.shape[1] == 0:
-        return np.zeros(len(coords), dtype=np.intp)
-    _, numbers = np.unique(coords, axis=0, return_inverse=True)
-    return np.asarray(numbers).reshape(-1)
-
-
-class DraftRepository(ABC):
-    """A repository of a draft, for reading.
-
-    Parameters
-    ----------
-    location
-        Where it is.
-    storage
-        The objects there.
-    """
-
-    kind: str
-
-    def __init__(self, location: Location, storage: Storage) -> None:
-        self.location = location
-        self.storage = storage
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.location)!r})"
-
-    @abstractmethod
-    def branches(self) -> dict[str, str]:
-        """Return every branch and the id of its newest version, sorted by name."""
-
-    @abstractmethod
-    def tags(self) -> dict[str, str]:
-        """Return every tag and the id of its version, sorted by name."""
-
-    @abstractmethod
-    def properties(self) -> dict[str, Any]:
-        """Return what the draft says about itself and its branches that no version holds."""
-
-    @abstractmethod
-    def snapshot(self, snapshot_id: str) -> DraftSnapshot:
-        """Return one version.
-
-        Raises
-        ------
-        NotFoundError
-            There is no such version.
-        FormatError
-            Its record is damaged.
-        """
-
-    @abstractmethod
-    def nodes(self, snapshot_id: str) -> list[DraftNode]:
-        """Return the nodes of a version, sorted by path.
-
-        Raises
-        ------
-        NotFoundError, FormatError
-            As for ``snapshot``.
-        UnsupportedError
-            A node uses what the draft does not describe.
-        """
-
-    @abstractmethod
-    def read_manifest(self, object_key: str, node: DraftNode) -> DraftChunks:
-        """Return the references of one array in one manifest; see ``chunk_refs``."""
-
-    def ancestry(self, snapshot_id: str) -> Iterator[DraftSnapshot]:
-        """Yield a version and its ancestors, newest first.
-
-        Raises
-        ------
-        NotFoundError, FormatError
-            As for ``snapshot``; or the history runs in a circle.
-        """
-        seen: set[str] = set()
-        following: str | None = snapshot_id
-        while following is not None:
-            if following in seen:
-                raise FormatError(
-                    f"version {following} is its own ancestor; a history ends somewhere",
-                    object_key=following,
-                    file_type="draft snapshot",
-                    field="parent",
-                )
-            seen.add(following)
-            found = self.snapshot(following)
-            yield found
-            following = found.parent_id
-
-    def snapshots(self) -> list[DraftSnapshot]:
-        """Return every version that a branch or tag reaches, parents before their children."""
-        found: dict[str, DraftSnapshot] = {}
-        for tip in (*self.branches().values(), *self.tags().values()):
-            line = []
-            for snapshot in self.ancestry(tip):
-                if snapshot.id in found:
-                    break
-                line.append(snapshot)
-            found |= {snapshot.id: snapshot for snapshot in reversed(line)}
-        return list(found.values())
-
-    def chunk_refs(self, node: DraftNode) -> DraftChunks:
-        """Return all chunk references of an array.
-
-        What lies outside of the chunk grid, since the array became smaller, is left out, as in
-        released versions.
-
-        Memory: all references of the array at once, and one manifest as it is stored.
-
-        Raises
-        ------
-        NotFoundError
-            A manifest is missing.
-        FormatError
-            A manifest is damaged.
-        """
-        if node.array is None:
-            return DraftChunks.empty(0)
-        ndim = node.array.ndim
-        limits = np.array(node.array.grid.num_chunks, dtype=np.int64).reshape(ndim)
-        parts = []
-        for object_key in node.manifests:
-            part = self.read_manifest(object_key, node)
-            inside = (part.coords < limits).all(axis=1)
-            parts.append(part if inside.all() else part.take(np.flatnonzero(inside)))
-        return DraftChunks.joined(parts, ndim)
-
-    def read_chunks(self, chunks: DraftChunks, rows: Sequence[int]) -> list[bytes]:
-        """Return the encoded bytes of native and inline chunks, in order.
-
-        Raises
-        ------
-        NotFoundError, StorageError
-            An object is missing, or shorter than its reference says.
-        """
-        found: dict[int, bytes] = {}
-        requests = []
-        for row in rows:
-            payload = chunks.payload[row].as_py()
-            if chunks.kind[row] == KIND_INLINE:
-                found[row] = payload
-            elif chunks.kind[row] == KIND_NATIVE:
-                start = int(chunks.offset[row])
-                end = start + int(chunks.length[row])
-                requests.append((row, ReadRequest(key=payload.decode(), start=start, end=end)))
-            else:
-                raise NotFoundError(
-                    f"chunk {tuple(chunks.coords[row].tolist())} is virtual: its bytes are no part "
-                    f"of the repository, but at {payload.decode()!r}",
-                    kind="chunk",
-                )
-        contents = self.storage.get_many([request for _, request in requests])
-        found |= {row: data for (row, _), data in zip(requests, contents, strict=True)}
-        return [found[row] for row in rows]
+        return changed_coords(other.released(), self.released())

@@ -2,271 +2,236 @@
 
 Decisions where the draft is silent
 -----------------------------------
-1. **Names of objects.** Ids are 16 bytes; the draft does not say how they are spelled in a key.
-   Crockford base 32 (26 characters), hexadecimal and UUID are tried, with no ending, ``.json``,
-   ``.msgpack`` and ``.chunk``; what is found first in a folder is tried first from then on.
-2. **Parents.** A snapshot lists ancestors in ``short_term_history`` in no stated order. Its parent
-   is the one written last; of several of one time, the one that the branch file before names,
-   else the first in the list. Where the list is empty though ``total_parents`` is not zero, the
-   branch file before names the parent. A parent whose file is gone ends the history there.
+1. **Names of objects** are ids in Crockford base 32, hexadecimal or as UUID, with no ending,
+   ``.json``, ``.msgpack`` or ``.chunk``; what was found last in a folder is tried first.
+2. **Parents.** Of the ancestors in ``short_term_history`` the parent is the one written last. Where
+   several were, or none is listed though ``total_parents`` is not zero, the branch file before
+   decides. A parent whose file is gone ends the history.
 3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by
    anything that is no digit: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
-4. **Extents** of manifests are not described further and are not needed: all manifests of an array
-   are read. Of two references for one chunk, that of the manifest listed first counts.
+4. **Extents** of manifests are not needed: all manifests of an array are read.
 5. ``null`` for a floating-point fill value is NaN, which JSON cannot say.
-6. Attributes in files of their own ("not implemented" in the draft) are refused.
 
 Specification: drafts, "numbered refs".
 """
 
 from __future__ import annotations
 
-import base64
 import re
 import uuid
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from icechunk_format.drafts.model import DraftNode, DraftRepository, DraftSnapshot
-from icechunk_format.drafts.numbered_nodes import read_chunk_map, read_node
-from icechunk_format.drafts.records import Record, decode_record, read_object
-from icechunk_format.errors import NotFoundError
-from icechunk_format.spec.object_keys import REPO
+from icechunk_format.drafts.model import DraftSnapshot, array_members, make_node
+from icechunk_format.drafts.records import MAX_U32, read_record
+from icechunk_format.spec.ids import ALPHABET, ObjectId
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icechunk_format.drafts.model import DraftChunks
-    from icechunk_format.storage.location import Location
+    from icechunk_format.drafts.model import DraftChunk, DraftNode
+    from icechunk_format.drafts.records import Field
     from icechunk_format.storage.protocol import Storage
 
-REFS: Final = "r/"
-SNAPSHOTS: Final = "s/"
-MANIFESTS: Final = "m/"
-CHUNKS: Final = "c/"
-MAX_SEQUENCE: Final = 1_099_511_627_775
-ID_SIZE: Final = 16
-
-_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/([{_ALPHABET}]{{8}})\.json")
+_BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
-_TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
-_FROM_CROCKFORD: Final = bytes.maketrans(_ALPHABET.encode(), b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+_NOT_FINITE: Final = {"None": "NaN", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _ENDINGS: Final = ("", ".json", ".msgpack", ".chunk")
-_SPELLINGS: Final = 3
+# A letter or a sign between the numbers of a key would be another kind of number.
+_BETWEEN: Final = r"[^0-9A-Za-z+\-]"
+_CHUNK_KEY: Final = re.compile(
+    rf"{_BETWEEN}{{0,8}}[0-9]{{1,20}}(?:{_BETWEEN}{{1,8}}[0-9]{{1,20}})*{_BETWEEN}{{0,8}}"
+)
 
 
-def is_numbered(storage: Storage) -> bool:
-    """Tell whether a storage holds branch files of this draft."""
-    if storage.head(REPO) is not None:
-        return False
-    return any(_BRANCH_FILE.fullmatch(found.key) for found in storage.list(REFS))
+class DraftId(ObjectId):
+    """Id of any object of this draft."""
+
+    SIZE: ClassVar[int] = 16
+
+
+class _Sequence(ObjectId):
+    SIZE: ClassVar[int] = 5
 
 
 def sequence_name(number: int) -> str:
     """Return the name of the branch file of a sequence number, without its ending."""
-    left, digits = MAX_SEQUENCE - number, ""
-    for _ in range(8):
-        left, digit = divmod(left, len(_ALPHABET))
-        digits = _ALPHABET[digit] + digits
-    return digits
+    return str(_Sequence((1_099_511_627_775 - number).to_bytes(_Sequence.SIZE, "big")))
 
 
-def id_text(raw: bytes) -> str:
-    """Return an id as Crockford base 32."""
-    return base64.b32encode(raw).rstrip(b"=").translate(_TO_CROCKFORD).decode()
-
-
-def _raw_id(text: str) -> bytes | None:
-    """Return the bytes of an id; None for a text that is no id."""
-    try:
-        raw = base64.b32decode(text.encode("ascii").translate(_FROM_CROCKFORD) + b"======")
-    except (UnicodeEncodeError, ValueError):
-        return None
-    return raw if id_text(raw) == text else None
-
-
-def _spellings(raw: bytes) -> tuple[str, ...]:
-    return id_text(raw), raw.hex(), str(uuid.UUID(bytes=raw))
-
-
-class _Names(NamedTuple):
-    """How ids are spelled in the keys of a folder."""
-
-    spelling: int
-    ending: str
-
-
-class NumberedRepository(DraftRepository):
-    """A repository of the draft with numbered branch files; see the head of this file."""
+class NumberedRefs:
+    """Reads this draft."""
 
     kind = "numbered refs"
 
-    def __init__(self, location: Location, storage: Storage) -> None:
-        super().__init__(location, storage)
-        self._names: dict[str, _Names] = {}
-        self._files: tuple[dict[str, list[str]], dict[str, str]] | None = None
-        self._before: dict[str, str] | None = None
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.branch_files: dict[str, list[str]] = {}
+        self._tag_files: dict[str, str] = {}
+        self._names: dict[str, int] = {}
+        # Names of branch files count down, so that the newest one comes first.
+        for key in sorted(found.key for found in storage.list("r/")):
+            if branch := _BRANCH_FILE.fullmatch(key):
+                self.branch_files.setdefault(branch[1], []).append(key)
+            elif tag := _TAG_FILE.fullmatch(key):
+                self._tag_files[tag[1]] = key
 
+    @property
     def branches(self) -> dict[str, str]:
-        """Return every branch and the id of its newest version, sorted by name."""
-        files = self._branch_files()
-        return {name: self._target(self._ref(keys[0])) for name, keys in files.items()}
+        """Every branch and the id of its newest version."""
+        return {name: self._target(keys[0]) for name, keys in self.branch_files.items()}
 
+    @property
     def tags(self) -> dict[str, str]:
-        """Return every tag and the id of its version, sorted by name."""
-        return {name: self._target(self._ref(key)) for name, key in self._tag_files().items()}
+        """Every tag and the id of its version."""
+        return {name: self._target(key) for name, key in self._tag_files.items()}
 
+    @property
     def properties(self) -> dict[str, Any]:
-        """Return the properties of branches and tags that have any."""
-        keys = {f"branch {name}": keys[0] for name, keys in self._branch_files().items()}
-        keys |= {f"tag {name}": key for name, key in self._tag_files().items()}
-        found = {name: self._ref(key).mapping("properties") for name, key in keys.items()}
+        """The properties of branches and tags that have any."""
+        keys = {f"branch {name}": keys[0] for name, keys in self.branch_files.items()}
+        keys |= {f"tag {name}": key for name, key in self._tag_files.items()}
+        found = {name: self._ref(key)["properties"].mapping() for name, key in keys.items()}
         return {"ref_properties": {name: value for name, value in found.items() if value}}
 
-    def snapshot(self, snapshot_id: str) -> DraftSnapshot:
-        """Return one version."""
+    def _ref(self, object_key: str) -> Field:
+        return read_record(self.storage, object_key, "draft ref")
+
+    def _target(self, object_key: str) -> str:
+        return str(_id(self._ref(object_key)["snapshot"]))
+
+    def snapshot(self, snapshot_id: str) -> DraftSnapshot | None:
+        """Read one version."""
         record = self._record(snapshot_id)
-        own = record.below("metadata")
-        if self._target(own, "id") != snapshot_id:
-            raise own.error(f"the file of {snapshot_id} says another id", "id")
+        if record is None:
+            return None
+        own = record["metadata"]
+        if str(_id(own["id"])) != snapshot_id:
+            raise own["id"].error(f"the file of {snapshot_id} says another id")
         return DraftSnapshot(
             id=snapshot_id,
             parent_id=self._parent(snapshot_id, record),
-            written_at=own.instant("written_at"),
-            message=own.text("message"),
-            properties=record.mapping("properties"),
+            written_at=own["written_at"].instant(),
+            message=own["message"].of(str),
+            properties=record["properties"].mapping(),
         )
 
-    def nodes(self, snapshot_id: str) -> list[DraftNode]:
-        """Return the nodes of a version, sorted by path."""
-        record = self._record(snapshot_id)
-        nodes = record.below("nodes")
-        found = [
-            read_node(nodes.at(value, f"[{path}]"), path, self._manifest_key)
-            for path, value in nodes.value.items()
-        ]
-        numbers = [node.id for node in found]
-        if len(set(numbers)) != len(numbers):
-            raise nodes.error("two nodes have the same id; ids are unique")
-        return sorted(found, key=lambda node: node.path)
+    def _record(self, snapshot_id: str) -> Field | None:
+        found = DraftId.parse_exact(snapshot_id)
+        key = None if found is None else self._find("s/", found)
+        return None if key is None else read_record(self.storage, key, "draft snapshot")
 
-    def read_manifest(self, object_key: str, node: DraftNode) -> DraftChunks:
-        """Return the references of one array in one manifest."""
-        data = read_object(self.storage, object_key, "draft manifest")
-        record = decode_record(data, object_key=object_key, file_type="draft manifest")
-        return read_chunk_map(record, node, self._chunk_key)
+    def _parent(self, snapshot_id: str, record: Field) -> str | None:
+        history = record["short_term_history"].items()
+        times = {str(_id(item["id"])): item["written_at"].instant() for item in history}
+        times.pop(snapshot_id, None)
+        newest = max(times.values(), default=None)
+        last = [found for found, time in times.items() if time == newest]
+        parent = last[0] if last else None
+        if len(last) > 1 or (not last and record["total_parents"].integer(0, MAX_U32)):
+            before = self._previous.get(snapshot_id)
+            parent = before if before in last or not last else parent
+        known = None if parent is None else DraftId.parse_exact(parent)
+        return None if known is None or self._find("s/", known) is None else parent
 
-    # -- refs -------------------------------------------------------------------------------
-
-    def _branch_files(self) -> dict[str, list[str]]:
-        """Return the keys of the files of each branch, the newest first."""
-        return self._ref_files()[0]
-
-    def _tag_files(self) -> dict[str, str]:
-        return self._ref_files()[1]
-
-    def _ref_files(self) -> tuple[dict[str, list[str]], dict[str, str]]:
-        if self._files is None:
-            branches: dict[str, list[str]] = {}
-            tags: dict[str, str] = {}
-            for found in self.storage.list(REFS):
-                if branch := _BRANCH_FILE.fullmatch(found.key):
-                    branches.setdefault(branch[1], []).append(found.key)
-                elif tag := _TAG_FILE.fullmatch(found.key):
-                    tags[tag[1]] = found.key
-            # Names count down, so that the newest one comes first.
-            self._files = (
-                {name: sorted(branches[name]) for name in sorted(branches)},
-                dict(sorted(tags.items())),
-            )
-        return self._files
-
-    def _ref(self, object_key: str) -> Record:
-        data = read_object(self.storage, object_key, "draft ref")
-        record = decode_record(data, object_key=object_key, file_type="draft ref")
-        record.instant("timestamp")
-        return record
-
-    def _target(self, record: Record, name: str = "snapshot") -> str:
-        return id_text(record.raw_bytes(record.field(name), name, ID_SIZE))
-
-    # -- snapshots --------------------------------------------------------------------------
-
-    def _record(self, snapshot_id: str) -> Record:
-        raw = _raw_id(snapshot_id)
-        key = None if raw is None else self._find(SNAPSHOTS, raw)
-        if key is None:
-            raise NotFoundError(
-                f"there is no snapshot {snapshot_id} in the draft at {self.location}",
-                kind="snapshot",
-                name=snapshot_id,
-            )
-        data = read_object(self.storage, key, "draft snapshot")
-        return decode_record(data, object_key=key, file_type="draft snapshot")
-
-    def _parent(self, snapshot_id: str, record: Record) -> str | None:
-        record.integer("short_term_parents", 0, 2**16 - 1)
-        total = record.integer("total_parents", 0, 2**32 - 1)
-        ancestors = [
-            (item.instant("written_at"), self._target(item, "id"))
-            for item in record.records("short_term_history")
-        ]
-        candidates = [a for a in ancestors if a[1] != snapshot_id]
-        parent: str | None
-        if candidates:
-            newest = max(time for time, _ in candidates)
-            last = [found for time, found in candidates if time == newest]
-            parent = last[0]
-            if len(set(last)) > 1 and self._previous().get(snapshot_id) in last:
-                parent = self._previous()[snapshot_id]
-        else:
-            parent = self._previous().get(snapshot_id) if total else None
-        raw = None if parent is None else _raw_id(parent)
-        if raw is None or self._find(SNAPSHOTS, raw) is None:
-            return None
-        return parent
-
+    @cached_property
     def _previous(self) -> dict[str, str]:
-        """Return what the branch file before names, for each version that a branch file names."""
-        if self._before is None:
-            before: dict[str, str] = {}
-            for keys in self._branch_files().values():
-                line = [self._target(self._ref(key)) for key in reversed(keys)]
-                for older, newer in pairwise(line):
-                    if older != newer:
-                        before.setdefault(newer, older)
-            self._before = before
-        return self._before
+        """What the branch file before names, for each version that a branch file names."""
+        before: dict[str, str] = {}
+        for keys in self.branch_files.values():
+            for older, newer in pairwise(map(self._target, reversed(keys))):
+                if older != newer:
+                    before.setdefault(newer, older)
+        return before
 
-    # -- keys -------------------------------------------------------------------------------
+    def nodes(self, snapshot_id: str) -> Iterator[DraftNode]:
+        """Read the nodes of a version."""
+        record = self._record(snapshot_id)
+        for path, node in () if record is None else record["nodes"].fields():
+            if node["path"].of(str) != path:
+                raise node["path"].error(f"the node is listed as {path!r}")
+            yield self._node(node)
 
-    def _manifest_key(self, raw: bytes) -> str:
-        return self._find(MANIFESTS, raw) or f"{MANIFESTS}{id_text(raw)}"
+    def _node(self, record: Field) -> DraftNode:
+        given = record.get("user_attributes")
+        attributes = {} if given is None else given.of(dict).get("Inline")
+        if record["node_data"].value == "Group":
+            return make_node(record, attributes)
+        parts = record["node_data"]["Array"].items()
+        if len(parts) != 2:
+            raise record["node_data"].error("an array is its metadata and a list of manifests")
+        fields, manifests = parts
+        if fields["chunk_key_encoding"].value not in ("Slash", "Dot", "Default"):
+            raise fields["chunk_key_encoding"].error("Slash, Dot or Default is expected")
+        data_type = fields["data_type"].value
+        if isinstance(data_type, dict):
+            data_type = f"r{fields['data_type']['rawbits'].integer(8, 8 * MAX_U32)}"
+        fill_value = _fill_value(fields["fill_value"], data_type)
+        array = array_members(fields, data_type, fields["chunk_shape"], fill_value)
+        ids = [_id(manifest["object_id"]) for manifest in manifests.items()]
+        keys = [self._find("m/", found) or f"m/{found}" for found in ids]
+        return make_node(record, attributes, array, keys)
 
-    def _chunk_key(self, raw: bytes) -> str:
+    def chunks(self, object_key: str, node: DraftNode) -> Iterator[DraftChunk]:
+        """Read the references of one array in a manifest, whose other arrays are passed over."""
+        for key, ref in read_record(self.storage, object_key, "draft manifest")["chunks"].fields():
+            if len(key) > 2000 or not _CHUNK_KEY.fullmatch(key):
+                raise ref.error("the key is no node number with the coordinates of a chunk")
+            number, *at = map(int, re.findall("[0-9]+", key))
+            if number != node.id:
+                continue
+            tag, value = ref.tagged()
+            if tag == "Inline":
+                data = value.raw()
+                yield at, KIND_INLINE, data, 0, len(data)
+                continue
+            if tag == "Virtual":
+                kind, place = KIND_VIRTUAL, value["location"].of(str)
+            elif tag == "Ref":
+                kind, place = KIND_NATIVE, self._chunk_key(_id(value["id"]))
+            else:
+                raise ref.error(f"{tag!r} is none of Inline, Virtual and Ref")
+            yield at, kind, place.encode(), value["offset"].integer(), value["length"].integer()
+
+    def _chunk_key(self, chunk_id: DraftId) -> str:
         # Asking for each chunk would cost a request each: the first one tells how all are spelled.
-        names = self._names.get(CHUNKS)
-        if names is None:
-            return self._find(CHUNKS, raw) or f"{CHUNKS}{id_text(raw)}"
-        return f"{CHUNKS}{_spellings(raw)[names.spelling]}{names.ending}"
+        if "c/" in self._names:
+            return _spellings("c/", chunk_id)[self._names["c/"]]
+        return self._find("c/", chunk_id) or f"c/{chunk_id}"
 
-    def _find(self, folder: str, raw: bytes) -> str | None:
+    def _find(self, folder: str, object_id: DraftId) -> str | None:
         """Return the key of the object with an id; None where there is none."""
-        spellings = _spellings(raw)
-        for names in self._tries(folder):
-            key = f"{folder}{spellings[names.spelling]}{names.ending}"
+        keys = _spellings(folder, object_id)
+        for key in (keys[self._names.get(folder, 0)], *keys):
             if self.storage.head(key) is not None:
-                self._names[folder] = names
+                self._names[folder] = keys.index(key)
                 return key
         return None
 
-    def _tries(self, folder: str) -> Iterator[_Names]:
-        known = self._names.get(folder)
-        if known is not None:
-            yield known
-        for ending in _ENDINGS:
-            for spelling in range(_SPELLINGS):
-                names = _Names(spelling, ending)
-                if names != known:
-                    yield names
+
+def _spellings(folder: str, object_id: DraftId) -> list[str]:
+    names = (str(object_id), object_id.raw.hex(), uuid.UUID(bytes=object_id.raw))
+    return [f"{folder}{name}{ending}" for ending in _ENDINGS for name in names]
+
+
+def _id(field: Field) -> DraftId:
+    return DraftId(field.raw(DraftId.SIZE))
+
+
+def _fill_value(tagged: Field, data_type: str) -> Any:
+    """Return the fill value as Zarr's JSON; its tag must be the type of the array."""
+    tag, value = tagged.tagged()
+    if tag == "RawBits" and str(data_type).startswith("r"):
+        return list(value.raw())
+    if tag.lower() != data_type:
+        raise tagged.error(f"a fill value {tag!r} does not fit the data type {data_type!r}")
+    if tag.startswith("Complex"):
+        return [_number(part.value) for part in value.items()]
+    return _number(value.value)
+
+
+def _number(value: Any) -> Any:
+    is_number = value is not None and not isinstance(value, float)
+    return value if is_number else _NOT_FINITE.get(str(value), value)

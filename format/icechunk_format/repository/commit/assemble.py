@@ -150,7 +150,7 @@ class ManifestAssembler:
             files = [changes.receipts[row] for row in plan.taken_rows.tolist()]
             files += [receipt for work in mine for receipt in self._written[work.key]]
             found[node.id] = ArrayManifests(
-                refs=_with_files(base, plan.kept_rows, files), files=tuple(files)
+                refs=with_files(base, plan.kept_rows, files), files=tuple(files)
             )
         return found
 
@@ -274,7 +274,7 @@ def _batches(works: list[_Work], listed: ManifestFiles) -> Iterator[list[_Work]]
         yield batch
 
 
-def _with_files(
+def with_files(
     base: ManifestRefs, kept_rows: NDArray[np.int64], files: Sequence[ManifestReceipt]
 ) -> ManifestRefs:
     """Return the kept manifests of the base, then the new ones."""

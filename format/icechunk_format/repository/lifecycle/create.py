@@ -44,6 +44,9 @@ from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, Metada
 from icechunk_format.storage.protocol import CreateOnly, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.protocol import Storage
 
 FIRST_MESSAGE: Final = "Repository initialized"
@@ -199,11 +202,13 @@ def _check_empty(storage: Storage) -> None:
         )
 
 
-def check_new_root(storage: Storage) -> None:
+def check_new_root(
+    storage: Storage, versions: Iterable[SnapshotId] = (INITIAL_SNAPSHOT_ID,)
+) -> None:
     """Make sure that a write may begin where its repository is created by the commit.
 
     Chunks and manifests are no obstacle: a write that failed before its commit has left them, and
-    they are garbage. So are the two files of a creation that was cut short.
+    they are garbage. So are the two files of each of the versions that it stores before it.
 
     Raises
     ------
@@ -212,9 +217,9 @@ def check_new_root(storage: Storage) -> None:
     """
     if has_repository(storage):
         raise _already_exists(storage)
-    first = (snapshot_key(INITIAL_SNAPSHOT_ID), transaction_log_key(INITIAL_SNAPSHOT_ID))
+    own = {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
     for info in storage.list(""):
-        if not info.key.startswith((CHUNKS, MANIFESTS)) and info.key not in first:
+        if not info.key.startswith((CHUNKS, MANIFESTS)) and info.key not in own:
             raise AlreadyExistsError(
                 f"{storage.root_url} is not empty: {info.key} is there, which is nothing that a "
                 "failed first write leaves behind; a new repository needs an empty place",

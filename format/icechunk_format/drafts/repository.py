@@ -1,0 +1,181 @@
+"""Reading a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icechunk_format.drafts.model import DraftChunks
+from icechunk_format.drafts.numbered_refs import NumberedRefs
+from icechunk_format.drafts.state_file import STATE, StateFile
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.lifecycle.discovery import has_repository
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
+from icechunk_format.storage.location import Location, Place, open_storage
+from icechunk_format.storage.protocol import ReadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icechunk_format.drafts.model import DraftNode, DraftSnapshot
+
+_ROWS_AT_ONCE: Final = 65536
+
+
+class DraftRepository:
+    """A repository of a draft, for reading; ``open_draft`` makes it.
+
+    Its methods raise ``NotFoundError`` for what is not there, ``FormatError`` for what is damaged,
+    and ``UnsupportedError`` for what the draft does not describe.
+    """
+
+    def __init__(self, location: Location, reader: NumberedRefs | StateFile) -> None:
+        self.location = location
+        self.kind = reader.kind
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.location)!r})"
+
+    def branches(self) -> dict[str, str]:
+        """Return every branch and the id of its newest version, sorted by name."""
+        return dict(sorted(self._reader.branches.items()))
+
+    def tags(self) -> dict[str, str]:
+        """Return every tag and the id of its version, sorted by name."""
+        return dict(sorted(self._reader.tags.items()))
+
+    def properties(self) -> dict[str, Any]:
+        """Return what the draft says about itself and its branches that no version holds."""
+        return self._reader.properties
+
+    def snapshot(self, snapshot_id: str) -> DraftSnapshot:
+        """Return one version."""
+        found = self._reader.snapshot(snapshot_id)
+        if found is None:
+            problem = f"there is no snapshot {snapshot_id!r} in the draft at {self.location}"
+            raise NotFoundError(problem, kind="snapshot", name=snapshot_id)
+        return found
+
+    def ancestry(self, snapshot_id: str) -> Iterator[DraftSnapshot]:
+        """Yield a version and its ancestors, newest first."""
+        seen: set[str] = set()
+        following: str | None = snapshot_id
+        while following is not None:
+            if following in seen:
+                problem = f"version {following} is its own ancestor; a history ends somewhere"
+                raise FormatError(problem, object_key=following, file_type="draft snapshot")
+            seen.add(following)
+            found = self.snapshot(following)
+            yield found
+            following = found.parent_id
+
+    def snapshots(self) -> list[DraftSnapshot]:
+        """Return every version that a branch or tag reaches, parents before their children."""
+        found: dict[str, DraftSnapshot] = {}
+        for tip in (*self.branches().values(), *self.tags().values()):
+            line = []
+            for snapshot in self.ancestry(tip):
+                if snapshot.id in found:
+                    break
+                line.append(snapshot)
+            found |= {snapshot.id: snapshot for snapshot in reversed(line)}
+        return list(found.values())
+
+    def nodes(self, snapshot_id: str) -> list[DraftNode]:
+        """Return the nodes of a version, sorted by path."""
+        self.snapshot(snapshot_id)
+        found = sorted(self._reader.nodes(snapshot_id), key=lambda node: node.path)
+        for values in ({node.id for node in found}, {node.path for node in found}):
+            if len(values) < len(found):
+                problem = "two nodes have the same id or the same path"
+                raise FormatError(problem, object_key=snapshot_id, file_type="draft snapshot")
+        return found
+
+    def chunk_refs(self, node: DraftNode) -> DraftChunks:
+        """Return all chunk references of an array, sorted by place.
+
+        What lies outside of the chunk grid, since the array became smaller, is left out, as in
+        released versions. Memory: all references of the array, and one manifest as it is stored.
+        """
+        if node.array is None:
+            return DraftChunks.of_rows([], 0)
+        parts, ndim = [], node.array.ndim
+        for key in node.manifests:
+            found = self._reader.chunks(key, node)
+            try:
+                while rows := list(islice(found, _ROWS_AT_ONCE)):
+                    parts.append(DraftChunks.of_rows(rows, ndim))
+            except (ValueError, OverflowError) as error:
+                problem = f"{node.path!r} with {ndim} dimensions cannot have such chunks: {error}"
+                raise FormatError(problem, object_key=key, file_type="draft manifest") from error
+        chunks = DraftChunks.joined(parts, ndim)
+        limits = np.array(node.array.grid.num_chunks, dtype=np.int64)
+        return chunks.take(np.flatnonzero((chunks.coords < limits).all(axis=1)))
+
+    def read_chunks(self, chunks: DraftChunks, rows: Sequence[int]) -> list[bytes]:
+        """Return the encoded bytes of native and inline chunks, in order."""
+        found: dict[int, bytes] = {}
+        requests: dict[int, ReadRequest] = {}
+        for row in rows:
+            kind, payload = chunks.kind[row], chunks.payload[row].as_py()
+            if kind == KIND_VIRTUAL:
+                raise NotFoundError(
+                    f"chunk {tuple(chunks.coords[row].tolist())} is virtual: its bytes are no part "
+                    f"of the repository, but at {payload.decode()!r}",
+                    kind="chunk",
+                )
+            if kind == KIND_INLINE:
+                found[row] = payload
+                continue
+            start, length = int(chunks.offset[row]), int(chunks.length[row])
+            requests[row] = ReadRequest(key=payload.decode(), start=start, end=start + length)
+        contents = self._reader.storage.get_many(list(requests.values()))
+        found |= zip(requests, contents, strict=True)
+        return [found[row] for row in rows]
+
+
+def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepository:
+    """Open a repository that was written by one of the two drafts, for reading.
+
+    Parameters
+    ----------
+    store_root
+        Where the data of a state file are, if it keeps them elsewhere. The place that the file
+        itself names is not followed: the file may come from anybody.
+
+    Raises
+    ------
+    NotFoundError
+        No draft is there.
+    FormatError
+        The state file is damaged.
+    InvalidInputError
+        The data are elsewhere, and ``store_root`` was not given.
+    """
+    place = Location.of(location)
+    storage = open_storage(place)
+    if has_repository(storage):
+        problem = "a released version wrote what is there; open it with Repository.open"
+    elif storage.head(STATE) is not None:
+        root = None if store_root is None else Location.of(store_root)
+        state = StateFile(storage, storage if root is None else open_storage(root))
+        own = ("", ".", place.url.rstrip("/"), storage.root_url.rstrip("/"))
+        if root is None and state.store_root not in own:
+            raise InvalidInputError(
+                f"the state file at {place} keeps its data at {state.store_root!r}; open it with "
+                "store_root set to that place, if you trust it",
+                store_root=state.store_root,
+            )
+        return DraftRepository(place, state)
+    elif (numbered := NumberedRefs(storage)).branch_files:
+        return DraftRepository(place, numbered)
+    else:
+        problem = f"neither {STATE!r} nor branch files like 'r/main/ZZZZZZZZ.json' are there"
+    raise NotFoundError(
+        f"there is no draft of a repository at {place}: {problem}",
+        kind="repository",
+        location=str(place),
+    )
