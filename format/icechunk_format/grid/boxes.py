@@ -74,13 +74,13 @@ def coords_of_boxes(boxes: NDArray[Any]) -> NDArray[np.uint32]:
     return found.T
 
 
-def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
+def overlapping_pairs(boxes: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
     """Yield the pairs of boxes that share a coordinate.
 
     Parameters
     ----------
     boxes
-        uint32, shape (n, ndim, 2), none empty.
+        Integers, shape (n, ndim, 2), none empty.
 
     Yields
     ------
@@ -114,7 +114,19 @@ def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
         begin = end
 
 
-def _sweep(ranges: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def first_overlap(boxes: NDArray[Any]) -> tuple[int, int] | None:
+    """Return the numbers of two boxes, shape (n, ndim, 2), that share a coordinate, if any do.
+
+    Empty boxes share nothing; boxes without axes are all the same coordinate.
+    """
+    rows = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
+    for pairs in overlapping_pairs(boxes[rows]):
+        first, second = sorted(rows[pairs[0]].tolist())
+        return first, second
+    return None
+
+
+def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Order ranges by start; tell how many of those behind each one begin before it ends."""
     order = np.argsort(ranges[:, 0], kind="stable")
     starts, stops = ranges[order, 0], ranges[order, 1]
