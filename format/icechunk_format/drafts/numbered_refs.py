@@ -44,7 +44,6 @@ REFS: Final = "r/"
 SNAPSHOTS: Final = "s/"
 MANIFESTS: Final = "m/"
 CHUNKS: Final = "c/"
-MAX_SEQUENCE: Final = 1_099_511_627_775
 ID_SIZE: Final = 16
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -61,15 +60,6 @@ def is_numbered(storage: Storage) -> bool:
     if storage.head(REPO) is not None:
         return False
     return any(_BRANCH_FILE.fullmatch(found.key) for found in storage.list(REFS))
-
-
-def sequence_name(number: int) -> str:
-    """Return the name of the branch file of a sequence number, without its ending."""
-    left, digits = MAX_SEQUENCE - number, ""
-    for _ in range(8):
-        left, digit = divmod(left, len(_ALPHABET))
-        digits = _ALPHABET[digit] + digits
-    return digits
 
 
 def id_text(raw: bytes) -> str:

@@ -138,11 +138,6 @@ class TransactionLog:
         gone = frozenset(self.deleted_groups + self.deleted_arrays)
         return gone.intersection(self.new_groups + self.new_arrays)
 
-    @property
-    def num_updated_chunks(self) -> int:
-        """Number of chunk coordinates of all arrays together."""
-        return sum(len(coords) for coords in self.updated_chunks.values())
-
 
 def decode(
     data: bytes, *, object_key: str = "<bytes>", max_size: int = DEFAULT_MAX_SIZE

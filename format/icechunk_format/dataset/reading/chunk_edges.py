@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis, inner_axes
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:

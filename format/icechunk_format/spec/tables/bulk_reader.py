@@ -151,11 +151,6 @@ class VectorReader:
         """Return the tables at these positions as rows, with their vtables checked."""
         return Tables(self, positions, field)
 
-    def table_vector(self, position: int, field: str) -> Tables:
-        """Return the vector of tables whose 32-bit length lies at ``position``."""
-        count = self.number(position, _U32, field)
-        return self.tables_between(position + _OFFSET_SIZE, count, field)
-
     def tables_between(self, start: int, count: int, field: str) -> Tables:
         """Return the tables that ``count`` 32-bit offsets from ``start`` on point to."""
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
