@@ -1,12 +1,12 @@
-"""The 39-byte header and the zstd frame around every metadata file.
+"""Reads and writes the 39-byte header and the zstd frame around every metadata file.
 
 Rules of this file
 ------------------
 1. Header, then exactly one zstd frame to the end of the file. Frames with and without a content
    size are read (older writers streamed theirs); a second frame or trailing bytes are refused,
    as the other implementations refuse them.
-2. The size limit holds before memory is taken: the frame's blocks are walked first, and no more
-   is ever decompressed than they can expand to.
+2. The size limit is checked before memory is taken: the blocks of the frame are walked first, to
+   learn how much they can expand to.
 3. Written frames carry their content size, no checksum and no dictionary.
 
 Specification: "Binary File Format"; RFC 8878 for the frame.

@@ -1,13 +1,13 @@
-"""Rules that say how the references of an array are split over manifests.
+"""Parses the rules for splitting chunk refs over manifests, and applies them to an array.
 
 Rules of this file
 ------------------
 1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
    axis takes its size from the first dimension rule that matches it; later rules do not change it.
 2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
-3. Patterns are those of Rust's ``regex`` (``splitting_patterns``). They are searched for, not
-   matched from the start, as the reference does. One that is no regular expression matches nothing.
-4. A kind of condition that is not known here is kept, and refused only when it would decide.
+3. Patterns are those of Rust's ``regex`` (`splitting_patterns`), and may match anywhere in a path.
+   A pattern that is no regular expression matches nothing, as in the reference.
+4. A condition of an unknown kind is kept. It raises an error only when a result depends on it.
 
 Spec: ``manifest.splitting`` of the repository configuration.
 """

@@ -1,6 +1,6 @@
-r"""Patterns of splitting rules: written for Rust's ``regex``, searched for by Python's ``re``.
+r"""Translates the patterns of splitting rules from Rust's ``regex`` to Python's ``re``.
 
-The two languages share most of their syntax and differ in what is left: ``$``, ``\z``, ``\Z``,
+The two languages share most of their syntax and differ in the rest: ``$``, ``\z``, ``\Z``,
 ``*+``, ``{``, look-around and classes of Unicode. A writer that understands a rule in another way
 cuts manifests in another way, so a pattern is translated, or refused.
 

@@ -1,18 +1,17 @@
-"""Chunk manifests: where every chunk of one or several arrays is.
+"""Reads chunk manifests, which say where every chunk of one or several arrays is.
 
-A manifest is a few tables around one vector of ``ChunkRef`` tables per array. The vector is read
-by column (``vectors``) into ``ChunkRefs``; writing is in ``manifest_encode``.
+A manifest is a few tables around one vector of ``ChunkRef`` tables per array. `tables.bulk_reader`
+reads the vector as columns, which become ``ChunkRefs``. The writing side is `manifest.encode`.
 
 Rules of this file
 ------------------
 1. The kind of a reference follows from the fields that are present, in this order of precedence:
    ``chunk_id``, ``compressed_location``, ``location``, ``inline``. A table with none of them is
    damage.
-2. References out of order are sorted, for a search depends on it. Of several with one coordinate
-   the first is kept.
-3. Nothing keeps the decompressed file alive, unless its texts fill it: columns and texts are
-   copied out. What several references share in the file can never make the result much larger
-   than the file.
+2. References out of order are sorted, because lookups are binary searches. Of several references
+   with one coordinate the first is kept.
+3. Columns and texts are copied out, so that the decompressed file is freed; texts that fill most of
+   it stay in it. Texts that references share cannot make the result much larger than the file.
 
 Spec: "Chunk Manifest Files"; field slots follow ``manifest.fbs``.
 """

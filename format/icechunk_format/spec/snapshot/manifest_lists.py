@@ -1,14 +1,12 @@
-"""Lists of manifests in a snapshot, as columns: the parts of an array, and the files behind them.
+"""Reads and writes, as columns, the manifests of each array and the manifest files of a snapshot.
 
-One array may be spread over a hundred thousand manifests, so neither list ever becomes an object
-per entry.
+One array may be spread over a hundred thousand manifests, so entries never become objects.
 
 Rules of this file
 ------------------
-1. All references of all arrays of a snapshot are read in one pass of NumPy gathers, and each
-   array gets its slice (``nodes``); ``nodes_encode`` writes them.
-2. Extents without ranges mean "the whole grid" to existing readers, whatever the dimensions; they
-   are read as the ranges that they stand for.
+1. The manifest refs of all arrays of a snapshot are read in one pass of NumPy gathers, and each
+   array gets its slice (`snapshot.nodes`); `encode_nodes` writes them.
+2. Extents without ranges mean "the whole grid" to existing readers, and are read as such.
 3. The list of files is written as one ready-made block.
 
 Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
@@ -243,10 +241,6 @@ def read_manifest_refs(
 
     Parameters
     ----------
-    root
-        The snapshot table, for its names and its budget.
-    reader
-        Of its payload.
     spans
         One vector of offsets per array; each is known to lie inside the payload.
     ndims

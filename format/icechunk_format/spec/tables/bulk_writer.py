@@ -1,8 +1,8 @@
-"""Vectors of flatbuffers tables written in bulk: columns in, one flatbuffer out.
+"""Writes vectors of a million flatbuffers tables from NumPy columns.
 
-The flatbuffers builder writes back to front, one field at a time; for a million tables that takes
-tens of seconds. Here the layout of every table of one kind is fixed first, so that all of them are
-one NumPy structured array whose offsets are arithmetic.
+All tables of one kind have one layout, so that they are one NumPy structured array and their
+offsets are arithmetic. The flatbuffers builder writes back to front, one field at a time, which
+takes tens of seconds for a million tables.
 
 Rules of this file
 ------------------
@@ -12,11 +12,11 @@ Rules of this file
    lengths of vectors at multiples of 4: other readers verify that.
 3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
    rows that differ. Numbers that equal their default may be written; readers cannot tell.
-4. A buffer stays below 2 GiB, the limit of every reader; more is the caller's mistake.
-5. What is too much for memory is only counted at first, and made block by block when the buffer is
-   put out: positions follow from sizes, never from content.
+4. A buffer stays below 2 GiB, the limit of every reader; a larger one is ``InvalidInputError``.
+5. Content too large for memory is made block by block while the buffer is written out. Until then
+   only its size is counted: positions follow from sizes, never from content.
 
-Spec: https://flatbuffers.dev/internals. The reading side is ``vectors``.
+Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 """
 
 from __future__ import annotations
@@ -132,17 +132,7 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Tables of one kind with their place in the buffer; ``rows`` is filled in by the caller.
-
-    Parameters
-    ----------
-    rows
-        Structured array, shape (n,).
-    positions
-        int64, shape (n,): where each table starts.
-    layout
-        The layout that both follow.
-    """
+    """Tables of one kind with their positions; the caller fills in ``rows``, a structured array."""
 
     rows: NDArray[Any]
     positions: NDArray[np.int64]
@@ -161,7 +151,7 @@ class Assembly:
     def __init__(
         self, subject: str, *, remedy: str = "split it into several", is_part: bool = False
     ) -> None:
-        """Start a buffer; a part of another one has neither the offset of a root nor a head.
+        """Start a buffer; a part of another buffer has neither a root offset nor an identifier.
 
         ``subject`` and ``remedy`` go into the error that says it grew too large.
         """
@@ -190,8 +180,8 @@ class Assembly:
         return self._size - size, segment[padding:]
 
     def _count_shared(self, size: int) -> None:
-        # Other readers limit what they visit, not what is stored, so whatever many tables share
-        # counts every time: the vtable, and strings.
+        # Other readers limit what they visit, not what is stored, so what tables share (the vtable,
+        # strings) counts each time.
         self._check_room(size)
         self._extra_apparent += size
 
@@ -407,14 +397,14 @@ class Assembly:
 
 
 def _cells(count: int, distance: int, step: int) -> Iterator[memoryview]:
-    """Yield the offsets of cells to tables, the first one so far away, then one every ``step``."""
+    """Yield the offsets of cells to tables that begin at ``distance`` and are ``step`` apart."""
     for begin in range(0, count, _CELLS_AT_ONCE):
         rows = np.arange(begin, min(begin + _CELLS_AT_ONCE, count), dtype=np.int64)
         yield memoryview((distance + rows * (step - OFFSET.itemsize)).astype(OFFSET))
 
 
 def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]:
-    """Yield tables with the offset to their vtable filled in, so far behind it from the first."""
+    """Yield tables with the offset to their vtable filled in."""
     for rows in blocks:
         ends = distance + len(rows) * rows.dtype.itemsize
         rows["vtable"] = np.arange(distance, ends, rows.dtype.itemsize)

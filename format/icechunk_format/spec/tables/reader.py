@@ -1,19 +1,19 @@
-"""Flatbuffers tables, read with every offset checked.
+"""Reads flatbuffers tables one at a time, and checks every offset.
 
 Rules of this file
 ------------------
-1. Nothing in a payload is believed. Each table, vector, string and struct is checked against the
-   payload before a byte of it is used; each failure is a ``FormatError`` with the path of the
-   field, such as ``snapshots[3].message``.
-2. The schema drives the reading, so depth is fixed by it and no cycle of offsets can be followed.
-   What offsets can do is share: many parents, one child. A budget in proportion to the payload
-   bounds the total work, far above what any writer produces.
-3. A field that a newer writer added at the end of a table is ignored; the file identifier is not
-   asked for (readers of the format never did).
-4. Unaligned data is accepted: nothing here needs alignment.
+1. Each table, vector, string and struct is checked to lie inside the payload before a byte of it is
+   used; each failure is a ``FormatError`` with the path of the field, such as
+   ``snapshots[3].message``.
+2. The schema fixes the depth of the reading, so a cycle of offsets cannot be followed. But many
+   parents may share one child, so a budget in proportion to the payload bounds the total work, far
+   above what any writer produces.
+3. Fields that newer writers added at the end of a table are ignored, and so is the file identifier,
+   as in other readers.
+4. Unaligned data is accepted.
 
 The accessors of ``Table`` come in pairs: ``text`` demands the field, ``optional_text`` returns
-None when it is absent. Lists of very many small tables are not read here, but in bulk with NumPy.
+None when it is absent. `bulk_reader` reads lists of very many small tables.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals), and the ``.fbs`` files.
 """
@@ -160,8 +160,8 @@ class Table:
         offset = self._offsets[spec.slot]
         if offset == 0:
             return None
-        # Against the file, not the size in the vtable: older builders let tables of several sizes
-        # share a vtable, and others read what they wrote.
+        # The size in the vtable is no bound: older builders let tables of several sizes share a
+        # vtable. The field must lie inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
             raise self.error(field, f"its {spec.size} bytes do not fit into the file")
         return self._position + offset

@@ -1,4 +1,4 @@
-"""Flatbuffers tables, written back to front.
+"""Writes flatbuffers tables one at a time, back to front.
 
 Rules of this file
 ------------------
