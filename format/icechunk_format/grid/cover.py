@@ -174,8 +174,8 @@ def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
 def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
     """Choose how many grid steps a piece of a box takes along each axis.
 
-    The leading axis is cut first, then the next: pieces stay whole along the trailing axes, which
-    is how cells lie in C order.
+    The leading axis is cut first, then the next. Pieces stay whole along the trailing axes, so
+    they are contiguous in C order.
 
     Parameters
     ----------

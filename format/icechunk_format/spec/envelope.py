@@ -202,7 +202,7 @@ def wrap_blocks(
     spec_version: int,
     level: int = DEFAULT_LEVEL,
 ) -> bytes:
-    """Do what ``wrap`` does for a payload that comes in blocks and is never whole in memory.
+    """Compress a payload that comes in blocks, and put the header before it.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _header(size: int, *, file_type: FileType, spec_version: int, level: int) -> bytes:
-    """Return the bytes before the frame, once it is sure that the file can be written."""
+    """Return the bytes before the frame, after checking that the file can be written."""
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(
             f"spec version {spec_version} cannot be written; choose {SPEC_V1} or {SPEC_V2}",

@@ -43,7 +43,7 @@ class ArrayCondition:
     parts: tuple[ArrayCondition, ...] = ()
 
     def holds(self, node_path: str) -> bool:
-        """Tell whether the array at this path is meant.
+        """Tell whether the array at this path meets the condition.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class DimensionRule:
     num_chunks: int
 
     def holds(self, axis: int, name: str | None) -> bool:
-        """Tell whether an axis is meant."""
+        """Tell whether the rule is for an axis."""
         if self.by == "axis":
             return axis == self.value
         if self.by == "dimension_name":
@@ -94,7 +94,7 @@ class DimensionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingRule:
-    """Which arrays are meant, and how their axes are split."""
+    """A condition that selects arrays, and how their axes are split."""
 
     condition: ArrayCondition
     dimensions: tuple[DimensionRule, ...]

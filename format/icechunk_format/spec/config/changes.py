@@ -33,7 +33,7 @@ _U64: Final = 2**64 - 1
 
 
 class _Setting(NamedTuple):
-    """What may be stored: a type, limits of a number, or the words that are allowed."""
+    """Allowed values of a setting: a type, limits of a number, or a list of words."""
 
     type: type
     low: int = 0
@@ -97,14 +97,9 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 
 def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with changes applied.
+    """Return a stored configuration, `RepositoryConfig.raw`, with changes applied.
 
-    Parameters
-    ----------
-    tree
-        The configuration as stored: ``RepositoryConfig.raw``.
-    changes
-        See ``Repository.update_config``.
+    See `Repository.update_config` for the changes.
 
     Raises
     ------
@@ -122,7 +117,7 @@ def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def changes_in(config: RepositoryConfig) -> dict[str, Any]:
-    """Return what was replaced in a configuration since it was read, as a tree of changes.
+    """Return the fields replaced in a configuration since it was read, as a tree of changes.
 
     Raises
     ------

@@ -88,22 +88,14 @@ class ArrayManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Manifest:
-    """A chunk manifest.
-
-    Parameters
-    ----------
-    id
-        The manifest's id, as the file itself states it.
-    arrays
-        References by array.
-    """
+    """A chunk manifest: the id that the file states, and the references of each array."""
 
     id: ManifestId
     arrays: tuple[ArrayManifest, ...]
     _by_node: dict[NodeId, ArrayManifest] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The first entry of a node counts, should a damaged file have two.
+        # In a damaged file with two entries for a node, the first one counts.
         by_node = {entry.node_id: entry for entry in reversed(self.arrays)}
         object.__setattr__(self, "_by_node", by_node)
 
@@ -195,7 +187,7 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
 
 
 class _RefsDecoder:
-    """Turns vectors of ``ChunkRef`` tables into columns, within one budget for the manifest."""
+    """Reads vectors of ``ChunkRef`` tables as columns, within one budget for the manifest."""
 
     def __init__(self, reader: VectorReader, dictionary: bytes | None, object_key: str) -> None:
         self._reader = reader

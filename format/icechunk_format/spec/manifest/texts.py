@@ -242,7 +242,7 @@ class RefTexts:
     def compressed(
         self, rows: NDArray[np.intp], dictionary: bytes, *, compression_level: int
     ) -> RefTexts:
-        """Return the same rows with these, which are plain, as frames of a dictionary.
+        """Return the same rows with the plain locations of some compressed with a dictionary.
 
         Rows that are compressed already must have been compressed with the same dictionary.
         """

@@ -334,7 +334,7 @@ def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | 
 
 
 def _places(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the handles that rows get when they are placed next."""
+    """Return the handles of rows that are placed next."""
     first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
     return first - step * np.arange(len(rows), dtype=np.int64)
 
@@ -347,7 +347,7 @@ def _point(
     vtable: int,
     **targets: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Let tables at these handles point to their vtable and to what else is placed behind them."""
+    """Set the offsets from tables at these handles to their vtable and to their other parts."""
     rows["vtable"] = vtable - places
     for name, handles in targets.items():
         at = places - layout.offsets[name]

@@ -79,15 +79,7 @@ class NodeSnapshot:
 
 
 class Nodes(Sequence[NodeSnapshot]):
-    """All nodes of a snapshot, sorted by path; each access makes the node anew.
-
-    Parameters
-    ----------
-    columns
-        The nodes, sorted by path, paths unique.
-    object_key
-        The file that they come from, for messages.
-    """
+    """All nodes of a snapshot, sorted by path, paths unique; each access makes a new object."""
 
     __slots__ = ("_by_id", "_dim_starts", "_extent_starts", "_ref_starts", "columns", "object_key")
 

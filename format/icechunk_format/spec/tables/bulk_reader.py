@@ -53,12 +53,7 @@ _VTABLE_HEADER: Final = 4
 class VectorReader:
     """Bounds-checked gathers from one decompressed flatbuffer.
 
-    Parameters
-    ----------
-    payload
-        The flatbuffer. It is not copied, and is kept alive by the reader only.
-    object_key, file_type
-        What the bytes are, for error texts.
+    The payload is not copied.
     """
 
     __slots__ = ("_where", "data")
@@ -237,7 +232,7 @@ class Tables:
     def _read_shared(self, at: int, last: int) -> SharedVtable | None:
         """Check the one vtable, and that all tables lie inside the buffer.
 
-        That no table starts before the buffer is known already: its offset has been read.
+        Tables cannot start before the buffer, for their unsigned offsets have been read.
         """
         reader, field = self.r, self._field
         size = reader.number(at, _U16, f"{field} vtable")
@@ -285,7 +280,7 @@ class Tables:
         return offsets
 
     def _shared_offset(self, shared: SharedVtable, slot: int, size: int, name: str) -> int:
-        """Do what ``_offsets`` does for a list with one vtable."""
+        """Return the offset of a field, as ``_offsets`` does, for a list with one vtable."""
         entry = _VTABLE_HEADER + 2 * slot
         if shared.size < entry + 2:
             return 0

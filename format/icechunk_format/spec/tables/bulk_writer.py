@@ -139,7 +139,7 @@ class Records:
     layout: TableLayout
 
     def point(self, name: str, targets: NDArray[np.int64] | int) -> None:
-        """Let an offset field of every table point to a position further on in the buffer."""
+        """Set an offset field of every table to a position further on in the buffer."""
         self.rows[name] = targets - (self.positions + self.layout.offsets[name])
 
 
@@ -171,7 +171,7 @@ class Assembly:
         return self._size
 
     def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
-        """Take the next ``size`` bytes: their position, and zeroed bytes to be filled in."""
+        """Reserve the next ``size`` bytes; return their position, and zeroed bytes to fill in."""
         padding = -self._size % alignment
         self._check_room(padding + size)
         segment = np.zeros(padding + size, dtype=np.uint8)
@@ -200,7 +200,7 @@ class Assembly:
             )
 
     def records(self, layout: TableLayout, count: int) -> Records:
-        """Take room for ``count`` tables; their vtable is written, their fields are zero."""
+        """Reserve ``count`` tables; their vtable is written, their fields are zero."""
         vtable_at, vtable = self.reserve(len(layout.vtable), 2)
         vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
         self._count_visits(layout, count)
@@ -212,20 +212,20 @@ class Assembly:
         return Records(rows=rows, positions=positions, layout=layout)
 
     def root(self, layout: TableLayout) -> Records:
-        """Take room for the root table."""
+        """Reserve the root table."""
         made = self.records(layout, 1)
         self._head[:4] = np.frombuffer(struct.pack("<I", int(made.positions[0])), dtype=np.uint8)
         return made
 
     def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
-        """Take room for a vector of offsets to tables: position of its length, and a filler."""
+        """Reserve a vector of offsets to tables; return the position of its length, and cells."""
         position, raw = self.reserve(4 + 4 * count)
         cells = raw.view(OFFSET)
         cells[0] = count
         return position, OffsetVector(cells=cells[1:], start=position + 4)
 
     def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
-        """Take room for a vector of offsets per row: positions of the lengths, and a filler.
+        """Reserve a vector of offsets per row; return the positions of the lengths, and the cells.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class Assembly:
         lengths: NDArray[np.int64],
         copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
     ) -> NDArray[np.int64]:
-        """Do what ``byte_vectors`` does with content that is copied when the buffer is put out.
+        """Write byte vectors, as ``byte_vectors`` does, whose content is copied by ``blocks``.
 
         Parameters
         ----------
@@ -349,7 +349,7 @@ class Assembly:
     def streamed_tables(
         self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
     ) -> int:
-        """Take room for a vector of tables that are made when the buffer is put out.
+        """Reserve a vector of tables that are made by ``blocks``.
 
         Parameters
         ----------
@@ -431,7 +431,7 @@ class OffsetVector:
     at: NDArray[np.intp] | None = None
 
     def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
-        """Let the cells of these rows point to the tables at ``targets``."""
+        """Set the cells of these rows to point to the tables at ``targets``."""
         at = np.arange(len(self.cells), dtype=np.intp) if self.at is None else self.at
         chosen = at[rows]
         self.cells[chosen] = targets - (self.start + OFFSET.itemsize * chosen)

@@ -48,7 +48,7 @@ _BULK_COUNT = 32
 
 
 class _Payload:
-    """What all tables of one file share: the bytes, their names, the budget, known vtables."""
+    """The bytes, names, budget and known vtables that all tables of one file share."""
 
     __slots__ = ("data", "file_type", "memo", "object_key", "vtables", "work")
 
@@ -117,7 +117,7 @@ class Table:
         return ".".join(reversed(parts)) or self.schema.name
 
     def error(self, field: str, problem: str) -> FormatError:
-        """Make, not raise, the error about a field of this table."""
+        """Return the error about a field of this table."""
         return FormatError(
             problem,
             object_key=self._payload.object_key,
@@ -198,7 +198,7 @@ class Table:
         return target + 4, count
 
     def missing(self, field: str) -> FormatError:
-        """Make, not raise, the error about a required field that is absent."""
+        """Return the error about a required field that is absent."""
         return self.error(field, f"it is required in {self.schema.name}, but it is absent")
 
     # -- numbers and structs ------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Table:
         return found
 
     def _few_targets(self, field: str, start: int, count: int) -> list[int]:
-        """Do the same for a short vector, where NumPy costs more than it saves."""
+        """Return what ``_targets`` does, for a short vector, which is faster without NumPy."""
         data = self._payload.data
         targets = []
         for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):
@@ -397,16 +397,7 @@ class Table:
 
 
 def read_root(data: bytes, schema: TableSchema, *, object_key: str, file_type: str) -> Table:
-    """Find the root table of a payload.
-
-    Parameters
-    ----------
-    data
-        The decompressed flatbuffer.
-    schema
-        Schema of the root table.
-    object_key, file_type
-        Names of the object for messages.
+    """Return the root table of a decompressed flatbuffer.
 
     Raises
     ------

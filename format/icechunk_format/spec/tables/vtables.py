@@ -48,7 +48,7 @@ def highest(numbers: NDArray[Any]) -> int:
 
 
 def filled(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
-    """Return the defaults with what was found put into some rows."""
+    """Return the defaults, with some rows replaced by the values found."""
     defaults[rows] = found
     return defaults
 
