@@ -55,7 +55,7 @@ def told(location):
             info.message,
             info.metadata,
             [(node.path, node.user_data) for node in nodes],
-            log.num_updated_chunks,
+            sum(map(len, log.updated_chunks.values())),
         )
     return repository.branches(), repository.tags(), repository.metadata, versions
 

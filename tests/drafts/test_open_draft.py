@@ -16,7 +16,6 @@ import pytest
 from helpers.files.draft_repositories import (
     MANIFEST,
     STRUCTURE,
-    branch_file,
     crockford,
     id16,
     instant,
@@ -31,7 +30,6 @@ from hypothesis import strategies as st
 
 from icechunk_format.drafts import import_draft, open_draft
 from icechunk_format.drafts.model import DraftChunks
-from icechunk_format.drafts.numbered_refs import sequence_name
 from icechunk_format.drafts.records import decode_record
 from icechunk_format.errors import (
     FormatError,
@@ -98,18 +96,6 @@ def test_versions_nodes_and_references_are_read(place, storage, tmp_path, write)
         draft.read_chunks(chunks, [3])
     with pytest.raises(NotFoundError):
         draft.nodes("0" * 26)
-
-
-@RELAXED
-@given(st.integers(0, 2**40 - 2))
-def test_branch_files_count_down(number):
-    assert sequence_name(number) == branch_file(number)
-    assert sequence_name(number) > sequence_name(number + 1)
-
-
-def test_the_names_that_the_text_gives():
-    assert (sequence_name(0), sequence_name(100)) == ("ZZZZZZZZ", "ZZZZZZWV")
-    assert sequence_name(1_099_511_627_775) == "00000000"
 
 
 def test_parents_come_from_branch_files_where_histories_are_cut(place, storage, tmp_path):

@@ -27,8 +27,7 @@ from icechunk_format.arrays.named_configuration import (
     shortened,
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.grid.axes import Axis, RegularAxis, RunAxis
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import Axis, ChunkAxis, RegularAxis, RunAxis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,11 +1,12 @@
-"""Geometry of boxes in a chunk grid: what they hold, and which of them overlap. Pure.
+"""Counts and lists the chunks in boxes of a chunk grid, and finds boxes that overlap.
 
 Rules of this file
 ------------------
 1. Boxes are integers of shape (k, ndim, 2), start and end (exclusive) per axis. The only box of a
    scalar array has no axes and one chunk.
-2. Comparing n boxes with one another costs n log n and what truly meets on the best axis, never
-   n squared: a write of ten thousand tasks must not wait for its driver.
+2. Finding overlaps never compares all pairs of boxes, for a write may have ten thousand of them.
+   Boxes are sorted along each axis; on the axis that leaves the fewest pairs, each box is compared
+   with those that start before it ends. Pairs are compared in blocks, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -74,13 +75,13 @@ def coords_of_boxes(boxes: NDArray[Any]) -> NDArray[np.uint32]:
     return found.T
 
 
-def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
+def overlapping_pairs(boxes: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
     """Yield the pairs of boxes that share a coordinate.
 
     Parameters
     ----------
     boxes
-        uint32, shape (n, ndim, 2), none empty.
+        Integers, shape (n, ndim, 2), none empty.
 
     Yields
     ------
@@ -92,7 +93,7 @@ def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
         return
     sweeps = [_sweep(boxes[:, axis]) for axis in range(boxes.shape[1])]
     if sweeps:
-        # The axis on which the fewest boxes lie beside one another decides who is compared.
+        # Take the axis that leaves the fewest pairs to compare.
         order, after = min(sweeps, key=lambda sweep: int(sweep[1].sum()))
     else:
         order, after = np.arange(n), n - 1 - np.arange(n)
@@ -114,7 +115,19 @@ def overlapping_pairs(boxes: NDArray[np.uint32]) -> Iterator[NDArray[np.int64]]:
         begin = end
 
 
-def _sweep(ranges: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def first_overlap(boxes: NDArray[Any]) -> tuple[int, int] | None:
+    """Return the numbers of two boxes, shape (n, ndim, 2), that share a coordinate, if any do.
+
+    Empty boxes share nothing; boxes without axes are all the same coordinate.
+    """
+    rows = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
+    for pairs in overlapping_pairs(boxes[rows]):
+        first, second = sorted(rows[pairs[0]].tolist())
+        return first, second
+    return None
+
+
+def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Order ranges by start; tell how many of those behind each one begin before it ends."""
     order = np.argsort(ranges[:, 0], kind="stable")
     starts, stops = ranges[order, 0], ranges[order, 1]
@@ -132,13 +145,13 @@ def joined_groups(
     boxes
         uint32, shape (n, ndim, 2), none empty.
     is_fixed
-        bool, shape (n,): boxes that may overlap one another, since nobody touches them.
+        bool, shape (n,): boxes that stay as they are, and may overlap one another.
 
     Returns
     -------
     list of NDArray
-        int64 numbers of boxes, ascending: every group of more than one box, and every movable box
-        alone. Fixed boxes that meet nothing are left out.
+        int64 numbers of the boxes of each group, ascending. A movable box that overlaps nothing is
+        a group of its own; a fixed one is left out.
     """
     group_of = np.arange(len(boxes), dtype=np.int64)
     bounds = boxes

@@ -1,17 +1,15 @@
-"""Sets of chunk coordinates that stay small however many chunks they mean.
+"""Stores sets of chunk coordinates compactly: as boxes, as one bit per chunk, or one by one.
 
 A task of a distributed write tells the driver which chunks it wrote. Most tasks write whole blocks
-of the chunk grid, so a block is kept as its corners. A block with gaps (chunks that hold nothing
-but the fill value are not stored) is kept as a bit for each of its places, and only what is
-scattered is kept coordinate by coordinate.
+of the chunk grid, and a block is stored as its corners. A block with gaps (chunks that hold nothing
+but the fill value are not stored) takes a bit per chunk. Only scattered chunks are listed.
 
 Rules of this file
 ------------------
 1. Nothing here does input or output, and every value can be pickled.
 2. Boxes are uint32 of shape (k, ndim, 2), start and end (exclusive) per axis, none empty. In one
    set they do not overlap. The only box of a scalar array has no axes and one chunk.
-3. A set has boxes, or one box with bits, or points; what it takes is never more than its points
-   would.
+3. A set has boxes, or one box with bits, or points, whichever takes the least memory.
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ class CoordSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about what the set takes on its way from a task to the driver."""
+        """Bytes of memory, about the size of the set when it is pickled."""
         return (
             self.boxes.nbytes + self.points.nbytes + (0 if self.bits is None else self.bits.nbytes)
         )

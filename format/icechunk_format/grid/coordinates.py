@@ -1,7 +1,7 @@
-"""Rows of chunk coordinates in lexicographic order: is it kept, and which rows are asked for.
+"""Sorts chunk coordinates, and finds the rows of single coordinates and of boxes among sorted ones.
 
-Refs of an array are sorted by coordinate, so a lookup is a binary search and a box is a few runs
-of rows. Three layouts are told apart, because most arrays allow better than comparing tuples:
+Chunk refs of an array are sorted by coordinate, so a lookup is a binary search and a box is a few
+runs of rows. Most arrays allow something faster than comparing tuples, hence three layouts:
 
 =======  ==================================================  ==================================
 layout   when                                                 how a coordinate is found
@@ -15,8 +15,8 @@ Rules of this file
 ------------------
 1. Coordinates are uint32 of shape (n, ndim), column-major so that an axis is contiguous. A scalar
    array has ndim 0 and at most one row.
-2. A box costs what it returns plus binary searches. Only where the rows inside the box's span on
-   the first axis are fewer than the searches would be, those rows are looked at one by one.
+2. Selecting a box takes time for the rows returned and for binary searches. Where fewer rows than
+   searches lie in the range of the box on the first axis, these rows are scanned instead.
 """
 
 from __future__ import annotations

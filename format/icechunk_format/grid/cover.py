@@ -1,16 +1,16 @@
-"""Boxes of indices: cover a region with extents, find what is left, cut boxes and join them.
+"""Splits a region into boxes that extents cover and boxes that none covers; cuts and joins boxes.
 
-Planning must cost the same for a thousand chunks as for a billion, so nothing here counts
-elements or chunks one by one; all work is on the *edges* of boxes, with NumPy.
+Planning takes the same time for a thousand chunks as for a billion: the work is on the edges of
+boxes, never on single elements or chunks.
 
 Rules of this file
 ------------------
 1. A box is ``int64 (ndim, 2)``: lower bounds inclusive, upper bounds exclusive. Many boxes are
    ``(n, ndim, 2)``. Zero dimensions are legal: such a box holds one cell.
 2. ``cover`` gives boxes that are disjoint and whose union is exactly the region.
-3. Nothing is quadratic in the number of extents. The edges of the extents make a coarse grid.
-   While that grid is small it is painted (a difference array and cumulative sums); a larger one
-   is first halved along its longest axis, and each half keeps only the extents that meet it.
+3. Nothing is quadratic in the number of extents. The edges of the extents make a coarse grid. A
+   large grid is first halved along its longest axis, and each half keeps only the extents that
+   meet it; in a small grid the extents of each cell are counted with cumulative sums.
 
 The format says that extents of one array do not overlap (Icechunk spec, ``ManifestRef``), and a
 reader takes the first one that holds a coordinate. ``cover`` notices overlaps and then splits
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # A painted grid takes eight bytes a cell, so this bounds the memory of one step to 16 MB.
 _MAX_PAINTED_CELLS = 2_000_000
-# A task travels as a pickle; this bounds it where boxes are tiny and scattered.
+# Bounds the pickle of a task that has many tiny boxes.
 MAX_BOXES_JOINED = 4_096
 
 
@@ -174,8 +174,8 @@ def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
 def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
     """Choose how many grid steps a piece of a box takes along each axis.
 
-    The leading axis is cut first, then the next: pieces stay whole along the trailing axes, which
-    is how cells lie in C order.
+    The leading axis is cut first, then the next. Pieces stay whole along the trailing axes, so
+    they are contiguous in C order.
 
     Parameters
     ----------

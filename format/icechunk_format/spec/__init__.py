@@ -1,1 +1,1 @@
-"""Icechunk objects as pure functions: bytes to values and values to bytes."""
+"""Decodes and encodes the files of an Icechunk repository, without input or output."""

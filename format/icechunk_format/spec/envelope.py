@@ -1,12 +1,12 @@
-"""The 39-byte header and the zstd frame around every metadata file.
+"""Reads and writes the 39-byte header and the zstd frame around every metadata file.
 
 Rules of this file
 ------------------
 1. Header, then exactly one zstd frame to the end of the file. Frames with and without a content
    size are read (older writers streamed theirs); a second frame or trailing bytes are refused,
    as the other implementations refuse them.
-2. The size limit holds before memory is taken: the frame's blocks are walked first, and no more
-   is ever decompressed than they can expand to.
+2. The size limit is checked before memory is taken: the blocks of the frame are walked first, to
+   learn how much they can expand to.
 3. Written frames carry their content size, no checksum and no dictionary.
 
 Specification: "Binary File Format"; RFC 8878 for the frame.
@@ -202,7 +202,7 @@ def wrap_blocks(
     spec_version: int,
     level: int = DEFAULT_LEVEL,
 ) -> bytes:
-    """Do what ``wrap`` does for a payload that comes in blocks and is never whole in memory.
+    """Compress a payload that comes in blocks, and put the header before it.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _header(size: int, *, file_type: FileType, spec_version: int, level: int) -> bytes:
-    """Return the bytes before the frame, once it is sure that the file can be written."""
+    """Return the bytes before the frame, after checking that the file can be written."""
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(
             f"spec version {spec_version} cannot be written; choose {SPEC_V1} or {SPEC_V2}",

@@ -1,14 +1,15 @@
-"""A set of ids as sorted NumPy columns, for sets of millions.
+"""Looks up 12-byte ids in NumPy columns, and keeps sets of them.
 
-An id of 12 bytes is compared as an integer of its first eight bytes and one of its last four: a
-thousand times cheaper than a Python object each, and ten times cheaper than byte strings in NumPy.
+`rows_of_ids` compares ids as byte strings: a column is searched as it is, at no cost beforehand.
+`SortedIds` and `IdSet` are for millions of ids. They keep an integer of the first eight bytes and
+one of the last four, which NumPy compares ten times faster than byte strings.
 
-Memory: 12 bytes for each distinct id in the set, and at most about 80 while ids are merged in.
+Memory of an `IdSet`: 12 bytes for each distinct id, and at most about 80 while ids are merged in.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,6 +26,68 @@ _SIZE: Final = ObjectId.SIZE
 _LEAST_PENDING: Final = 1 << 18
 
 
+def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """View ids, uint8 of shape (n, 12), as byte strings, which NumPy sorts and compares.
+
+    NumPy hides trailing zero bytes of such strings, but all have one length, so neither order nor
+    equality suffers.
+    """
+    keys: NDArray[np.bytes_] = np.ascontiguousarray(ids).view(f"S{_SIZE}").reshape(-1)
+    return keys
+
+
+def rows_of_ids(ids: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the row of each wanted id in sorted ids, -1 where it is not among them."""
+    if not len(ids) or not len(wanted):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    keys, wanted_keys = id_keys(ids), id_keys(wanted)
+    at = np.minimum(np.searchsorted(keys, wanted_keys), len(keys) - 1)
+    return np.where(keys[at] == wanted_keys, at, -1)
+
+
+def id_columns(ids: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """Return the first eight and the last four bytes of ids, uint8 of shape (n, 12), as numbers."""
+    rows = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, _SIZE)
+    high = np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
+    low = np.ascontiguousarray(rows[:, 8:]).view(">u4").ravel().astype(np.uint32)
+    return high, low
+
+
+class SortedIds:
+    """Ids in ascending order, in which many are looked up at once.
+
+    Parameters
+    ----------
+    high, low
+        What `id_columns` returns for the ids, sorted; repeats allowed.
+    """
+
+    def __init__(self, high: NDArray[np.uint64], low: NDArray[np.uint32]) -> None:
+        self.high = high
+        self.low = low
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def find(self, wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the first row of each wanted id, -1 where it is missing: int64, shape (m,)."""
+        high, low = id_columns(wanted)
+        found = np.full(len(high), -1, dtype=np.int64)
+        if not len(self):
+            return found
+        last = len(self) - 1
+        rows = np.arange(len(high))
+        at = np.searchsorted(self.high, high)
+        # Different ids with the same first half follow one another. Among random ids none do.
+        while len(rows):
+            same = (at <= last) & (self.high[np.minimum(at, last)] == high[rows])
+            rows, at = rows[same], at[same]
+            equal = self.low[at] == low[rows]
+            found[rows[equal]] = at[equal]
+            rows, at = rows[~equal], at[~equal] + 1
+        return found
+
+
 class IdSet:
     """Distinct 12-byte ids, to which more can be added.
 
@@ -35,8 +98,7 @@ class IdSet:
     """
 
     def __init__(self, raw: NDArray[np.uint8] | None = None) -> None:
-        self._high = np.empty(0, dtype=np.uint64)
-        self._low = np.empty(0, dtype=np.uint32)
+        self._ids = SortedIds(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32))
         self._pending: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
         self._pending_rows = 0
         if raw is not None:
@@ -50,63 +112,42 @@ class IdSet:
 
     def __len__(self) -> int:
         self._merge()
-        return len(self._high)
+        return len(self._ids)
 
     @property
     def approximate_size(self) -> int:
         """At least the number of distinct ids, without the work of finding repeats."""
-        return len(self._high) + self._pending_rows
+        return len(self._ids) + self._pending_rows
 
     def add(self, raw: NDArray[np.uint8]) -> None:
         """Add ids: uint8, shape (n, 12)."""
         if len(raw):
-            self._pending.append(_distinct(*_columns(raw)))
+            self._pending.append(_distinct(*id_columns(raw)))
             self._pending_rows += len(self._pending[-1][0])
-            if self._pending_rows > max(_LEAST_PENDING, len(self._high)):
+            if self._pending_rows > max(_LEAST_PENDING, len(self._ids)):
                 self._merge()
 
     def contains(self, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Tell for each id, uint8 of shape (n, 12), whether it is in the set: bool, shape (n,)."""
         self._merge()
-        high, low = _columns(raw)
-        found = np.zeros(len(high), dtype=bool)
-        if not len(self._high):
-            return found
-        last = len(self._high) - 1
-        rows = np.arange(len(high))
-        at = np.searchsorted(self._high, high)
-        # Different ids with the same first half follow one another. Among random ids none do.
-        while len(rows):
-            same = (at <= last) & (self._high[np.minimum(at, last)] == high[rows])
-            rows, at = rows[same], at[same]
-            equal = self._low[at] == low[rows]
-            found[rows[equal]] = True
-            rows, at = rows[~equal], at[~equal] + 1
-        return found
+        return self._ids.find(raw) >= 0
 
     def ids(self) -> NDArray[np.uint8]:
         """Return the ids in ascending order: uint8, shape (n, 12)."""
         self._merge()
-        raw = np.empty((len(self._high), _SIZE), dtype=np.uint8)
-        raw[:, :8] = self._high.astype(">u8").view(np.uint8).reshape(-1, 8)
-        raw[:, 8:] = self._low.astype(">u4").view(np.uint8).reshape(-1, 4)
+        raw = np.empty((len(self._ids), _SIZE), dtype=np.uint8)
+        raw[:, :8] = self._ids.high.astype(">u8").view(np.uint8).reshape(-1, 8)
+        raw[:, 8:] = self._ids.low.astype(">u4").view(np.uint8).reshape(-1, 4)
         return raw
 
     def _merge(self) -> None:
         if not self._pending:
             return
-        parts = [(self._high, self._low), *self._pending]
+        parts = [(self._ids.high, self._ids.low), *self._pending]
         self._pending, self._pending_rows = [], 0
-        self._high, self._low = _distinct(
-            np.concatenate([high for high, _ in parts]), np.concatenate([low for _, low in parts])
-        )
-
-
-def _columns(raw: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    rows = np.ascontiguousarray(raw, dtype=np.uint8).reshape(-1, _SIZE)
-    high = np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
-    low = np.ascontiguousarray(rows[:, 8:]).view(">u4").ravel().astype(np.uint32)
-    return high, low
+        high = np.concatenate([high for high, _ in parts])
+        low = np.concatenate([low for _, low in parts])
+        self._ids = SortedIds(*_distinct(high, low))
 
 
 def _distinct(

@@ -1,9 +1,9 @@
-"""Object ids: 12 or 8 raw bytes, and the Crockford base 32 text that keys are made of.
+"""Types of ids (12 or 8 raw bytes), and their text in Crockford base 32, which object keys contain.
 
 Rules of this file
 ------------------
-1. An id is its bytes. Equality, order and hash follow the raw bytes, which is also the order in
-   which the format sorts lists of ids.
+1. Equality, order and hash follow the raw bytes, which is also the order in which the format sorts
+   lists of ids.
 2. Each kind of id is its own type, so that a manifest id is never taken for a snapshot id.
 3. Text is upper case and unpadded; zero bits fill the last character. ``parse`` accepts what
    people type; ``parse_exact`` accepts only the one spelling that may be an object's name.

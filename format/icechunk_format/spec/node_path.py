@@ -1,4 +1,4 @@
-"""Paths of groups and arrays inside a repository: ``/``, ``/foo``, ``/foo/bar``.
+"""Checks, joins and orders paths of groups and arrays: ``/``, ``/foo``, ``/foo/bar``.
 
 Rules of this file
 ------------------

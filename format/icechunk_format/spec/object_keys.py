@@ -1,9 +1,9 @@
-"""Keys of all objects of a repository, relative to its root.
+"""Makes the keys of all objects of a repository, relative to its root.
 
 Rules of this file
 ------------------
 1. Keys are made here and nowhere else, so that a search for a prefix ends in this file.
-2. A name that comes from outside must not leave its prefix: what would escape is refused.
+2. A name from a user or a file that would lead out of its prefix is refused.
 
 Specification: "File Layout", "Updates to the repo info file"; the ``refs/`` keys belong to spec
 version 1.

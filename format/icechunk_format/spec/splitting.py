@@ -1,13 +1,13 @@
-"""Rules that say how the references of an array are split over manifests.
+"""Parses the rules for splitting chunk refs over manifests, and applies them to an array.
 
 Rules of this file
 ------------------
 1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
    axis takes its size from the first dimension rule that matches it; later rules do not change it.
 2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
-3. Patterns are those of Rust's ``regex`` (``splitting_patterns``). They are searched for, not
-   matched from the start, as the reference does. One that is no regular expression matches nothing.
-4. A kind of condition that is not known here is kept, and refused only when it would decide.
+3. Patterns are those of Rust's ``regex`` (`splitting_patterns`), and may match anywhere in a path.
+   A pattern that is no regular expression matches nothing, as in the reference.
+4. A condition of an unknown kind is kept. It raises an error only when a result depends on it.
 
 Spec: ``manifest.splitting`` of the repository configuration.
 """
@@ -43,7 +43,7 @@ class ArrayCondition:
     parts: tuple[ArrayCondition, ...] = ()
 
     def holds(self, node_path: str) -> bool:
-        """Tell whether the array at this path is meant.
+        """Tell whether the array at this path meets the condition.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class DimensionRule:
     num_chunks: int
 
     def holds(self, axis: int, name: str | None) -> bool:
-        """Tell whether an axis is meant."""
+        """Tell whether the rule is for an axis."""
         if self.by == "axis":
             return axis == self.value
         if self.by == "dimension_name":
@@ -94,7 +94,7 @@ class DimensionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingRule:
-    """Which arrays are meant, and how their axes are split."""
+    """A condition that selects arrays, and how their axes are split."""
 
     condition: ArrayCondition
     dimensions: tuple[DimensionRule, ...]

@@ -1,6 +1,6 @@
-r"""Patterns of splitting rules: written for Rust's ``regex``, searched for by Python's ``re``.
+r"""Translates the patterns of splitting rules from Rust's ``regex`` to Python's ``re``.
 
-The two languages share most of their syntax and differ in what is left: ``$``, ``\z``, ``\Z``,
+The two languages share most of their syntax and differ in the rest: ``$``, ``\z``, ``\Z``,
 ``*+``, ``{``, look-around and classes of Unicode. A writer that understands a rule in another way
 cuts manifests in another way, so a pattern is translated, or refused.
 
@@ -98,7 +98,7 @@ def _translated(pattern: str) -> _Translated:
 
 
 class _Reader:
-    """Reads a pattern from left to right, and gives each part in the words of ``re``."""
+    """Reads a pattern from left to right, and translates each part for ``re``."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -131,12 +131,12 @@ class _Reader:
         return found
 
     def alternatives(self, *, is_inside: bool) -> str:
-        """Return what stands up to the end of a group, or of the pattern."""
+        """Return the translation up to the end of the group, or of the pattern."""
         self.depth += 1
         if self.depth > 50:
             self.unsupported("nesting deeper than 50 groups")
         parts: list[str] = []
-        # A quantifier needs something before it; Rust repeats assertions, too, which nobody needs.
+        # A quantifier must follow a part; Rust also repeats assertions, which is refused here.
         while self.at < len(self.pattern):
             if self._peek(")"):
                 break
@@ -172,7 +172,8 @@ class _Reader:
         if not is_repeatable:
             self.unsupported("a quantifier behind an assertion or a flag")
         quantifier = self.pattern[start : self.at]
-        self._take("?")  # A match is one whether it is the shortest or the longest.
+        # Only whether there is a match counts, so lazy repetition is the same as greedy.
+        self._take("?")
         if self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             self.unsupported("a quantifier behind another")
         return quantifier
@@ -237,7 +238,7 @@ class _Reader:
         return self._character_or_set(character, in_class=False), True
 
     def _character_or_set(self, character: str, *, in_class: bool) -> str:
-        """Return what stands behind a backslash, where it is a character or a set of some."""
+        """Return the character or set of characters behind a backslash."""
         if character in "sS":
             if in_class and character == "S":
                 self.unsupported("\\S in a class")

@@ -1,7 +1,7 @@
-"""Transaction logs: which nodes and chunks a commit changed.
+"""Reads and writes transaction logs, which say which nodes and chunks a commit changed.
 
-Readers of data never need them; rebase, diff and amend do. Chunk coordinates are read and written
-by column (``vectors``, ``vector_assembly``), because a commit may touch millions of chunks.
+Rebase, diff and amend need them; readers of data do not. A commit may touch millions of chunks, so
+their coordinates are read and written as columns (`tables.bulk_reader`, `tables.bulk_writer`).
 
 Rules of this file
 ------------------
@@ -10,8 +10,8 @@ Rules of this file
 2. ``moved_nodes`` is sorted *by path component* of ``to``, unlike the nodes of a snapshot. Files of
    spec version 1 do not have the list.
 3. Chunks of new arrays are in ``updated_chunks`` too, and so are deleted chunks.
-4. Writing never holds all coordinates, and never the file before compression: tables are made and
-   compressed block by block. Memory is a few blocks and the compressed file.
+4. Tables are made and compressed block by block: writing takes memory for a few blocks and the
+   compressed file.
 
 Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
 """
@@ -138,11 +138,6 @@ class TransactionLog:
         gone = frozenset(self.deleted_groups + self.deleted_arrays)
         return gone.intersection(self.new_groups + self.new_arrays)
 
-    @property
-    def num_updated_chunks(self) -> int:
-        """Number of chunk coordinates of all arrays together."""
-        return sum(len(coords) for coords in self.updated_chunks.values())
-
 
 def decode(
     data: bytes, *, object_key: str = "<bytes>", max_size: int = DEFAULT_MAX_SIZE
@@ -251,7 +246,7 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
 
 
 class CoordinateBlocks(Protocol):
-    """Chunk coordinates of one array that need not be in memory together."""
+    """Chunk coordinates of one array, which come block by block."""
 
     @property
     def ndim(self) -> int:
@@ -302,17 +297,12 @@ def encode(
 
 
 class EncodedLog:
-    """A transaction log on its way into a file; its size is known before it is made.
+    """A transaction log that is to be written; its size is known before the file is made.
 
     Parameters
     ----------
-    log
-        The log.
     chunks
-        In the place of ``log.updated_chunks``: coordinates by node that are generated when the
-        file is made.
-    spec_version
-        Of the repository.
+        Coordinates by node, generated when the file is made; they replace ``log.updated_chunks``.
 
     Raises
     ------

@@ -11,7 +11,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.reading import task_cutting as partitioning
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.writing.cell_numbers import number_cells
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 
 @st.composite

@@ -246,7 +246,7 @@ def tables_over(payload: bytes, positions: list[int]) -> Tables:
 def test_a_count_beyond_the_buffer_takes_no_memory() -> None:
     payload = struct.pack("<II4s", 8, 0, b"\xff\xff\xff\xff") + bytes(40)
     with pytest.raises(FormatError, match="4294967295 tables"):
-        VectorReader(payload).table_vector(8, "rows")
+        VectorReader(payload).tables_between(12, 4294967295, "rows")
 
 
 def test_one_vector_shared_by_many_tables_is_refused() -> None:

@@ -24,6 +24,7 @@ from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS
 from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
+from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId, encode_many
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np
     counts = [len(ids) for ids in lists]
     if not sum(counts):
         return [np.zeros(0) for _ in counts]
-    keys = _keys(np.concatenate(lists))
+    ids = np.concatenate(lists)
     files = snapshot.manifest_files
-    places, is_listed = _places(_keys(files.ids), keys)
-    refs = np.full(len(keys), _UNKNOWN_REFS, dtype=np.float64)
-    refs[is_listed] = files.num_chunk_refs[places[is_listed]]
-    _, which, uses = np.unique(keys, return_inverse=True, return_counts=True)
+    rows = rows_of_ids(files.ids, ids)
+    refs = np.full(len(ids), _UNKNOWN_REFS, dtype=np.float64)
+    refs[rows >= 0] = files.num_chunk_refs[rows[rows >= 0]]
+    _, which, uses = np.unique(id_keys(ids), return_inverse=True, return_counts=True)
     costs = (refs + _MANIFEST_COST) / uses[which.reshape(-1)]
     return np.split(costs, np.cumsum(counts)[:-1])
 
@@ -173,8 +174,8 @@ def manifest_batches(
     nodes = [snapshot.nodes[number] for number in arrays]
     lists = [array_of(node).manifests for node in nodes]
     files = snapshot.manifest_files
-    used = _keys(np.concatenate([np.zeros((0, _ID), np.uint8), *(refs.ids for refs in lists)]))
-    listed = _keys(files.ids)
+    used = id_keys(np.concatenate([np.zeros((0, _ID), np.uint8), *(refs.ids for refs in lists)]))
+    listed = id_keys(files.ids)
     shown = np.unique(np.concatenate([used, listed])) if unused else np.unique(used)
     if not len(shown):
         return
@@ -188,12 +189,12 @@ def manifest_batches(
     )
     is_new = np.ones(len(owner), dtype=bool)
     is_new[1:] = (owner[1:] != owner[:-1]) | (use_of[1:] != use_of[:-1])
-    ids = encode_many(shown.view(np.uint8).reshape(-1, _ID))
+    ids = shown.view(np.uint8).reshape(-1, _ID)
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.array(ids, type=pa.string()),
-            _recorded(files, files.size_bytes, shown, zero_is_unknown=True),
-            _recorded(files, files.num_chunk_refs, shown, zero_is_unknown=False),
+            pa.array(encode_many(ids), type=pa.string()),
+            _recorded(files, files.size_bytes, ids, zero_is_unknown=True),
+            _recorded(files, files.num_chunk_refs, ids, zero_is_unknown=False),
             _lists(paths.take(pa.array(owner[is_new])), use_of[is_new], len(shown)),
             _lists(extents, use_of, len(shown)),
         ],
@@ -216,28 +217,14 @@ def _lists(values: pa.Array, row_of: NDArray[np.int64], rows: int) -> pa.Array:
 
 
 def _recorded(
-    files: ManifestFiles, column: NDArray[Any], wanted: NDArray[Any], *, zero_is_unknown: bool
+    files: ManifestFiles, column: NDArray[Any], wanted: NDArray[np.uint8], *, zero_is_unknown: bool
 ) -> pa.Array:
     """Return what the snapshot records of manifests; NULL where it records nothing."""
-    places, is_listed = _places(_keys(files.ids), wanted)
+    rows = rows_of_ids(files.ids, wanted)
+    is_listed = rows >= 0
     values = np.zeros(len(wanted), dtype=np.uint64)
-    values[is_listed] = column[places[is_listed]]
+    values[is_listed] = column[rows[is_listed]]
     is_known = is_listed & (values <= _LARGEST)
     if zero_is_unknown:
         is_known &= values > 0
     return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
-
-
-def _keys(ids: NDArray[np.uint8]) -> NDArray[Any]:
-    """View ids as byte strings. All have one length, so trailing zeros do no harm."""
-    return np.ascontiguousarray(ids).view(f"S{_ID}").reshape(-1)
-
-
-def _places(
-    known: NDArray[Any], wanted: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return where each wanted key is among the known ones, which are sorted, and if it is."""
-    if not len(known):
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return places.astype(np.int64), np.asarray(known[places] == wanted)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis, inner_axes
+from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.table.table import Table
@@ -79,15 +79,7 @@ def reference_counts(variable: Variable, manifest_files: ManifestFiles) -> NDArr
     A manifest may hold several arrays; its count is then an upper bound, which is good enough to
     choose the leading one.
     """
-    listed, wanted = manifest_files.ids, variable.array.manifests.ids
-    if not len(listed) or not len(wanted):
-        return np.zeros(len(wanted), dtype=np.int64)
-    keys = np.ascontiguousarray(listed).view("S12").reshape(-1)
-    sought = np.ascontiguousarray(wanted).view("S12").reshape(-1)
-    places = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
-    return np.where(keys[places] == sought, manifest_files.num_chunk_refs[places], 0).astype(
-        np.int64
-    )
+    return listed_counts(manifest_files, variable.array.manifests.ids)
 
 
 def chunk_selections(

@@ -31,7 +31,7 @@ from icechunk_format.dataset.reading.chunk_edges import (
 from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.reading.task_cutting import Cuts
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
     from icechunk_format.grid.cover import Boxes
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
 
 CELL: Final = "_cell"
 """The column that holds the numbers."""

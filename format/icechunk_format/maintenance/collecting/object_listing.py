@@ -4,20 +4,17 @@ Whether each of a million chunks is there is answered by one listing of their pr
 million requests. The listing is kept as sorted columns, 21 bytes for each object, and ids are
 found by binary search for all of them at once.
 
-Rules of this file
-------------------
-1. Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
-2. An id is compared by its first eight bytes as a number, then by the other four. Ids are random,
-   so that the second comparison nearly always decides at once, but nothing depends on it.
+Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icechunk_format.spec.id_columns import SortedIds, id_columns
 from icechunk_format.spec.ids import ObjectId, decode_many
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 _PAGE = 50_000
-_HIGH = 8
 
 
 class ListedPage(NamedTuple):
@@ -82,9 +78,9 @@ class ObjectListing:
     """
 
     def __init__(self, ids: NDArray[np.uint8], sizes: NDArray[np.int64], foreign: int = 0) -> None:
-        high, low = _keys(ids)
+        high, low = id_columns(ids)
         order = np.lexsort((low, high))
-        self._high, self._low = high[order], low[order]
+        self._ids = SortedIds(high[order], low[order])
         self.sizes = sizes[order]
         self.is_used = np.zeros(len(order), dtype=np.bool_)
         self.foreign = foreign
@@ -102,24 +98,7 @@ class ObjectListing:
 
     def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the row of each id, -1 where it is not listed: int64, shape (m,)."""
-        found = np.full(len(ids), -1, dtype=np.int64)
-        if not len(self):
-            return found
-        high, low = _keys(ids)
-        at = np.searchsorted(self._high, high)
-        open_rows = np.arange(len(ids))
-        # One round for all but ids that share their first eight bytes with another object.
-        while len(open_rows):
-            places = at[open_rows]
-            is_inside = places < len(self)
-            open_rows, places = open_rows[is_inside], places[is_inside]
-            is_same = self._high[places] == high[open_rows]
-            open_rows, places = open_rows[is_same], places[is_same]
-            is_hit = self._low[places] == low[open_rows]
-            found[open_rows[is_hit]] = places[is_hit]
-            open_rows = open_rows[~is_hit]
-            at[open_rows] += 1
-        return found
+        return self._ids.find(ids)
 
     def mark(self, raw_id: bytes) -> None:
         """Mark one object as used, if it is listed."""
@@ -130,10 +109,3 @@ class ObjectListing:
     def unused(self) -> tuple[int, int]:
         """Return how many objects were not marked in ``is_used``, and their bytes."""
         return int((~self.is_used).sum()), int(self.sizes[~self.is_used].sum())
-
-
-def _keys(ids: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-    raw = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, ObjectId.SIZE)
-    high = np.ascontiguousarray(raw[:, :_HIGH]).view(">u8").reshape(-1).astype(np.uint64)
-    low = np.ascontiguousarray(raw[:, _HIGH:]).view(">u4").reshape(-1).astype(np.uint32)
-    return high, low

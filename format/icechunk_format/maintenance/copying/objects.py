@@ -24,6 +24,7 @@ import numpy as np
 
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.maintenance.collecting.parts import part_prefix, parts_of
+from icechunk_format.spec.id_columns import SortedIds, id_columns
 from icechunk_format.spec.ids import ChunkId, ManifestId, decode_many, encode_many
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
@@ -144,18 +145,11 @@ def _chunks_in(data: bytes, manifest_id: ManifestId, key: str) -> NDArray[np.voi
 def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return each chunk once, sorted by id, with the most that references need of it."""
     rows = np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts])
-    high, low = _columns(rows["id"])
+    high, low = id_columns(rows["id"])
     rows = rows[np.lexsort((rows["end"], low, high))]
     is_last = np.ones(len(rows), dtype=np.bool_)
     is_last[:-1] = (rows["id"][1:] != rows["id"][:-1]).any(axis=1)
     return rows[is_last]
-
-
-def _columns(raw: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    rows = np.ascontiguousarray(raw).reshape(-1, ChunkId.SIZE)
-    high = np.ascontiguousarray(rows[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
-    low = np.ascontiguousarray(rows[:, 8:]).view(">u4").reshape(-1).astype(np.uint32)
-    return high, low
 
 
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
@@ -221,13 +215,13 @@ def _stored_already(
     is_there = np.zeros(len(rows), dtype=np.bool_)
     if not len(rows):
         return is_there
-    high, low = _columns(rows["id"])
+    ids = SortedIds(*id_columns(rows["id"]))
     longer: list[tuple[int, int]] = []
     listing = target.list(f"{CHUNKS}{within}")
     while page := list(islice(listing, _LISTED_AT_ONCE)):
         raw, is_id = decode_many([info.key[len(CHUNKS) :] for info in page])
         sizes = np.array([info.size for info in page], dtype=np.uint64)[is_id]
-        at = _rows_of(high, low, *_columns(raw[is_id]))
+        at = ids.find(raw[is_id])
         sizes, at = sizes[at >= 0], at[at >= 0]
         is_there[at[sizes == rows["end"][at]]] = True
         beyond = sizes > rows["end"][at]
@@ -237,24 +231,6 @@ def _stored_already(
         found = source.head(f"{CHUNKS}{ChunkId(rows['id'][row].tobytes())}")
         is_there[row] = found is not None and found.size == size
     return is_there
-
-
-def _rows_of(
-    high: NDArray[np.uint64],
-    low: NDArray[np.uint32],
-    wanted_high: NDArray[np.uint64],
-    wanted_low: NDArray[np.uint32],
-) -> NDArray[np.int64]:
-    """Return the row of each wanted id in sorted ids, -1 where it is not among them."""
-    first = np.searchsorted(high, wanted_high, side="left")
-    last = np.searchsorted(high, wanted_high, side="right")
-    found = np.full(len(wanted_high), -1, dtype=np.int64)
-    # 64 random bits are nearly always enough; where they are not, the others decide.
-    for offset in range(int(np.max(last - first, initial=0))):
-        at = np.minimum(first + offset, len(high) - 1)
-        hits = (first + offset < last) & (low[at] == wanted_low)
-        found[hits] = at[hits]
-    return found
 
 
 def _fetched(source: Storage, keys: list[str], what: str) -> list[bytes]:

@@ -24,12 +24,12 @@ from icechunk_format.grid.boxes import inside_box, overlapping_pairs
 from icechunk_format.repository.commit.manifest_plan import ArrayPlan, grouped_rows, plan_array
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.id_columns import rows_of_ids
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestFiles,
     ManifestRefs,
-    _rows_of,
     listed_counts,
 )
 
@@ -290,12 +290,6 @@ def with_files(
     )
 
 
-def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
-    """View ids as byte strings; all have one length, so hidden trailing zeros do no harm."""
-    keys: NDArray[np.bytes_] = np.ascontiguousarray(ids).view(f"S{ManifestId.SIZE}").reshape(-1)
-    return keys
-
-
 def manifest_files_of(
     nodes: Nodes,
     listed: ManifestFiles,
@@ -333,7 +327,7 @@ def manifest_files_of(
     ids = nodes.manifest_ids
     if not len(ids):
         return ManifestFiles.empty()
-    rows = _rows_of(known, ids)
+    rows = rows_of_ids(known.ids, ids)
     if (rows < 0).any():
         missing = ManifestId(ids[int(np.argmax(rows < 0))].tobytes())
         raise FormatError(

@@ -1,1 +1,1 @@
-"""The configuration of a repository: its fields, changes to them, and its text."""
+"""Reads, changes and writes the configuration of a repository."""

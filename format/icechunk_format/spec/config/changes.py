@@ -1,13 +1,13 @@
-"""Changing a configuration: what was asked and nothing else, checked before anybody stores it.
+"""Applies changes to a stored configuration, and checks them before they are stored.
 
-A configuration that one library cannot read locks it out of the whole repository, so a change is
-checked against types and limits that existing libraries enforce, not only against our own.
+A library that cannot read the configuration cannot open the repository, so changes are checked
+against the types and limits of existing libraries, not only against our own.
 
 Rules of this file
 ------------------
 1. Changes are a tree like the configuration itself. Maps are merged, None gives a setting back to
    its default, and a key that is not known is refused with the nearest known one.
-2. What the stored tree holds beside that passes through, known or not.
+2. All other settings of the stored tree stay as they are, known or not.
 3. ``manifest.splitting`` and single virtual chunk containers are replaced whole.
 
 Spec: ``Repo.config``; ``config.yaml`` of version 1.
@@ -33,7 +33,7 @@ _U64: Final = 2**64 - 1
 
 
 class _Setting(NamedTuple):
-    """What may be stored: a type, limits of a number, or the words that are allowed."""
+    """Allowed values of a setting: a type, limits of a number, or a list of words."""
 
     type: type
     low: int = 0
@@ -97,14 +97,9 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 
 def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with changes applied.
+    """Return a stored configuration, `RepositoryConfig.raw`, with changes applied.
 
-    Parameters
-    ----------
-    tree
-        The configuration as stored: ``RepositoryConfig.raw``.
-    changes
-        See ``Repository.update_config``.
+    See `Repository.update_config` for the changes.
 
     Raises
     ------
@@ -122,7 +117,7 @@ def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def changes_in(config: RepositoryConfig) -> dict[str, Any]:
-    """Return what was replaced in a configuration since it was read, as a tree of changes.
+    """Return the fields replaced in a configuration since it was read, as a tree of changes.
 
     Raises
     ------

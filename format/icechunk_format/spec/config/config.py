@@ -1,15 +1,15 @@
-"""The repository's configuration: FlexBuffers in ``repo``, or ``config.yaml`` in version 1.
+"""Reads the repository's configuration: FlexBuffers in ``repo``, or ``config.yaml`` in version 1.
 
 Rules of this file
 ------------------
 1. A missing key and a null mean the default. Unknown keys are ignored, but stay in ``raw``, which
    is what is written back.
 2. Values of known keys must have the type of their default; anything else is ``FormatError``. A
-   number that existing libraries read and that zstd or this library has no use for is read as the
-   nearest one that it has; ``raw`` keeps the number.
+   number that existing libraries accept but that zstd or this library cannot use is read as the
+   nearest usable one; ``raw`` keeps the number.
 3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
 4. The ``storage`` settings describe the machine that saved them, so they are reported and never
-   applied: a repository copied from disk to S3 would lose its conditional writes by them.
+   applied: in a repository copied from disk to S3 they would turn off conditional writes.
 5. Virtual chunk containers whose prefix does not end with "/" are ignored, as the reference does.
 
 Spec: ``Repo.config``; the defaults are the reference's.

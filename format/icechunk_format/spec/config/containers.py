@@ -1,12 +1,12 @@
-"""Changing virtual chunk containers, in the form that existing libraries insist on.
+"""Adds, replaces and removes virtual chunk containers in a stored configuration.
 
-A container with a missing or ill-typed field makes the whole repository unreadable to libraries
-that parse configurations strictly, so every field that they want is written, and nothing else.
+Libraries that parse configurations strictly cannot open a repository with a container that lacks a
+field or has one of a wrong type, so exactly the fields that they know are written.
 
 Rules of this file
 ------------------
-1. A container is replaced whole; keys beside name, prefix and store pass through.
-2. No credential is stored: what looks like one is refused.
+1. A container is replaced whole; its keys beside name, prefix and store are kept.
+2. No credential is stored: an option that looks like one is refused.
 
 Spec: ``Repo.config``, ``virtual_chunk_containers``.
 """

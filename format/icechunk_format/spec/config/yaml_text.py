@@ -1,4 +1,4 @@
-"""Writing changes into ``config.yaml``: what did not change keeps its bytes.
+"""Writes changes into ``config.yaml``; sections that did not change keep their bytes.
 
 Rules of this file
 ------------------
@@ -32,14 +32,14 @@ _SCALARS: Final = {str: "str", int: "int", float: "float", bool: "bool", type(No
 def encode_yaml_config(
     old: bytes, tree: Mapping[str, Any], *, object_key: str = "config.yaml"
 ) -> bytes:
-    """Return a ``config.yaml`` with another content, that differs as little as possible.
+    """Return a ``config.yaml`` with new content, changed as little as possible.
 
     Parameters
     ----------
     old
         The file as stored; empty where there is none.
     tree
-        What it shall say: ``RepositoryConfig.raw`` with changes.
+        The new content: ``RepositoryConfig.raw`` with changes.
 
     Raises
     ------

@@ -1,7 +1,6 @@
-"""The chunk references of one array as columns.
+"""Holds the chunk references of one array as columns; selects, joins and replaces references.
 
-A manifest can hold millions of references, so there is no object per reference: a row number and
-these columns are the reference.
+A manifest can hold millions of references, so a reference is a row of these columns, not an object.
 
 ================  ==========  ==========================================================
 column            dtype       meaning
@@ -14,13 +13,14 @@ column            dtype       meaning
 ``last_modified`` uint32      seconds since 1970 of a virtual chunk's object; 0 = not known
 ================  ==========  ==========================================================
 
-Inline bytes, locations and etags are in ``texts``. Writers make columns with ``ref_columns``.
+Inline bytes, locations and etags are in ``texts``. Writers make columns with `new_chunk_refs`.
 
 Rules of this file
 ------------------
-1. Rows are sorted by coordinate and coordinates are distinct; whoever makes a value sees to that.
-2. Values never change; operations give new ones, which may share buffers. Pickling drops what the
-   rows do not use, so a task carries its own references only.
+1. Rows are sorted by coordinate and coordinates are distinct; the caller of the constructor ensures
+   it.
+2. Values never change; operations return new ones, which may share buffers. Pickling drops bytes
+   that the rows do not use, so a task carries its own references only.
 
 Spec: "ChunkRef".
 """

@@ -1,18 +1,17 @@
-"""Chunk manifests: where every chunk of one or several arrays is.
+"""Reads chunk manifests, which say where every chunk of one or several arrays is.
 
-A manifest is a few tables around one vector of ``ChunkRef`` tables per array. The vector is read
-by column (``vectors``) into ``ChunkRefs``; writing is in ``manifest_encode``.
+A manifest is a few tables around one vector of ``ChunkRef`` tables per array. `tables.bulk_reader`
+reads the vector as columns, which become ``ChunkRefs``. The writing side is `manifest.encode`.
 
 Rules of this file
 ------------------
 1. The kind of a reference follows from the fields that are present, in this order of precedence:
    ``chunk_id``, ``compressed_location``, ``location``, ``inline``. A table with none of them is
    damage.
-2. References out of order are sorted, for a search depends on it. Of several with one coordinate
-   the first is kept.
-3. Nothing keeps the decompressed file alive, unless its texts fill it: columns and texts are
-   copied out. What several references share in the file can never make the result much larger
-   than the file.
+2. References out of order are sorted, because lookups are binary searches. Of several references
+   with one coordinate the first is kept.
+3. Columns and texts are copied out, so that the decompressed file is freed; texts that fill most of
+   it stay in it. Texts that references share cannot make the result much larger than the file.
 
 Spec: "Chunk Manifest Files"; field slots follow ``manifest.fbs``.
 """
@@ -89,22 +88,14 @@ class ArrayManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Manifest:
-    """A chunk manifest.
-
-    Parameters
-    ----------
-    id
-        The manifest's id, as the file itself states it.
-    arrays
-        References by array.
-    """
+    """A chunk manifest: the id that the file states, and the references of each array."""
 
     id: ManifestId
     arrays: tuple[ArrayManifest, ...]
     _by_node: dict[NodeId, ArrayManifest] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The first entry of a node counts, should a damaged file have two.
+        # In a damaged file with two entries for a node, the first one counts.
         by_node = {entry.node_id: entry for entry in reversed(self.arrays)}
         object.__setattr__(self, "_by_node", by_node)
 
@@ -196,7 +187,7 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
 
 
 class _RefsDecoder:
-    """Turns vectors of ``ChunkRef`` tables into columns, within one budget for the manifest."""
+    """Reads vectors of ``ChunkRef`` tables as columns, within one budget for the manifest."""
 
     def __init__(self, reader: VectorReader, dictionary: bytes | None, object_key: str) -> None:
         self._reader = reader

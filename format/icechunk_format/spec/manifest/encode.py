@@ -1,12 +1,12 @@
-"""Writing chunk manifests from columns.
+"""Writes chunk manifests from columns.
 
 The references of an array are split into groups whose tables have the same fields. Each group is
-one structured array (``vector_assembly``), filled column by column; coordinates lie right behind
-the table that they belong to, so their offset is the same everywhere.
+one structured array (`tables.bulk_writer`), filled column by column. Coordinates lie right behind
+their table, so their offset is the same in all tables.
 
 Rules of this file
 ------------------
-1. Arrays are sorted by node id and references by coordinate: readers search.
+1. Arrays are sorted by node id and references by coordinate, for readers use binary search.
 2. A field is written where some row of a group needs it. ``offset`` is zero for nearly all native
    chunks, and then absent.
 3. Many virtual references get a dictionary for their locations. References that come with one
@@ -76,7 +76,7 @@ def _root_layout(*, has_dictionary: bool) -> TableLayout:
     fields = {
         "id": bytes_field(ManifestSlot.ID, ManifestId.SIZE),
         "arrays": offset_field(ManifestSlot.ARRAYS),
-        # Absent would mean the dictionary, so that it has none is always said.
+        # An absent field means compression with the dictionary, so it is always written.
         "compression_algorithm": number_field(ManifestSlot.COMPRESSION_ALGORITHM, "<u1"),
     }
     if has_dictionary:
@@ -284,7 +284,7 @@ def _compressed(refs: ChunkRefs, dictionary: bytes, policy: LocationCompression)
     is_plain = (refs.kind == KIND_VIRTUAL) & (texts.lengths > 0)
     if texts.is_compressed is not None:
         is_plain &= ~texts.is_compressed
-    # Readers refuse to decompress longer ones, but take them plain.
+    # Readers refuse to decompress longer locations, but accept them uncompressed.
     rows = np.flatnonzero(is_plain & (texts.lengths <= MAX_LOCATION_SIZE))
     if not rows.size:
         return refs

@@ -1,7 +1,7 @@
-"""Locations of virtual chunks compressed one by one with a zstd dictionary of their manifest.
+"""Compresses locations of virtual chunks one by one, with a zstd dictionary of their manifest.
 
-Locations of one data set differ in a few characters. Each becomes a zstd frame of its own, small
-because the shared dictionary holds what they have in common, and readable without the others.
+Locations of one data set differ in a few characters. Each is a zstd frame of its own: the shared
+dictionary makes it small, and it is read without the others.
 
 Rules of this file
 ------------------
@@ -196,8 +196,8 @@ def _content_sizes(
 
     int64, shape (n,). Sizes beyond 2**62 are reported as that.
     """
-    # Zeros behind the end let every header be read at full length; a frame that is cut short
-    # then states too large a size, or fails when it is decompressed.
+    # Zeros are added at the end, so that every header can be read at full length. A truncated
+    # frame then states too large a size, or fails when it is decompressed.
     padded = np.concatenate([data, np.zeros(_LONGEST_HEADER, dtype=np.uint8)])
     headers = byte_windows(padded, _LONGEST_HEADER)[starts]
     raw = headers.view(np.uint8).reshape(-1, _LONGEST_HEADER)

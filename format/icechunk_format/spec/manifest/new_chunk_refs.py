@@ -1,10 +1,10 @@
-"""Columns of new chunk references, from what a writer has at hand.
+"""Makes columns of new chunk references (native, inline or virtual) from a writer's values.
 
 Rules of this file
 ------------------
-1. What comes in is the caller's: wrong shapes, ranges, repeats and empty chunks are
-   ``InvalidInputError`` here, so that what goes out can be stored without further questions.
-2. Rows may come in any order; they leave sorted by coordinate.
+1. Wrong shapes, ranges, repeats and empty chunks are ``InvalidInputError`` here, so that the result
+   can be stored without further checks.
+2. Rows may come in any order; the result is sorted by coordinate.
 
 Spec: "ChunkRef".
 """

@@ -1,15 +1,14 @@
-"""The variable-length parts of chunk references: inline bytes, locations and etags.
+"""Holds inline bytes, locations and etags of chunk references as ranges of one shared buffer.
 
-They are ranges of one shared buffer. A row has at most one text (inline bytes or a location) and
-at most one etag. Locations may be frames of a zstd dictionary; they are decompressed for the rows
-that are asked for, when they are asked for.
+A row has at most one text (inline bytes or a location) and at most one etag. Locations may be
+frames of a zstd dictionary; only those of the requested rows are decompressed.
 
 Rules of this file
 ------------------
-1. Ranges lie inside the buffer; whoever makes a value has checked that.
-2. What a range holds is checked when it is used: a location that is not text, or cannot be
-   decompressed, is a ``FormatError`` of that access.
-3. Selections share the buffer. ``compact`` makes a buffer that holds what is used, once.
+1. Ranges lie inside the buffer; the caller of the constructor has checked that.
+2. The content of a range is checked on access: a location that is not text, or cannot be
+   decompressed, is a ``FormatError``.
+3. Selections share the buffer. ``compact`` copies the bytes that are used, each once.
 
 Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, ``checksum_etag``.
 """
@@ -243,7 +242,7 @@ class RefTexts:
     def compressed(
         self, rows: NDArray[np.intp], dictionary: bytes, *, compression_level: int
     ) -> RefTexts:
-        """Return the same rows with these, which are plain, as frames of a dictionary.
+        """Return the same rows with the plain locations of some compressed with a dictionary.
 
         Rows that are compressed already must have been compressed with the same dictionary.
         """
@@ -287,7 +286,7 @@ def cut_texts(
         raw = buffer.data
         bounds = zip(starts.tolist(), ends.tolist(), strict=True)
         return [str(raw[start:end], "utf-8") for start, end in bounds]
-    # The ranges lie close together: decode what they span at once, and cut text instead of bytes.
+    # The ranges lie close together, so their whole span is decoded once and cut as text.
     span = buffer[first:last].tobytes()
     bounds = zip((starts - first).tolist(), (ends - first).tolist(), strict=True)
     if span.isascii():

@@ -1,1 +1,1 @@
-"""The ``repo`` file of version 2, and the ref files that version 1 has in its place."""
+"""Reads and writes the ``repo`` file of version 2, and the ref files of version 1."""

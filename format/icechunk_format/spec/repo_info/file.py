@@ -1,14 +1,14 @@
-"""The repo info file: the single mutable object, where every read of a repository starts.
+"""Reads and writes the repo info file, the one mutable object, where every read starts.
 
 Rules of this file
 ------------------
 1. The stored lists refer to snapshots by their place in the sorted list; the value refers to them
    by id. Indices exist only inside ``decode`` and ``encode``.
 2. ``parent_offset`` has a trap: absent means index 0, and only an explicit -1 means "no parent".
-3. What this library does not interpret survives: the configuration stays bytes, feature flags stay
-   numbers, an absent flag list stays absent. ``extra`` bytes are dropped, as every writer does.
-4. A log entry of an unknown kind cannot be written again. Its backup holds it with everything
-   older, so ``encode`` ends the log there and lets ``repo_before_updates`` point to that backup.
+3. Parts that this library does not interpret are kept: the configuration stays bytes, feature flags
+   stay numbers, an absent flag list stays absent. ``extra`` bytes are dropped, as by every writer.
+4. A log entry of an unknown kind cannot be written again. Its backup holds this entry and all older
+   ones, so ``encode`` ends the log there, and ``repo_before_updates`` points to that backup.
 
 Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is from spec 2.1).
 """
@@ -278,7 +278,7 @@ def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
 
 
 def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
-    """Return the log entries that can be written, and the name of the backup with the rest."""
+    """Return the log entries that can be written, and the backup that holds the others."""
     updates = repo.latest_updates
     if updates and updates[0].backup_path is not None:
         raise InvalidInputError(

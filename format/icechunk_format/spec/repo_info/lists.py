@@ -1,15 +1,16 @@
-"""The two long lists of the repo info file, snapshots and log entries, read and written in bulk.
+"""Reads and writes the two long lists of the repo info file, snapshots and log entries, in bulk.
 
-Every commit reads and writes the whole file. Going through a thousand tables one by one takes tens
-of milliseconds; as columns they take a few.
+Every commit reads and writes the whole file. A thousand tables take tens of milliseconds one by
+one, and a few as columns.
 
 Rules of this file
 ------------------
-1. Only the ordinary is done here: snapshots as commits make them, and log entries of commits. Rows
-   that are anything else are left to the caller, who reads and writes them one at a time.
-2. A list in which anything is wrong is left to the caller as a whole (None is returned): reading
-   it table by table finds the first fault and names its place.
-3. Memory is bounded by the file: texts that rows share to claim several times that are left too.
+1. Only common rows are handled here: snapshots without pruned logs, and log entries of commits. The
+   caller reads and writes all other rows one at a time.
+2. None is returned for a list with any fault. The caller then reads it table by table, which finds
+   the first fault and names its place.
+3. Memory is bounded by the file: None is also returned where rows share texts so often that copies
+   would take several times its size.
 
 Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCommitUpdate``.
 """
@@ -87,8 +88,8 @@ class SnapshotColumns:
 
     Parameters
     ----------
-    ids, parents, flushed_at, messages
-        The fields; parents are unchecked indices.
+    parents
+        Indices, not checked.
     items
         Names and values of metadata, for rows that have any.
     odd_rows
@@ -105,17 +106,7 @@ class SnapshotColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitColumns:
-    """Log entries of commits that have a backup.
-
-    Parameters
-    ----------
-    rows
-        Their places in the log.
-    branches, snapshot_ids, updated_at, backups
-        Their fields, one item for each of ``rows``.
-    other_rows
-        The places of all other entries.
-    """
+    """Log entries of commits that have a backup: ``rows`` in the log, and one item for each."""
 
     rows: list[int]
     branches: list[str]
@@ -343,7 +334,7 @@ def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | 
 
 
 def _places(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the handles that rows get when they are placed next."""
+    """Return the handles of rows that are placed next."""
     first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
     return first - step * np.arange(len(rows), dtype=np.int64)
 
@@ -356,7 +347,7 @@ def _point(
     vtable: int,
     **targets: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Let tables at these handles point to their vtable and to what else is placed behind them."""
+    """Set the offsets from tables at these handles to their vtable and to their other parts."""
     rows["vtable"] = vtable - places
     for name, handles in targets.items():
         at = places - layout.offsets[name]

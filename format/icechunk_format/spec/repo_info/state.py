@@ -1,6 +1,6 @@
-"""The state of a repository as a value: what ``repo_info`` reads and writes.
+"""`RepoInfo`, the state of a repository that the repo info file stores: refs, history and log.
 
-Snapshots are named by id here; places in lists exist only in the file.
+Snapshots are named by id here; the file names them by their places in a list.
 
 Specification: "Repo Info File".
 """

@@ -1,11 +1,11 @@
-"""Entries of the operations log inside the repo info file.
+"""Reads and writes entries of the operations log inside the repo info file.
 
 Rules of this file
 ------------------
 1. Each kind of update is a value class named as in ``repo.fbs``; the table ``_KINDS`` says how its
    fields are stored. Adding a kind is one class and one line.
-2. A kind that is newer than this library is kept as its number, so that history stays readable.
-   Its details cannot be written again, because their schema is unknown: see ``repo_info.encode``.
+2. An entry of a newer kind is kept as the number of its kind, so that history stays readable. Its
+   details cannot be written again, because their schema is unknown: see `repo_info.file.encode`.
 
 Specification: "Updates to the repo info file" and the union ``UpdateType`` of ``repo.fbs``.
 """

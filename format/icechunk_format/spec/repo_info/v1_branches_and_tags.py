@@ -1,4 +1,4 @@
-"""Branches and tags of spec version 1: one small JSON object per ref below ``refs/``.
+"""Reads and writes branches and tags of spec version 1: one JSON object per ref below ``refs/``.
 
 Rules of this file
 ------------------
@@ -23,7 +23,7 @@ RefKind = Literal["branch", "tag"]
 
 MAIN = "main"
 _FILE_TYPE = "ref"
-# The file holds one id; what is much larger is something else.
+# A ref file holds one id; a much larger object is something else.
 _MAX_SIZE = 64 * 1024
 _FILE = "/ref.json"
 _TOMBSTONE = "/ref.json.deleted"

@@ -1,1 +1,1 @@
-"""Snapshot files: nodes, and the manifests that each array lists."""
+"""Reads and writes snapshot files: nodes, and the manifests that each array lists."""

@@ -1,14 +1,14 @@
-"""The nodes of a snapshot file, read as columns.
+"""Reads the nodes of a snapshot file as columns.
 
 Rules of this file
 ------------------
-1. Every offset, length and count is checked here, for all nodes at once; of the texts only that
-   they lie inside the file. ``nodes`` decodes a text when its node is asked for.
-2. Nodes may share their parts as far as the budget of the file goes (``spec.tables``).
-3. Nodes sorted otherwise than by the bytes of their paths are put in order. Of two nodes with one
-   path the first counts.
+1. Every offset, length and count is checked here, for all nodes at once. Texts are only checked to
+   lie inside the file; `snapshot.nodes` decodes a text when its node is asked for.
+2. Nodes may share their parts as far as the budget of the file goes (`tables.reader`).
+3. Nodes that are not in order are sorted by the bytes of their paths. Of two nodes with one path
+   the first counts.
 
-Specification: "Snapshot Files", schema ``snapshot.fbs``. The writing side is ``nodes_encode``.
+Specification: "Snapshot Files", schema ``snapshot.fbs``. The writing side is `encode_nodes`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
     targets = tables.targets(_NODE_DATA, "node_data")
     _check_kinds(root, kinds)
     is_array = kinds == ARRAY
-    # The tables of groups hold nothing; that they are there is checked.
+    # The tables of groups are empty, but must be there.
     reader.tables(targets[~is_array], _DATA)
     arrays = reader.tables(targets[is_array], _DATA)
     dimensions = _read_dimensions(root, reader, arrays)

@@ -1,12 +1,12 @@
-"""The nodes of a snapshot file, written from columns.
+"""Writes the nodes of a snapshot file from columns.
 
 Rules of this file
 ------------------
-1. The tables of all nodes are a few structured arrays (``vector_assembly``). Paths and metadata
+1. The tables of all nodes are a few structured arrays (`tables.bulk_writer`). Paths and metadata
    documents are copied block by block while the file is compressed.
-2. The lists of the other spec version are absent or empty, because readers choose by presence.
+2. Lists of the other spec version are absent or empty, because readers take the list they find.
 
-Specification: "Snapshot Files", schema ``snapshot.fbs``. The reading side is ``nodes_decode``.
+Specification: "Snapshot Files", schema ``snapshot.fbs``. The reading side is `decode_nodes`.
 """
 
 from __future__ import annotations
@@ -65,20 +65,13 @@ def _array_layout(*, has_names: bool, is_v1: bool) -> TableLayout:
 
 @lru_cache(maxsize=64)
 def _ref_layout(ndim: int) -> TableLayout:
-    """Lay out a reference with its ranges, two numbers each, right behind it."""
+    """Return the layout of a manifest reference, followed by its ranges of two numbers each."""
     fields = {"object_id": bytes_field(0, ManifestId.SIZE), "extents": offset_field(1)}
     return TableLayout(fields, embedded=2 * ndim)
 
 
 class EncodedNodes:
     """The vector of nodes of a snapshot file and all that it points to.
-
-    Parameters
-    ----------
-    nodes
-        What to write.
-    is_v1
-        Whether for spec version 1.
 
     Raises
     ------
@@ -138,7 +131,7 @@ class EncodedNodes:
     def _write_arrays(
         self, rows: NDArray[np.intp], shapes_v1: NDArray[np.uint64] | None
     ) -> NDArray[np.int64]:
-        """Write what makes nodes arrays; returns where it is."""
+        """Write the tables of arrays; return their positions."""
         made, columns = self._made, self._columns
         has_names, is_v1 = columns.has_names[rows], shapes_v1 is not None
         tables = []
@@ -178,7 +171,7 @@ class EncodedNodes:
         return places
 
     def _write_names(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Write the names of dimensions, so many for each array."""
+        """Write the names of the dimensions of all arrays."""
         made, columns = self._made, self._columns
         places, cells = made.offset_vectors(counts)
         all_counts = columns.ndims[columns.is_array]

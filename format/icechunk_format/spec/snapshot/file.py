@@ -1,14 +1,14 @@
-"""Snapshot files: every group and array of one version of a repository.
+"""Reads and writes snapshot files, which list every group and array of one version.
 
 Rules of this file
 ------------------
-1. One value for both spec versions. On reading, the lists that are present tell how shapes and
+1. `Snapshot` serves both spec versions. On reading, the lists that are present tell how shapes and
    manifest files are stored, and the spec byte tells how metadata is encoded. On writing, the
-   snapshot's ``spec_version`` decides all of it.
-2. Nodes are sorted by the raw UTF-8 bytes of their paths (``spec.node_path``). Files sorted in
-   another way are read and sorted; of two nodes with one path, which a known defect of existing
-   writers can leave behind, the first counts and ``duplicate_paths`` names it. Nodes are columns
-   (``nodes``), and what a commit does not touch goes from file to file without becoming objects.
+   snapshot's ``spec_version`` decides both.
+2. Nodes are sorted by the raw UTF-8 bytes of their paths (`spec.node_path`). Files sorted in
+   another way are read and sorted. Existing writers can leave two nodes with one path: the first
+   counts, and ``duplicate_paths`` names it. Nodes are columns (`snapshot.nodes`); a commit copies
+   those that it does not touch without making objects of them.
 3. A missing parent group is no error: existing writers can leave such orphans behind.
 4. ``user_data`` is opaque here. Its bytes are never parsed or changed.
 

@@ -1,14 +1,12 @@
-"""Lists of manifests in a snapshot, as columns: the parts of an array, and the files behind them.
+"""Reads and writes, as columns, the manifests of each array and the manifest files of a snapshot.
 
-One array may be spread over a hundred thousand manifests, so neither list ever becomes an object
-per entry.
+One array may be spread over a hundred thousand manifests, so entries never become objects.
 
 Rules of this file
 ------------------
-1. All references of all arrays of a snapshot are read in one pass of NumPy gathers, and each
-   array gets its slice (``nodes``); ``nodes_encode`` writes them.
-2. Extents without ranges mean "the whole grid" to existing readers, whatever the dimensions; they
-   are read as the ranges that they stand for.
+1. The manifest refs of all arrays of a snapshot are read in one pass of NumPy gathers, and each
+   array gets its slice (`snapshot.nodes`); `encode_nodes` writes them.
+2. Extents without ranges mean "the whole grid" to existing readers, and are read as such.
 3. The list of files is written as one ready-made block.
 
 Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.tables.bulk_reader import VectorReader
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
@@ -198,8 +197,8 @@ class ManifestFiles:
     ) -> ManifestFiles:
         """Sort the columns by id and leave out repeated ids."""
         ids = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, _ID)
-        order = np.argsort(_keys(ids), kind="stable")
-        keys = _keys(ids)[order]
+        order = np.argsort(id_keys(ids), kind="stable")
+        keys = id_keys(ids)[order]
         is_first = np.ones(len(keys), dtype=np.bool_)
         is_first[1:] = keys[1:] != keys[:-1]
         order = order[is_first]
@@ -223,22 +222,11 @@ class ManifestFiles:
 
     def find(self, manifest_id: ManifestId) -> tuple[int, int] | None:
         """Return (size in bytes, number of references) of a manifest; None if not listed."""
-        if not len(self):
-            return None
-        keys = _keys(np.ascontiguousarray(self.ids))
-        row = int(np.searchsorted(keys, np.array(manifest_id.raw, dtype=keys.dtype)))
-        if row == len(keys) or self.ids[row].tobytes() != manifest_id.raw:
+        wanted = np.frombuffer(manifest_id.raw, dtype=np.uint8).reshape(1, _ID)
+        row = int(rows_of_ids(self.ids, wanted)[0])
+        if row < 0:
             return None
         return int(self.size_bytes[row]), int(self.num_chunk_refs[row])
-
-
-def _keys(ids: NDArray[np.uint8]) -> NDArray[Any]:
-    """View ids as byte strings, which NumPy compares byte by byte.
-
-    NumPy hides trailing zero bytes of such strings, but all have one length, so neither order nor
-    equality suffers.
-    """
-    return ids.view(f"S{_ID}").reshape(-1)
 
 
 def read_manifest_refs(
@@ -253,10 +241,6 @@ def read_manifest_refs(
 
     Parameters
     ----------
-    root
-        The snapshot table, for its names and its budget.
-    reader
-        Of its payload.
     spans
         One vector of offsets per array; each is known to lie inside the payload.
     ndims
@@ -378,7 +362,7 @@ def _write_block(writer: TableWriter, vtable: bytes, rows: NDArray[Any]) -> int:
 
 def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return how many references the listed files with these ids hold; 0 for unlisted ones."""
-    rows = _rows_of(listed, ids)
+    rows = rows_of_ids(listed.ids, ids)
     found = np.zeros(len(ids), dtype=np.int64)
     found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
     return found
@@ -386,15 +370,7 @@ def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.i
 
 def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
-    rows = _rows_of(listed, ids)
+    rows = rows_of_ids(listed.ids, ids)
     found = np.zeros(len(ids), dtype=np.int64)
     found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
     return found
-
-
-def _rows_of(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    if not len(listed) or not len(ids):
-        return np.full(len(ids), -1, dtype=np.int64)
-    keys, wanted = _keys(listed.ids), _keys(ids)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, at, -1)

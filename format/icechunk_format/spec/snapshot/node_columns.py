@@ -1,12 +1,11 @@
-"""The nodes of a snapshot as columns: one item per node, per dimension and per manifest.
+"""Holds the nodes of a snapshot as NumPy columns with one item per node, dimension or manifest.
 
-A snapshot of a hundred thousand nodes is a dozen NumPy arrays. Paths, metadata documents and names
-stay where they were read, as ranges of bytes.
+Paths, metadata documents and names are ranges in the bytes that they were read from.
 
 Rules of this file
 ------------------
 1. Columns never change; ``take`` makes new ones, which share the bytes.
-2. Nothing here checks what comes from files: ``nodes_decode`` has checked every range.
+2. Ranges are not checked here: `decode_nodes` has checked those that come from files.
 
 Specification: tables ``NodeSnapshot`` and ``ArrayNodeData`` of ``snapshot.fbs``.
 """
@@ -32,13 +31,7 @@ _STARTS: Final = ("path_starts", "user_data_starts", "name_starts")
 
 
 class BytePool:
-    """Bytes in several buffers, addressed as if they lay one behind the other.
-
-    Parameters
-    ----------
-    buffers
-        uint8 arrays; a range lies inside one of them.
-    """
+    """Several uint8 buffers, addressed as one; a range lies inside one of them."""
 
     __slots__ = ("_buffers", "_starts", "size")
 

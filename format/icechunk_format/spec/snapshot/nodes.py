@@ -1,10 +1,10 @@
-"""Groups and arrays of a snapshot, made one by one from columns when they are asked for.
+"""Finds groups and arrays of a snapshot in its columns, and makes an object of each on demand.
 
 Rules of this file
 ------------------
-1. Nodes are sorted by the raw UTF-8 bytes of their paths, so a path is found by halving, without
-   making the nodes on the way.
-2. A path that is none is refused when its node is asked for; all others stay readable.
+1. Nodes are sorted by the raw UTF-8 bytes of their paths, so a path is found by binary search,
+   without making the nodes on the way.
+2. A malformed path raises an error when its node is asked for; other nodes stay readable.
 
 Specification: "Snapshot Files".
 """
@@ -79,15 +79,7 @@ class NodeSnapshot:
 
 
 class Nodes(Sequence[NodeSnapshot]):
-    """All nodes of a snapshot, sorted by path; each access makes the node anew.
-
-    Parameters
-    ----------
-    columns
-        The nodes, sorted by path, paths unique.
-    object_key
-        The file that they come from, for messages.
-    """
+    """All nodes of a snapshot, sorted by path, paths unique; each access makes a new object."""
 
     __slots__ = ("_by_id", "_dim_starts", "_extent_starts", "_ref_starts", "columns", "object_key")
 
@@ -159,7 +151,7 @@ class Nodes(Sequence[NodeSnapshot]):
         return next(self._block(row, row + 1))
 
     def _block(self, start: int, stop: int) -> Iterator[NodeSnapshot]:
-        """Make neighbours, the next one when it is asked for."""
+        """Yield the nodes at neighbouring places."""
         columns, rows = self.columns, slice(start, stop)
         paths = columns.pool.get_many(columns.path_starts[rows], columns.path_lengths[rows])
         documents = columns.pool.get_many(
@@ -277,7 +269,7 @@ class Nodes(Sequence[NodeSnapshot]):
         return range(first, last)
 
     def children(self, path: str) -> Sequence[int]:
-        """Return the places of the nodes directly inside a group, passing by what they hold."""
+        """Return the places of the nodes directly inside a group."""
         inside = self.descendants(path)
         length = 1 if path == ROOT else len(path.encode("utf-8", errors="surrogatepass")) + 1
         found: list[int] = []
@@ -300,9 +292,9 @@ class Nodes(Sequence[NodeSnapshot]):
     # -- changing -----------------------------------------------------------------------------
 
     def changed(self, gone: Iterable[str], new: Iterable[NodeSnapshot]) -> Nodes:
-        """Return these nodes without those at some paths, and with others in or beside them.
+        """Return these nodes with some taken out and others put in.
 
-        Columns of nodes that stay are taken over as they are.
+        Columns of nodes that stay are copied as they are.
 
         Parameters
         ----------

@@ -1,13 +1,13 @@
-"""Which lists of a file are not in the order that the format demands.
+"""Finds lists in metadata files that are not in the order that the format demands.
 
-Decoders put such lists in order and go on, because a reader wants data. Other clients search these
-lists by halving and miss what is out of place, so somebody has to look at the order as stored.
+Decoders sort such lists and go on. Other clients find entries by binary search, and miss those that
+are out of order, so `verify` looks at the order as stored.
 
 Rules of this file
 ------------------
-1. Payloads were decoded before, so that damage is known already. The same reader is used here as
-   there: another one would refuse bytes that the decoder passes by.
-2. Answers are names of lists, for messages, in the order of the schema.
+1. Payloads were decoded before, so damage is known already. The decoder's reader is used here too,
+   since another one would refuse bytes that the decoder ignores.
+2. Results are names of lists, for messages, in the order of the schema.
 
 Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``manifest.fbs`` and
 ``transaction_log.fbs``.
@@ -101,7 +101,7 @@ def _unsorted(lists: dict[str, Iterable[Any]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredRefs:
-    """How the references of one array lie in a manifest.
+    """The order of the references of one array in a manifest.
 
     Parameters
     ----------
@@ -123,14 +123,14 @@ class StoredRefs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredManifest:
-    """How a manifest lists its arrays and their references."""
+    """The order of arrays and of references in a manifest."""
 
     is_sorted: bool
     arrays: tuple[StoredRefs, ...]
 
 
 def stored_manifest(payload: bytes, *, object_key: str) -> StoredManifest:
-    """Return how references lie in the decompressed flatbuffer of a manifest."""
+    """Return the order of references in the decompressed flatbuffer of a manifest."""
     reader = VectorReader(payload, object_key=object_key, file_type="manifest")
     (arrays,) = reader.root("manifest").table_vectors(ManifestSlot.ARRAYS, "arrays")
     raw_ids = arrays.structs(ArrayManifestSlot.NODE_ID, "node_id", NodeId.SIZE)

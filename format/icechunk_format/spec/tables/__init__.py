@@ -1,4 +1,4 @@
-"""Flatbuffers tables, read and written in bulk, with every offset checked.
+"""Reads and writes flatbuffers tables, one by one or in bulk, and checks every offset.
 
-What the tables mean is in the rooms beside this one.
+What the tables mean is in the folders beside this one.
 """

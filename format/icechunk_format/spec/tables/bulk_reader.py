@@ -1,25 +1,25 @@
-"""Vectors of flatbuffers tables read in bulk: columns out of a million tables, no object per table.
+"""Reads vectors of a million flatbuffers tables as NumPy columns, without an object per table.
 
-A manifest or a transaction log is a few tables around one huge vector of small tables. This module
-follows the offsets of all of them at once with NumPy gathers.
+A manifest or a transaction log is a few tables around one huge vector of small tables, whose
+offsets are followed all at once with NumPy gathers.
 
 Rules of this file
 ------------------
 1. Every offset, length and count is checked, for all rows at once, *before* the bytes it points to
-   are touched. Whatever the bytes are, only ``FormatError`` comes out.
+   are touched. Whatever the bytes are, only ``FormatError`` is raised.
 2. Memory is bounded by the size of the buffer: a vector may not claim more elements than the
    buffer has bytes for, nor may many tables share one vector to multiply its content.
-3. Alignment is not demanded. Readers elsewhere demand it, gathers do not need it.
+3. Alignment is not required, since gathers do not need it.
 4. Absent fields become defaults; ``Tables.has`` tells which rows have a field.
-5. All steps from a vector to a column stand here together: each relies on what the one before it
-   has checked.
+5. All steps from a vector to a column are in this file: each relies on what the one before it has
+   checked.
 
 How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
-numbered once and each row keeps a number) -> offset of the field in the table -> gather. Where all
-tables share one vtable, as in most lists, what it says are plain numbers, and one check of the
-outermost tables holds for the fields inside all of them: small files cost few NumPy calls.
+numbered once and each row keeps a number) -> offset of the field in the table -> gather. In most
+lists all tables share one vtable. Then one check of the outermost tables holds for the fields of
+all tables, and small files take few NumPy calls.
 
-Spec: https://flatbuffers.dev/internals. The writing side is ``vector_assembly``.
+Spec: https://flatbuffers.dev/internals. The writing side is `bulk_writer`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,7 @@ _VTABLE_HEADER: Final = 4
 class VectorReader:
     """Bounds-checked gathers from one decompressed flatbuffer.
 
-    Parameters
-    ----------
-    payload
-        The flatbuffer. It is not copied, and is kept alive by the reader only.
-    object_key, file_type
-        What the bytes are, for error texts.
+    The payload is not copied.
     """
 
     __slots__ = ("_where", "data")
@@ -151,11 +146,6 @@ class VectorReader:
         """Return the tables at these positions as rows, with their vtables checked."""
         return Tables(self, positions, field)
 
-    def table_vector(self, position: int, field: str) -> Tables:
-        """Return the vector of tables whose 32-bit length lies at ``position``."""
-        count = self.number(position, _U32, field)
-        return self.tables_between(position + _OFFSET_SIZE, count, field)
-
     def tables_between(self, start: int, count: int, field: str) -> Tables:
         """Return the tables that ``count`` 32-bit offsets from ``start`` on point to."""
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
@@ -198,8 +188,6 @@ class Tables:
 
     Parameters
     ----------
-    reader
-        The buffer.
     positions
         int64, shape (n,): where each table starts.
     field
@@ -244,7 +232,7 @@ class Tables:
     def _read_shared(self, at: int, last: int) -> SharedVtable | None:
         """Check the one vtable, and that all tables lie inside the buffer.
 
-        That no table starts before the buffer is known already: its offset has been read.
+        Tables cannot start before the buffer, for their unsigned offsets have been read.
         """
         reader, field = self.r, self._field
         size = reader.number(at, _U16, f"{field} vtable")
@@ -284,15 +272,15 @@ class Tables:
             self._fail_over_vtable(field)
         beyond = offsets + size > self._table_sizes
         if beyond.any():
-            # Older builders let tables of several sizes share a vtable, and others read what they
-            # wrote. Such fields must lie in the file, as all others do by the size of their table.
+            # Older builders let tables of several sizes share a vtable, so its table size does not
+            # bound these fields; they are checked against the file.
             rows = self._spread(beyond)
             at = self.positions[rows] + self._spread(offsets)[rows]
             self.r.check_ranges(at, np.ones_like(at), size, field)
         return offsets
 
     def _shared_offset(self, shared: SharedVtable, slot: int, size: int, name: str) -> int:
-        """Do what ``_offsets`` does for a list with one vtable."""
+        """Return the offset of a field, as ``_offsets`` does, for a list with one vtable."""
         entry = _VTABLE_HEADER + 2 * slot
         if shared.size < entry + 2:
             return 0
@@ -319,7 +307,7 @@ class Tables:
         return self._spread(self._offsets(slot, 1, name) != 0)
 
     def has_all(self, slot: int, name: str) -> bool:
-        """Tell whether every row has a field; so it is where there are no rows."""
+        """Tell whether every row has a field; true where there are no rows."""
         if self._shared is not None:
             return self._shared_offset(self._shared, slot, 1, name) != 0
         return bool(self._spread(self._offsets(slot, 1, name) != 0).all())
@@ -335,7 +323,7 @@ class Tables:
             offset = self._shared_offset(self._shared, slot, size, name)
             if not offset:
                 return None, None
-            # Behind the last table is room for the field, so there is behind the others.
+            # The field of the last table lies inside the buffer, so those of the others do.
             data = self.r.data
             shape = (data.size - offset - size + 1,)
             windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))

@@ -1,8 +1,8 @@
-"""Vectors of flatbuffers tables written in bulk: columns in, one flatbuffer out.
+"""Writes vectors of a million flatbuffers tables from NumPy columns.
 
-The flatbuffers builder writes back to front, one field at a time; for a million tables that takes
-tens of seconds. Here the layout of every table of one kind is fixed first, so that all of them are
-one NumPy structured array whose offsets are arithmetic.
+All tables of one kind have one layout, so that they are one NumPy structured array and their
+offsets are arithmetic. The flatbuffers builder writes back to front, one field at a time, which
+takes tens of seconds for a million tables.
 
 Rules of this file
 ------------------
@@ -12,11 +12,11 @@ Rules of this file
    lengths of vectors at multiples of 4: other readers verify that.
 3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
    rows that differ. Numbers that equal their default may be written; readers cannot tell.
-4. A buffer stays below 2 GiB, the limit of every reader; more is the caller's mistake.
-5. What is too much for memory is only counted at first, and made block by block when the buffer is
-   put out: positions follow from sizes, never from content.
+4. A buffer stays below 2 GiB, the limit of every reader; a larger one is ``InvalidInputError``.
+5. Content too large for memory is made block by block while the buffer is written out. Until then
+   only its size is counted: positions follow from sizes, never from content.
 
-Spec: https://flatbuffers.dev/internals. The reading side is ``vectors``.
+Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 """
 
 from __future__ import annotations
@@ -132,24 +132,14 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Tables of one kind with their place in the buffer; ``rows`` is filled in by the caller.
-
-    Parameters
-    ----------
-    rows
-        Structured array, shape (n,).
-    positions
-        int64, shape (n,): where each table starts.
-    layout
-        The layout that both follow.
-    """
+    """Tables of one kind with their positions; the caller fills in ``rows``, a structured array."""
 
     rows: NDArray[Any]
     positions: NDArray[np.int64]
     layout: TableLayout
 
     def point(self, name: str, targets: NDArray[np.int64] | int) -> None:
-        """Let an offset field of every table point to a position further on in the buffer."""
+        """Set an offset field of every table to a position further on in the buffer."""
         self.rows[name] = targets - (self.positions + self.layout.offsets[name])
 
 
@@ -161,7 +151,7 @@ class Assembly:
     def __init__(
         self, subject: str, *, remedy: str = "split it into several", is_part: bool = False
     ) -> None:
-        """Start a buffer; a part of another one has neither the offset of a root nor a head.
+        """Start a buffer; a part of another buffer has neither a root offset nor an identifier.
 
         ``subject`` and ``remedy`` go into the error that says it grew too large.
         """
@@ -181,7 +171,7 @@ class Assembly:
         return self._size
 
     def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
-        """Take the next ``size`` bytes: their position, and zeroed bytes to be filled in."""
+        """Reserve the next ``size`` bytes; return their position, and zeroed bytes to fill in."""
         padding = -self._size % alignment
         self._check_room(padding + size)
         segment = np.zeros(padding + size, dtype=np.uint8)
@@ -190,8 +180,8 @@ class Assembly:
         return self._size - size, segment[padding:]
 
     def _count_shared(self, size: int) -> None:
-        # Other readers limit what they visit, not what is stored, so whatever many tables share
-        # counts every time: the vtable, and strings.
+        # Other readers limit what they visit, not what is stored, so what tables share (the vtable,
+        # strings) counts each time.
         self._check_room(size)
         self._extra_apparent += size
 
@@ -210,7 +200,7 @@ class Assembly:
             )
 
     def records(self, layout: TableLayout, count: int) -> Records:
-        """Take room for ``count`` tables; their vtable is written, their fields are zero."""
+        """Reserve ``count`` tables; their vtable is written, their fields are zero."""
         vtable_at, vtable = self.reserve(len(layout.vtable), 2)
         vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
         self._count_visits(layout, count)
@@ -222,20 +212,20 @@ class Assembly:
         return Records(rows=rows, positions=positions, layout=layout)
 
     def root(self, layout: TableLayout) -> Records:
-        """Take room for the root table."""
+        """Reserve the root table."""
         made = self.records(layout, 1)
         self._head[:4] = np.frombuffer(struct.pack("<I", int(made.positions[0])), dtype=np.uint8)
         return made
 
     def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
-        """Take room for a vector of offsets to tables: position of its length, and a filler."""
+        """Reserve a vector of offsets to tables; return the position of its length, and cells."""
         position, raw = self.reserve(4 + 4 * count)
         cells = raw.view(OFFSET)
         cells[0] = count
         return position, OffsetVector(cells=cells[1:], start=position + 4)
 
     def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
-        """Take room for a vector of offsets per row: positions of the lengths, and a filler.
+        """Reserve a vector of offsets per row; return the positions of the lengths, and the cells.
 
         Parameters
         ----------
@@ -325,7 +315,7 @@ class Assembly:
         lengths: NDArray[np.int64],
         copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
     ) -> NDArray[np.int64]:
-        """Do what ``byte_vectors`` does with content that is copied when the buffer is put out.
+        """Write byte vectors, as ``byte_vectors`` does, whose content is copied by ``blocks``.
 
         Parameters
         ----------
@@ -359,7 +349,7 @@ class Assembly:
     def streamed_tables(
         self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
     ) -> int:
-        """Take room for a vector of tables that are made when the buffer is put out.
+        """Reserve a vector of tables that are made by ``blocks``.
 
         Parameters
         ----------
@@ -407,14 +397,14 @@ class Assembly:
 
 
 def _cells(count: int, distance: int, step: int) -> Iterator[memoryview]:
-    """Yield the offsets of cells to tables, the first one so far away, then one every ``step``."""
+    """Yield the offsets of cells to tables that begin at ``distance`` and are ``step`` apart."""
     for begin in range(0, count, _CELLS_AT_ONCE):
         rows = np.arange(begin, min(begin + _CELLS_AT_ONCE, count), dtype=np.int64)
         yield memoryview((distance + rows * (step - OFFSET.itemsize)).astype(OFFSET))
 
 
 def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]:
-    """Yield tables with the offset to their vtable filled in, so far behind it from the first."""
+    """Yield tables with the offset to their vtable filled in."""
     for rows in blocks:
         ends = distance + len(rows) * rows.dtype.itemsize
         rows["vtable"] = np.arange(distance, ends, rows.dtype.itemsize)
@@ -441,7 +431,7 @@ class OffsetVector:
     at: NDArray[np.intp] | None = None
 
     def point(self, rows: NDArray[np.intp] | slice, targets: NDArray[np.int64]) -> None:
-        """Let the cells of these rows point to the tables at ``targets``."""
+        """Set the cells of these rows to point to the tables at ``targets``."""
         at = np.arange(len(self.cells), dtype=np.intp) if self.at is None else self.at
         chosen = at[rows]
         self.cells[chosen] = targets - (self.start + OFFSET.itemsize * chosen)

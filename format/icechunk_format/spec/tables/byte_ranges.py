@@ -1,13 +1,12 @@
-"""Many byte strings of different lengths as ranges of one buffer, moved without a loop per string.
+"""Copies many byte ranges of different lengths between buffers, without a loop per range.
 
-Locations, checksums and inline chunks of a manifest are a (start, length) column pair over shared
-bytes. NumPy moves fixed-size items fast, so ranges are grouped by length, and each group is one
-gather and one scatter.
+Locations, checksums and inline chunks of a manifest are pairs of columns (start, length) over
+shared bytes. Ranges are grouped by length, and NumPy copies each group at once.
 
 Rules of this file
 ------------------
-1. Nothing here checks bounds: ranges are checked where they are read from a file.
-2. Work and memory follow the bytes that are moved, never the size of the buffer they come from.
+1. Bounds are not checked here, but where ranges are read from a file.
+2. Work and memory follow the bytes that are copied, never the size of the buffer they come from.
 """
 
 from __future__ import annotations
@@ -83,13 +82,11 @@ def collect(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Copy ranges to a new buffer, neighbours of equal content only once.
 
-    Chunks that follow one another often lie in one file, and repeat its name. Neighbours are
-    compared among the rows of one length, so a row of another length in between does no harm.
+    Neighbouring chunks often lie in one file, and repeat its name. Neighbours are compared among
+    the rows of one length, so rows of another length may stand in between.
 
     Parameters
     ----------
-    source
-        Where the ranges are.
     starts, lengths
         int64, shape (n,): the ranges, checked by the caller.
 
@@ -119,7 +116,7 @@ def collect(
 def _differs_from_previous(items: NDArray[np.void]) -> NDArray[np.bool_]:
     """Mark items whose bytes differ from the item before: bool, shape (n,)."""
     length = items.dtype.itemsize
-    # Words from the end: names differ there first, and once all items differ nothing is left.
+    # Names often differ in their last characters, so words are compared from the end.
     word = np.dtype("<u8") if length >= 8 else np.dtype("u1")
     offsets = [*range(length - word.itemsize, 0, -word.itemsize), 0]
     is_other = np.zeros(len(items), dtype=np.bool_)

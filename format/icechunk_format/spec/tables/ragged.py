@@ -1,6 +1,6 @@
-"""Runs of different lengths that lie one behind the other, as NumPy numbers them.
+"""Computes starts and item numbers of runs of different lengths that lie one behind the other.
 
-Nothing here checks bounds: what comes from files is checked where it is read.
+Bounds are not checked here, but where numbers are read from a file.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def ragged_rows(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray
 
 
 def starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where runs of so many items begin that lie one behind the other."""
+    """Return where each run begins, given the number of items of each."""
     return np.cumsum(counts) - counts
 
 
 def cells_of(spans: Ranges, step: int) -> NDArray[np.int64]:
-    """Return where the items of all vectors lie, each item of so many bytes."""
+    """Return the positions of the items of all vectors, one after the other."""
     within = ragged_rows(np.zeros_like(spans.lengths), spans.lengths)
     return np.repeat(spans.starts, spans.lengths) + step * within
 

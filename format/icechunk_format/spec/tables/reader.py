@@ -1,19 +1,19 @@
-"""Flatbuffers tables, read with every offset checked.
+"""Reads flatbuffers tables one at a time, and checks every offset.
 
 Rules of this file
 ------------------
-1. Nothing in a payload is believed. Each table, vector, string and struct is checked against the
-   payload before a byte of it is used; each failure is a ``FormatError`` with the path of the
-   field, such as ``snapshots[3].message``.
-2. The schema drives the reading, so depth is fixed by it and no cycle of offsets can be followed.
-   What offsets can do is share: many parents, one child. A budget in proportion to the payload
-   bounds the total work, far above what any writer produces.
-3. A field that a newer writer added at the end of a table is ignored; the file identifier is not
-   asked for (readers of the format never did).
-4. Unaligned data is accepted: nothing here needs alignment.
+1. Each table, vector, string and struct is checked to lie inside the payload before a byte of it is
+   used; each failure is a ``FormatError`` with the path of the field, such as
+   ``snapshots[3].message``.
+2. The schema fixes the depth of the reading, so a cycle of offsets cannot be followed. But many
+   parents may share one child, so a budget in proportion to the payload bounds the total work, far
+   above what any writer produces.
+3. Fields that newer writers added at the end of a table are ignored, and so is the file identifier,
+   as in other readers.
+4. Unaligned data is accepted.
 
 The accessors of ``Table`` come in pairs: ``text`` demands the field, ``optional_text`` returns
-None when it is absent. Lists of very many small tables are not read here, but in bulk with NumPy.
+None when it is absent. `bulk_reader` reads lists of very many small tables.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals), and the ``.fbs`` files.
 """
@@ -48,7 +48,7 @@ _BULK_COUNT = 32
 
 
 class _Payload:
-    """What all tables of one file share: the bytes, their names, the budget, known vtables."""
+    """The bytes, names, budget and known vtables that all tables of one file share."""
 
     __slots__ = ("data", "file_type", "memo", "object_key", "vtables", "work")
 
@@ -117,7 +117,7 @@ class Table:
         return ".".join(reversed(parts)) or self.schema.name
 
     def error(self, field: str, problem: str) -> FormatError:
-        """Make, not raise, the error about a field of this table."""
+        """Return the error about a field of this table."""
         return FormatError(
             problem,
             object_key=self._payload.object_key,
@@ -160,8 +160,8 @@ class Table:
         offset = self._offsets[spec.slot]
         if offset == 0:
             return None
-        # Against the file, not the size in the vtable: older builders let tables of several sizes
-        # share a vtable, and others read what they wrote.
+        # The size in the vtable is no bound: older builders let tables of several sizes share a
+        # vtable. The field must lie inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
             raise self.error(field, f"its {spec.size} bytes do not fit into the file")
         return self._position + offset
@@ -198,7 +198,7 @@ class Table:
         return target + 4, count
 
     def missing(self, field: str) -> FormatError:
-        """Make, not raise, the error about a required field that is absent."""
+        """Return the error about a required field that is absent."""
         return self.error(field, f"it is required in {self.schema.name}, but it is absent")
 
     # -- numbers and structs ------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Table:
         return found
 
     def _few_targets(self, field: str, start: int, count: int) -> list[int]:
-        """Do the same for a short vector, where NumPy costs more than it saves."""
+        """Return what ``_targets`` does, for a short vector, which is faster without NumPy."""
         data = self._payload.data
         targets = []
         for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):
@@ -397,16 +397,7 @@ class Table:
 
 
 def read_root(data: bytes, schema: TableSchema, *, object_key: str, file_type: str) -> Table:
-    """Find the root table of a payload.
-
-    Parameters
-    ----------
-    data
-        The decompressed flatbuffer.
-    schema
-        Schema of the root table.
-    object_key, file_type
-        Names of the object for messages.
+    """Return the root table of a decompressed flatbuffer.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The shape of flatbuffers tables as data: one declaration serves reading and writing.
+"""Declares the fields of flatbuffers tables, for reading and for writing.
 
 Rules of this file
 ------------------

@@ -1,7 +1,7 @@
-"""The vtables of many tables: which there are, and which table has which.
+"""Finds the distinct vtables of a list of tables, and the vtable of each table.
 
-A vtable says where in a table each field lies. Tables of one list share very few of them, which is
-what lets ``vectors`` read columns instead of tables.
+A vtable says where in a table each field lies. Tables of one list share very few of them, so
+`bulk_reader` can read columns instead of tables.
 
 Spec: https://flatbuffers.dev/internals.
 """
@@ -26,11 +26,9 @@ class SharedVtable(NamedTuple):
     Parameters
     ----------
     at, size
-        Where it lies, inside the buffer, and its bytes.
-    table_size
-        What it says of the size of each table.
+        Position and size of the vtable, in bytes; it lies inside the buffer.
     last
-        Position of the last table in the buffer; the size of each fits behind it.
+        Position of the last table in the buffer, behind which there is room for ``table_size``.
     """
 
     at: int
@@ -50,7 +48,7 @@ def highest(numbers: NDArray[Any]) -> int:
 
 
 def filled(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
-    """Return the defaults with what was found put into some rows."""
+    """Return the defaults, with some rows replaced by the values found."""
     defaults[rows] = found
     return defaults
 

@@ -1,4 +1,4 @@
-"""Flatbuffers tables, written back to front.
+"""Writes flatbuffers tables one at a time, back to front.
 
 Rules of this file
 ------------------
@@ -84,9 +84,9 @@ class TableWriter:
         return self._push(content, alignment)
 
     def reserve(self, size: int) -> int:
-        """Leave room at the end of the file for what the caller puts behind the result.
+        """Reserve the end of the file, which the caller appends; return the handle of its start.
 
-        To be called first; the size is a multiple of 8. The handle is that of its start.
+        Call this method first; the size is a multiple of 8.
         """
         self._used = size
         return size
@@ -109,7 +109,7 @@ class TableWriter:
         return self.blob_list(encoded)
 
     def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
-        """Do the same with vectors of bytes, each with a zero byte behind it."""
+        """Write vectors of bytes, each followed by a zero byte, and return their handles."""
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         # At least one zero byte ends a string.
         sizes = (lengths + (4 + 1 + 3)) & ~3
@@ -182,7 +182,7 @@ class TableWriter:
         return start
 
     def finish(self, root: int) -> bytes:
-        """Return the file with its identifier, up to what was left room for.
+        """Return the file with its identifier, without the bytes that were reserved at its end.
 
         The writer must not be used afterwards.
         """

@@ -1,1 +1,1 @@
-"""Encodings of metadata values and of the configuration: MessagePack, FlexBuffers, YAML."""
+"""Decodes and encodes metadata values and the configuration: MessagePack, FlexBuffers, YAML."""

@@ -1,15 +1,15 @@
-"""FlexBuffers, the self-describing encoding of JSON values in files of spec version 2.
+"""Reads and writes FlexBuffers, the self-describing encoding of JSON in files of spec version 2.
 
-The runtime library has a FlexBuffers module, but it trusts its input and writes other integer
-types than the reference does, so both directions are written here.
+The module of the flatbuffers library is not used: it trusts its input, and writes other integer
+types than the reference does.
 
 Rules of this file
 ------------------
-1. Only ``FormatError`` leaves a decoder, whatever the bytes are. FlexBuffers lets many values share
-   one child, so a small input can describe a huge tree: values, text bytes and depth are counted
-   against budgets that are independent of what the input claims.
-2. Every FlexBuffers type is read. What has no JSON counterpart becomes the nearest Python value:
-   keys are ``str``, blobs are ``bytes``.
+1. The decoder raises only ``FormatError``, whatever the bytes are. FlexBuffers lets many values
+   share one child, so a small input can describe a huge tree: fixed budgets limit the number of
+   values, the bytes of text and the depth.
+2. Every FlexBuffers type is read. Types that JSON lacks become the nearest Python value: keys are
+   ``str``, blobs are ``bytes``.
 3. The encoder writes what the reference's serializer writes for JSON: maps with keys sorted by
    bytes, booleans as booleans, non-negative integers unsigned at minimal width, negative ones
    signed, floats in 32 bits when that loses nothing, vectors untyped. Equal input, equal bytes.
@@ -76,7 +76,7 @@ def decode_flexbuffer(
 
 
 class _FlexReader:
-    """One pass over one buffer; holds the budgets that keep shared children from multiplying."""
+    """Reads one buffer, within budgets that keep shared children from multiplying."""
 
     def __init__(self, data: bytes, object_key: str, field: str, file_type: str) -> None:
         self._data = data

@@ -1,11 +1,11 @@
-"""Named JSON values attached to a repository or a snapshot, kept as stored until asked for.
+"""Holds the metadata of a repository or a snapshot, named JSON values, and decodes it on demand.
 
 Rules of this file
 ------------------
-1. A value stays in its stored encoding. Opening a repository with very many snapshots decodes none
-   of them, rewriting ``repo`` changes no byte of them, and one damaged value only fails its reader.
-2. The encoding belongs to the items: MessagePack if the file that held them has spec version 1,
-   FlexBuffers if 2. Written into a file of the other version, they are translated.
+1. A value stays in its stored encoding: opening a repository with many snapshots decodes none,
+   rewriting ``repo`` changes no byte of them, and a damaged value fails only when it is read.
+2. Items know their encoding: MessagePack from a file of spec version 1, FlexBuffers from one of
+   version 2. They are translated when they are written into a file of the other version.
 3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
 
 Specification: "MetadataItem" in "Common Types".
@@ -85,7 +85,7 @@ NO_ITEMS = MetadataItems()
 
 
 def checked_values(given: object) -> dict[str, Any]:
-    """Return metadata that a user gave, None for nothing; the values are not looked at.
+    """Return metadata that a user gave, None for nothing; the values are not checked.
 
     Raises
     ------

@@ -1,12 +1,11 @@
-"""JSON values inside Icechunk files: FlexBuffers (spec version 2) and MessagePack (version 1).
+"""Reads and writes MessagePack, the encoding of metadata values in files of spec version 1.
 
-Snapshot properties, repository metadata and the repository configuration are JSON values packed in
-one of two self-describing encodings. Which one applies is decided by the spec version byte of the
-*containing* file, so callers choose the pair of functions; nothing here guesses.
+Version 2 has FlexBuffers instead. The spec version byte of the file that contains a value decides,
+so callers choose the pair of functions.
 
 Rules of this file
 ------------------
-1. Only ``FormatError`` leaves a decoder and only ``InvalidInputError`` leaves an encoder.
+1. The decoder raises only ``FormatError``, and the encoder only ``InvalidInputError``.
 2. MessagePack knows more types than JSON; anything that JSON lacks is refused in both directions.
 3. Lengths that the bytes claim are bounded by the bytes that are there.
 

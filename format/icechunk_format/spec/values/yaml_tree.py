@@ -1,11 +1,11 @@
-"""The YAML of ``config.yaml`` as a tree of JSON values: data and nothing but data.
+"""Reads the YAML of ``config.yaml`` as a tree of JSON values.
 
 Rules of this file
 ------------------
 1. No tag constructs an object, aliases are refused, and plain words have the meaning of YAML 1.2
    (``no`` is a word, not false).
 2. A tag ``!t`` becomes the map ``{t: value}``, or the word ``t`` where it has no value.
-3. Only ``FormatError`` leaves this file.
+3. Only ``FormatError`` is raised.
 
 Spec: ``config.yaml`` of version 1.
 """
@@ -65,7 +65,7 @@ def _fail(problem: str, object_key: str) -> Never:
 class _ConfigLoader(yaml.SafeLoader):
     """YAML as the reference writes it: maps, lists, plain words, and tags for enum values."""
 
-    # Nothing is inherited here: the words of YAML 1.1 (yes, no, dates, 1:30) are not wanted.
+    # The resolvers of YAML 1.1 (yes, no, dates, 1:30) are left out.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def compose_node(self, parent: Any, index: Any) -> Any:

@@ -26,7 +26,7 @@ from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, 
 from icechunk_format.dataset.reading.arrays.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis, inner_axes
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 
 if TYPE_CHECKING:

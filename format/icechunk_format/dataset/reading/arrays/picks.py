@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.arrays.chunk_grid import ChunkGrid
     from icechunk_format.arrays.codecs.sharding import Sharding
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.reading.layouts.blocks import Block
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
     from icechunk_format.dataset.table.table import Column
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
 
 # Rows of the layout ``summary`` that a task may hold; a variable takes about 60 bytes of each.
 _MOST_BLOCKS = 1 << 16

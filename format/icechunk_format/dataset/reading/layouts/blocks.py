@@ -23,7 +23,7 @@ from icechunk_format.grid.cover import steps_along
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
 
 MOST_CELLS = 1 << 20
 MOST_BYTES = 16 * 1024 * 1024

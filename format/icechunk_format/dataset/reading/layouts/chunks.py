@@ -31,7 +31,7 @@ from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

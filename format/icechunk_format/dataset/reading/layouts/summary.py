@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.reading.layouts.blocks import Block
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
     from icechunk_format.dataset.table.table import Column
-    from icechunk_format.grid.chunk_axis import ChunkAxis
+    from icechunk_format.grid.axes import ChunkAxis
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

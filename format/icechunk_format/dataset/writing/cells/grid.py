@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.arrays.chunk_grid import grid_axes
-from icechunk_format.grid.chunk_axis import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,13 +16,14 @@ import numpy as np
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.errors import FormatError, UnsupportedError
-from icechunk_format.grid.overlaps import first_overlap
+from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestEntry,
     ManifestUse,
     VersionMark,
 )
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap
+from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import ManifestId, encode_many
 from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import snapshot_key
@@ -229,7 +230,7 @@ def _check_manifest_files(
         used.tobytes(),
     ):
         return
-    listed_keys, used_keys = _id_keys(files.ids), _id_keys(used)
+    listed_keys, used_keys = id_keys(files.ids), id_keys(used)
     is_listed = np.isin(used_keys, listed_keys)
     if not is_listed.all():
         owners = [node for node in snapshot.nodes if node.array is not None]
@@ -258,13 +259,6 @@ def _check_manifest_files(
         manifest_id = ManifestId(raw.tobytes())
         if seen.is_new(manifest_id.raw, b"%d %d" % (size, num_refs)):
             yield ManifestEntry(manifest_id=manifest_id, mark=mark, size=size, num_refs=num_refs)
-
-
-def _id_keys(
-    ids: np.ndarray[tuple[int, int], np.dtype[np.uint8]],
-) -> np.ndarray[tuple[int], np.dtype[np.bytes_]]:
-    # All have one length, so that the trailing zeros that NumPy hides do no harm.
-    return np.ascontiguousarray(ids).view(f"S{ManifestId.SIZE}").reshape(-1)
 
 
 def _check_group(node: NodeSnapshot, mark: VersionMark, report: Report) -> None:
