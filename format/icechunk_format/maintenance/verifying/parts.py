@@ -95,12 +95,12 @@ class Piece(NamedTuple):
     backups
         Keys of backups to check.
     manifests
-        First characters of manifest ids to list; empty for none.
+        First characters of manifest ids to list: empty for all of them, None for none.
     """
 
     versions: tuple[Version, ...] = ()
     backups: tuple[str, ...] = ()
-    manifests: str = ""
+    manifests: str | None = None
 
 
 def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
@@ -146,7 +146,7 @@ def check_piece(context: VerifyContext, piece: Piece) -> Iterator[pa.RecordBatch
         for one in claims.values()
     )
     yield from _batches(rows)
-    if piece.manifests:
+    if piece.manifests is not None:
         for page in list_ids(context.storage, MANIFESTS, piece.manifests):
             report.count(f"foreign {MANIFESTS}", page.foreign)
             yield _columns(
@@ -234,7 +234,7 @@ def check_joined_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Check rows of the full outer join of work and listing; yield rows of ``REPORT_SCHEMA``.
 
-    The columns are those of ``WORK_SCHEMA``, then those of ``LISTING_SCHEMA``.
+    The columns are those of ``WORK_SCHEMA``, and ``listed_nbytes`` of ``LISTING_SCHEMA``.
     """
     report = context.new_report()
     for batch in batches:
