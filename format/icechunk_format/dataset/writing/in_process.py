@@ -18,6 +18,7 @@ from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.result import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.storage.location import Place
 
 _ROWS_PER_BATCH = 65_536
@@ -50,8 +50,8 @@ def write_table(
     prepared = prepare_write(
         location, table.schema, options, authorize=authorize, virtual_options=virtual_options
     )
-    if prepared.skipped is not None:
-        return prepared.skipped
+    if isinstance(prepared, WriteResult):
+        return prepared
     return write_prepared_table(prepared, table)
 
 

@@ -168,29 +168,3 @@ def _check_encoding(name: str, said: object) -> None:
                 variable=name,
                 key=key,
             )
-
-
-def parse_sizes(text: str, *, option: str) -> dict[str, int]:
-    """Parse elements along dimensions, like ``"time=24,latitude=180"``.
-
-    Raises
-    ------
-    InvalidInputError
-        An item is no ``dimension=number``, or a dimension comes twice.
-    """
-    found: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.replace(";", ",").split(","))):
-        name, equals, number = (part.strip() for part in item.partition("="))
-        if not name or not equals or not number.isascii() or not number.isdigit():
-            raise InvalidInputError(
-                f"{option}={text!r} has {item!r}; write dimension=elements, like time=24",
-                option=option,
-            )
-        if name in found:
-            raise InvalidInputError(f"{option}={text!r} names {name!r} twice", option=option)
-        found[name] = int(number)
-    if not found:
-        raise InvalidInputError(
-            f"{option}={text!r} is empty; write dimension=elements, like time=24", option=option
-        )
-    return found

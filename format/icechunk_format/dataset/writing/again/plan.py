@@ -29,7 +29,7 @@ from icechunk_format.dataset.writing.again.landed import Rivals, array_at, can_m
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_again
-from icechunk_format.dataset.writing.result import find_committed
+from icechunk_format.dataset.writing.result import WriteResult, find_committed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.repository.changes.conflicts import TheirCommit
     from icechunk_format.repository.files.manifest_files import ManifestReceipt
     from icechunk_format.repository.repository import Repository
@@ -174,8 +173,8 @@ def plan_again(
     if before.options.layout != "cells":
         options = _with_their_shapes(before, options, plan, found.tip)
     prepared = prepare_again(before, found.tip, options)
-    if prepared.skipped is not None:
-        return prepared.skipped
+    if isinstance(prepared, WriteResult):
+        return prepared
     if options.layout == "cells":
         values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
         # Labels that were there when the write was planned stay; those that others have added
