@@ -26,10 +26,10 @@ from icechunk_format.dataset.writing.again.landed import (
 )
 from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
 from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
+from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches
 from icechunk_format.dataset.writing.context import ArrayTarget
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import NodeId
 
 _REFS_AT_ONCE: Final = 500_000
-_BATCH_BYTES: Final = 32 * 2**20
-_BATCH_CHUNKS: Final = 1024
 _MOST_LOST_CHUNKS: Final = 16
 
 
@@ -335,28 +333,20 @@ class _Adoption:
             resolve=self._prepared.options.resolve,
         )
         touched = self._touched(new, targets)
-        found: list[ChunkRefs] = []
-        coords: list[list[int]] = []
-        payloads: list[bytes] = []
-        waiting = lost = 0
+        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
+        batches = ChunkBatches(self._storage, len(new.dims), inline_threshold=threshold)
+        lost = 0
         for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
             before = merge.cells_lost
-            payloads.append(merge.encoded(at, is_touched=is_touched))
-            coords.append(at)
-            waiting += len(payloads[-1])
+            batches.add(at, merge.encoded(at, is_touched=is_touched))
             lost += merge.cells_lost > before
             if lost >= _MOST_LOST_CHUNKS:
                 break
-            if waiting >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
-                found.append(self._stored(coords, payloads))
-                coords, payloads, waiting = [], [], 0
         if merge.cells_lost:
             self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
             self._lost_at[new.node_id] = targets[touched]
             return
-        if payloads:
-            found.append(self._stored(coords, payloads))
-        yield ChunkRefs.concat(found)
+        yield ChunkRefs.concat(batches.finish())
 
     def _placed(
         self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
@@ -369,11 +359,6 @@ class _Adoption:
             own = None if landed is None else landed.tip if is_tip else landed.base
             places.append(np.arange(size, dtype=np.int64) if own is None else own)
         return PlacedArray(reader_at(self._prepared, version, node), places, new.metadata.shape)
-
-    def _stored(self, coords: list[list[int]], payloads: list[bytes]) -> ChunkRefs:
-        at = np.array(coords, np.int64).reshape(len(coords), -1)
-        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
-        return store_chunks(self._storage, at, payloads, inline_threshold=threshold)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.writing.cells.chunk_batches import padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,19 +87,14 @@ class CellMerge:
         values = self._content(self._tip, lower, upper)
         theirs = self._theirs(values, lower, upper) if is_touched else None
         if self._ours is None:
-            return self._padded(values, target)
+            return self._encoded(values, target)
         segments = [moves.into_target(at) for moves, at in zip(self._axes, target, strict=True)]
         for numbers in product(*segments):
             self._lay_over(self._ours, values, theirs, numbers, lower)
-        return self._padded(values, target)
+        return self._encoded(values, target)
 
-    def _padded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
-        full = self._array.metadata.grid.full_chunk_shape(target)
-        if values.shape != full:
-            whole = self._array.metadata.fill_array(full)
-            whole[tuple(slice(0, size) for size in values.shape)] = values
-            values = whole
-        return self._codecs.encode(values)
+    def _encoded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
+        return self._codecs.encode(padded(self._array.metadata, values, target))
 
     def _lay_over(
         self,
