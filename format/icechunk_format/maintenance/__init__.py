@@ -1,6 +1,6 @@
-"""Upkeep of whole repositories, without Spark: for repositories that one process can walk through.
+"""Collects garbage, expires, verifies, copies and rewrites whole repositories in one process.
 
-``icechunk_spark.maintenance`` has the same functions as Spark jobs, for the others.
+``icechunk_spark.maintenance`` has the same functions as Spark jobs, for large repositories.
 """
 
 from __future__ import annotations

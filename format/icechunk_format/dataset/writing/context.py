@@ -1,7 +1,7 @@
-"""What the tasks of a write share, and what they send back.
+"""``WriteContext``, which every task of a write receives, and ``TaskReceipt``, which it returns.
 
-Both travel between driver and executors, so they are numbers, names and recipes: no connection, no
-session, nothing that grows with the number of chunks.
+Both are pickled, so they hold no connection, no session, and nothing that grows with the number of
+chunks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The places of all dimension columns of a write, and what is wrong with them."""
+"""Finds the indices of all values of the dimension columns of a write, and checks them."""
 
 from __future__ import annotations
 

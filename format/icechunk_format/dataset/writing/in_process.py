@@ -1,8 +1,4 @@
-"""A whole write in this process: the rows are one Arrow table.
-
-This is what a write without a cluster does, and what a driver does with rows that tasks could not
-place themselves. The steps are those of a distributed write.
-"""
+"""Writes one Arrow table in this process, with the steps of a distributed write."""
 
 from __future__ import annotations
 
@@ -14,7 +10,8 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.task import write_batches
-from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write_layout_table
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write

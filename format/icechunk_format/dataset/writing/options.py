@@ -1,10 +1,9 @@
-"""What a caller may say about a write, as checked values.
+"""``WriteOptions``: the checked options of a write.
 
 Rules of this file
 ------------------
-1. Texts are parsed before: sizes and encodings come in as mappings. Nothing is guessed here, and a
-   combination that means nothing is refused.
-2. Values can be pickled, and hold no connection.
+1. Texts are parsed elsewhere: sizes and encodings come in as mappings.
+2. Meaningless combinations of options are refused.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The second half of planning a write: with the distinct coordinates, everything is decided.
+"""Plans a write of cells, once the distinct values of its dimension columns are known.
 
 Steps
 -----
-1. Each dimension gets its places: old labels keep theirs, new ones follow.
-2. Every array gets its document, with its size after the write. Arrays of the group that no column
-   names grow as well where a dimension grows, so that the group stays one dataset.
-3. Variables that share blocks of chunks become parts; places become numbers of cells.
+1. Find the index of each label: old labels keep theirs, new ones follow.
+2. Make the ``zarr.json`` of every array, with its shape after the write. Where a dimension grows,
+   arrays of the group without a column grow as well, so that the group stays one dataset.
+3. Group variables that share blocks of chunks into parts, and number their cells.
 
 Rules of this file
 ------------------
-1. The plan can be pickled. It holds distinct coordinates, never rows or chunks.
-2. Nothing is created here. Tasks store chunks and manifests where a repository will be; where
-   there is none yet, the commit makes it.
+1. The plan can be pickled. It holds distinct labels, never rows or chunks.
+2. Nothing is created here. If there is no repository yet, tasks store objects at its location, and
+   the commit creates it.
 """
 
 from __future__ import annotations

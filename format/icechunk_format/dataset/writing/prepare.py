@@ -1,9 +1,9 @@
-"""The first half of planning a write: what can be known without a look at any row.
+"""Prepares a write: checks options and schema, and finds the array of each column.
 
 Rules of this file
 ------------------
-1. Whatever is wrong with the options, the schema or the repository is said here, before a job runs.
-2. Nothing is written, and nothing is read but a snapshot.
+1. Errors of options, schema and repository are raised here, before a job runs.
+2. Nothing is written, and only a snapshot is read; no row is.
 3. Existing arrays keep their data types, chunks, codecs and encoding; columns have to fit them.
 """
 

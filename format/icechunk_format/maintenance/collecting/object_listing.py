@@ -1,14 +1,12 @@
-"""Objects with ids as names, listed with their sizes and looked up by the million.
+"""Lists objects whose names are ids, and looks up millions of ids in the listing.
 
-Whether each of a million chunks is there is answered by one listing of their prefix, not by a
-million requests. The listing is kept as sorted columns, 21 bytes for each object, and ids are
-found by binary search for all of them at once.
+One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns, 21
+bytes for each object; a binary search finds many ids at once.
 
 Rules of this file
 ------------------
-1. Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
-2. An id is compared by its first eight bytes as a number, then by the other four. Ids are random,
-   so that the second comparison nearly always decides at once, but nothing depends on it.
+1. Objects whose names are not the canonical spelling of an id are foreign: counted, never used.
+2. Ids are compared as two numbers: the first eight bytes, then the last four.
 """
 
 from __future__ import annotations
@@ -120,12 +118,6 @@ class ObjectListing:
             open_rows = open_rows[~is_hit]
             at[open_rows] += 1
         return found
-
-    def mark(self, raw_id: bytes) -> None:
-        """Mark one object as used, if it is listed."""
-        [place] = self.find(np.frombuffer(raw_id, dtype=np.uint8).reshape(1, -1))
-        if place >= 0:
-            self.is_used[place] = True
 
     def unused(self) -> tuple[int, int]:
         """Return how many objects were not marked in ``is_used``, and their bytes."""

@@ -1,12 +1,12 @@
-"""Moving objects from one store to another: manifests, and the chunks that they refer to.
+"""Copies manifests, and the chunks that they refer to, from one store to another.
 
-Chunks are known by their ids and by the bytes that references need of them, packed 20 bytes each,
-so that ten million of them are 200 MB in one process, or rows of bytes between many.
+The ids of chunks, and the bytes that references need of them, are packed in 20 bytes each: ten
+million chunks take 200 MB.
 
 Rules of this file
 ------------------
-1. Objects move as they are. An id stands for the same bytes for ever, so an object that the target
-   has in the same size is skipped: that is what makes an interrupted copy go on where it stopped.
+1. Objects are copied unchanged. An id always stands for the same bytes, so an object that the
+   target has in the same size is skipped; so a repeated copy continues an interrupted one.
 2. Memory: ``_WORKERS`` batches of ``_BYTES_AT_ONCE``, or of one larger object each.
 3. Nothing of the target is deleted or listed anywhere but below ``chunks/``.
 

@@ -1,12 +1,11 @@
-"""What a copy has to move, and whether the target can take it. Reads snapshots, writes nothing.
+"""Plans a copy: which snapshots, manifests and chunks the target lacks, and if it can take them.
 
 Rules of this file
 ------------------
-1. Snapshots keep their ids, so what the target has already is known by comparing ids. The line is
-   copied down to the first snapshot that the target has; from there on, its history is its own.
-2. A branch of the target is moved only along the line: where it is must be an ancestor of what is
-   copied, be it one that expired since.
-3. Where there is no repository, nothing but the remains of a copy may lie.
+1. Snapshots keep their ids. History is copied back to the newest snapshot that the target has.
+2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip, also if
+   that ancestor has expired since.
+3. If the target is no repository, only remains of an earlier copy may lie there.
 4. Memory: one entry for each snapshot of the line, 24 bytes for each of their manifests, and the
    snapshot files one at a time.
 

@@ -1,7 +1,7 @@
-"""The end of a copy: snapshots and logs, then the one object that makes all of it count.
+"""Publishes a copy: stores snapshots and transaction logs, then ``repo`` of the target.
 
-Until ``repo`` of the target is written, nothing of a copy can be seen there; afterwards all of it
-can. What a copy leaves behind that does not get so far is used by the next one.
+Readers of the target see nothing of a copy before ``repo`` is written, and all of it afterwards.
+The next copy reuses the objects of one that was interrupted.
 
 Specification: "Repo Info File", "Initialize New Repository".
 """

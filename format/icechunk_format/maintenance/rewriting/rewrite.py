@@ -1,13 +1,12 @@
-"""Bringing manifests into the shape that the splitting rules ask for: few and whole, or many.
+"""Rewrites the manifests of a branch so that they fit the splitting rules.
 
-Appending leaves small manifests behind, and rules that change leave manifests of the old rules.
-A rewrite makes one version of the same nodes and chunks over new manifests: no chunk is read, and
-the transaction log of the version is empty.
+Appends leave many small manifests, and changed rules leave manifests of the old rules. A rewrite
+makes one commit with the same nodes and chunks in new manifests. No chunk is read.
 
 Steps
 -----
 1. Plan: compare the extents of all manifests with the rules; nothing but the snapshot is read.
-2. Tasks read the manifests that do not fit, and store new ones (``rewrite_task``).
+2. Tasks read the manifests that do not fit, and store new ones (``task``).
 3. Commit. Where others committed meanwhile, the new manifests still take the place of the old ones
    in each array that holds all of the old ones and nothing that overlaps the new: manifests never
    change, so what was rewritten is what is there. Other arrays are left as they are.

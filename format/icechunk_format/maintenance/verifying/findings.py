@@ -1,7 +1,7 @@
-"""What ``verify`` found: rows with a severity, bounded in number, that can be gathered in parts.
+"""``Report``: collects a bounded number of findings of ``verify``, and merges with others.
 
-A verification runs in pieces (files, manifests, chunks), perhaps on many machines. Each piece
-fills a ``Report``; reports travel as Arrow batches and are absorbed by others.
+Each stage of a verification fills a ``Report``, perhaps on many machines; reports are sent as Arrow
+batches and absorbed by others.
 
 Rules of this file
 ------------------

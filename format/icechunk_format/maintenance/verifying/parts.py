@@ -1,4 +1,4 @@
-"""``verify`` in parts whose work and answers are Arrow rows, so that a cluster can shuffle them.
+"""The stages of a verification, from Arrow rows to Arrow rows, so that a cluster can shuffle them.
 
 =====  =======================================  ================================================
 stage  rows in                                  rows out
@@ -49,6 +49,7 @@ from icechunk_format.maintenance.verifying.findings import (
     TOTAL,
     Finding,
 )
+from icechunk_format.maintenance.verifying.object_reading import batches
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
 
@@ -82,6 +83,7 @@ LISTING_SCHEMA: Final = pa.schema(
 
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
+_ROWS_OF_MANIFESTS: Final = 1_000
 _FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 
 
@@ -318,11 +320,5 @@ def _binary(ids: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    held: list[dict[str, Any]] = []
-    for row in rows:
-        held.append(row)
-        if len(held) == 1_000:
-            yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
-            held = []
-    if held:
+    for held in batches(rows, _ROWS_OF_MANIFESTS):
         yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)

@@ -1,12 +1,12 @@
-"""Taking over what tasks have stored for a plan, into a plan for a newer version.
+"""Reuses the chunks and manifests that tasks stored, in a plan for a newer version.
 
 Rules of this file
 ------------------
-1. A manifest whose chunks all stay is used as it is. Others are read and stored again with new
-   coordinates, a bounded number at a time; their chunks are not touched.
-2. Chunks that cannot be used as they are get merged one by one, and stored in batches.
-3. Chunks of the layouts ``chunks`` and ``refs`` have absolute places: they never move, and one that
-   others wrote as well is a conflict.
+1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
+   and stored again with new coordinates, a bounded number at a time; chunk objects do not change.
+2. Chunks that cannot be reused are merged one by one with the newest version.
+3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote as
+   well is a conflict.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of a write that lost against others, in the words of a job."""
+"""Builds the errors of a write that conflicts with commits of other writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others committed while a write was under way, as its new plan sees it."""
+"""Finds out what other writers committed during a write, and how it maps to the new plan."""
 
 from __future__ import annotations
 

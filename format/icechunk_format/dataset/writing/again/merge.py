@@ -1,12 +1,12 @@
-"""Laying the cells of a write over chunks that others have changed since it was planned.
+"""Merges the cells of a write into chunks that other writers changed after it was planned.
 
 Rules of this file
 ------------------
-1. Cells that the write has no row for hold what the newest version holds. Cells of the write are
-   in conflict where the newest version differs from the version that the write was planned on.
-2. Where every combination of the write's labels has a row, its cells are known. Where not, its
-   stored chunks tell: a cell that is as it was before counts as not written.
-3. One chunk is in memory at a time, with its counterparts.
+1. Cells without a row keep the value of the newest version. A cell with a row is in conflict if the
+   newest version differs there from the version that the write was planned on.
+2. If every combination of the write's labels has a row, all of those cells were written. If not,
+   stored chunks are compared with that earlier version: an equal cell counts as not written.
+3. Memory holds one chunk at a time, in each of these versions.
 """
 
 from __future__ import annotations

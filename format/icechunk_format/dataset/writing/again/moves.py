@@ -1,12 +1,12 @@
-"""Where chunks that a write has stored belong once others have committed first. Pure.
+"""Computes the new coordinates of stored chunks after other writers have committed. No I/O.
 
-Others may have made a dimension longer, so a label that was planned at one place now has another
-one. Along each dimension this is a list of *segments*: places in one chunk of before that come to
-lie in one chunk of now. A chunk of an array is a product of segments.
+Another writer may have made a dimension longer, so a label that was planned at one index now has a
+different one. Along each dimension the change is a list of *segments*: indices of one old chunk
+that now lie in one new chunk. A chunk of an array is a product of segments.
 
-A stored chunk is used as it is, at its old or its new coordinates, where every byte that is not of
-our rows is what a write planned now would put there. All other chunks are merged cell by cell
-(``write_merge``).
+A stored chunk is reused, at its old or new coordinates, if all its bytes outside of the write's
+rows are those that a write planned now would store. All other chunks are merged cell by cell
+(``merge``).
 """
 
 from __future__ import annotations

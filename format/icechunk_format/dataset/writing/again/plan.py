@@ -1,16 +1,15 @@
-"""Planning a write again, on top of what others committed while it was under way.
+"""Plans a write again on the newest version, after other writers committed during it.
 
 Algorithm
 ---------
 1. Plan the same rows on the newest version: new labels follow those that others have added, or are
    merged with them where all come to lie in order and few chunks have to make room.
 2. Take over what the tasks have stored. Chunks whose place moved by whole chunks get new
-   references; the others are merged, one by one, with what is there now (``write_moves``,
-   ``write_merge``).
-3. Commit that. Where the race is lost again, begin again with what the tasks stored.
+   references; the others are merged, one by one, with what is there now (``moves``, ``merge``).
+3. Commit. If another writer is first again, repeat from step 1 with what the tasks stored.
 
-The outcome is the same, cell by cell, as if the write had begun after the others. What others have
-written in cells of this write is a conflict: nobody would know that it was overwritten.
+The result is the same, cell by cell, as if the write had begun after the others. Cells that both
+wrote are a conflict, since the values of the others would be lost without notice.
 
 Rules of this file
 ------------------

@@ -1,11 +1,11 @@
-"""From the cells of a block to stored chunks of one array.
+"""Encodes and stores the chunks of a block of cells.
 
 Rules of this file
 ------------------
-1. A chunk in which every cell has a row is stored as it is. A chunk in which some have is patched:
-   cells without a row keep what they held before the write, and what was outside of the array
-   becomes the missing value. A chunk without a row is not stored.
-2. Padding beyond the edge of the array is the fill value, as Zarr writers have it.
+1. A chunk with a row for every cell is stored as it is. In a chunk with rows for some cells, the
+   others keep their earlier values; cells that were outside of the array get the missing value. A
+   chunk without any row is not stored.
+2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What an executor does with rows that are chunks, or references to chunks.
+"""Writes the rows of one task that are chunks, or references to chunks.
 
 Rules of this file
 ------------------
-1. References stay columns (``write_references``); no row of them is touched alone.
-2. Chunks are handled one by one, since each is encoded and stored on its own. Inner chunks of one
-   shard come together, are laid over what the shard held before, and become one object.
-3. What a row says is checked against its array: place, shape, data type, number of bytes. Stored
-   bytes are decoded once, so that nothing is committed that no reader could read.
+1. References are handled as whole columns (``references``), chunks one by one.
+2. Inner chunks of one shard are gathered, put over the earlier content of the shard, and stored as
+   one object.
+3. Each row is checked against its array: coordinates, shape, data type, number of bytes. Encoded
+   bytes are decoded once as a check, so that no unreadable chunk is committed.
 """
 
 from __future__ import annotations

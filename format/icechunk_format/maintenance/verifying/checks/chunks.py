@@ -1,6 +1,6 @@
-"""Whether the chunk objects of the repository are there, and long enough.
+"""Says which chunk objects references need, how long these must be, and reports missing ones.
 
-One listing of ``chunks/`` answers for all of them; nothing is asked about each chunk.
+One listing of ``chunks/`` answers for all of them, without a request for each chunk.
 
 Specification: "Chunk Files"; several chunks may lie in one object.
 """

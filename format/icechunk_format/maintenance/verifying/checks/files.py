@@ -1,7 +1,6 @@
-"""The work of ``verify`` in pieces: versions, backups, manifests. Each piece runs anywhere.
+"""Checks files of a repository: of versions, backups and manifests, in this process or in tasks.
 
-One process runs the pieces one after the other (``verify_repository``); a Spark job hands them to
-its tasks. What a task needs to know travels as a ``VerifyContext``.
+A task receives a ``VerifyContext``.
 
 Rules of this file
 ------------------

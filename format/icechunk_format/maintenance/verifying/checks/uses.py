@@ -1,8 +1,7 @@
-"""What versions say about manifests: which arrays use them, for which chunks, and their sizes.
+"""Gathers what versions say about each manifest: the arrays, chunks and sizes they expect.
 
-A manifest serves many versions. It is read once, and everything that any version says about it is
-checked then; so what versions say travels from those who read snapshots to those who read
-manifests.
+Many versions use the same manifest. It is read once and checked against all of them, so their
+expectations are sent from tasks that read snapshots to tasks that read manifests.
 """
 
 from __future__ import annotations
