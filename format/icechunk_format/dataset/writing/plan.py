@@ -59,18 +59,10 @@ class WritePart:
 
     Parameters
     ----------
-    number
-        Of the part.
-    dims, variables
-        Names of columns.
     is_distinct
         Whether rows repeat along dimensions that the part has not, and must be made distinct.
-    units
-        How many units there are.
     cells_per_unit
         The number of a cell by this is its unit; of no meaning in the layouts of chunks.
-    context
-        For the tasks.
     input_schema
         Of the batches that tasks take.
     """
@@ -91,10 +83,6 @@ class WritePlan:
 
     Parameters
     ----------
-    prepared
-        What was known before.
-    parts
-        What tasks do; nearly always one part.
     dimension_tables
         By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
         ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
@@ -103,12 +91,8 @@ class WritePlan:
         The version that the write starts from; None where the commit creates the repository.
     row_count
         Rows that the coordinates were found in, which tasks have to find again.
-    created
-        Arrays that are new.
     resized
         Existing arrays that grow: path and document.
-    labels
-        Labels that the driver writes.
     moved
         By dimension: where each label of the base goes, if some do not stay where they are.
     array_table

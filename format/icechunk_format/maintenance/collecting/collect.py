@@ -312,17 +312,7 @@ class Collector(Protocol):
 
 
 class OneProcessCollector:
-    """Collects in this process.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    older_than
-        The cutoff.
-    dry_run
-        Whether deletions are only counted.
-    """
+    """Collects in this process."""
 
     def __init__(self, storage: Storage, older_than: datetime, *, dry_run: bool = False) -> None:
         self._storage = storage

@@ -51,16 +51,8 @@ class SweepTask:
 
     Parameters
     ----------
-    location
-        Where the repository is.
-    phase
-        Which kind of objects.
-    older_than
-        The cutoff.
     depth
         Characters that the ids of a part have in common: 1 or 2.
-    dry_run
-        Whether deletions are only counted.
     """
 
     location: Location
@@ -154,10 +146,6 @@ class ManifestRow:
 
     Parameters
     ----------
-    part
-        Which part.
-    ids
-        Packed ids.
     sizes
         Their listed sizes, packed as little-endian uint64.
     size, references

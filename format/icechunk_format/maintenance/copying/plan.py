@@ -61,24 +61,14 @@ class CopyPlan:
 
     Parameters
     ----------
-    source
-        The repository to copy from.
-    context
-        Both places, for tasks.
-    branch
-        The branch of the target.
     tip
-        What it will point to.
+        The snapshot that the branch of the target will point to.
     new
         The versions that the target does not have, newest first.
     squashed
         The version of the source that stands behind the tip, where history is left behind.
-    target_exists
-        Whether there is a repository at the target.
     manifests
         What has to be read and copied, in pieces.
-    references
-        References in all of them, as listed.
     """
 
     source: Repository

@@ -53,17 +53,7 @@ _TRIES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReplacement:
-    """New manifests of one array, and those whose place they take.
-
-    Parameters
-    ----------
-    node_id, path
-        The array.
-    removed
-        The manifests that go.
-    files
-        The manifests that come.
-    """
+    """New manifests of one array, and those whose place they take."""
 
     node_id: NodeId
     path: str

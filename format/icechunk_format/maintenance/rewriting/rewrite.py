@@ -58,21 +58,7 @@ _FILES_PER_TASK: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A rewrite that is planned and not done.
-
-    Parameters
-    ----------
-    repository, branch
-        What is rewritten.
-    base
-        The version that was planned on.
-    rules
-        The splitting.
-    arrays
-        What happens to each array that has something to rewrite.
-    context, tasks
-        The work.
-    """
+    """A rewrite that is planned and not done."""
 
     repository: Repository
     branch: str

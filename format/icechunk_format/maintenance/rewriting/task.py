@@ -43,14 +43,10 @@ class UnitOfWork:
 
     Parameters
     ----------
-    node_id, path
-        The array.
     cells
         Chunks per manifest along each axis.
     box
         int64, shape (ndim, 2): the chunks of the unit.
-    manifests
-        The source manifests.
     references
         Estimated number of references in the box.
     """
@@ -73,13 +69,7 @@ class RewriteContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask:
-    """Units of work for one process.
-
-    Parameters
-    ----------
-    units
-        The units, whose files are stored together.
-    """
+    """Units of work for one process."""
 
     units: tuple[UnitOfWork, ...]
 

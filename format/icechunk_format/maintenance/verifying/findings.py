@@ -70,10 +70,6 @@ class Finding:
 
     Parameters
     ----------
-    kind
-        One of ``KINDS``.
-    problem
-        What is wrong, in a sentence.
     object_key, snapshot_id, node_path, chunk
         What it is about, as far as it is about such things.
     place

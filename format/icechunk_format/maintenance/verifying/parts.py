@@ -92,10 +92,6 @@ class Piece(NamedTuple):
 
     Parameters
     ----------
-    versions
-        Versions to check.
-    backups
-        Keys of backups to check.
     manifests
         First characters of manifest ids to list: empty for all of them, None for none.
     """

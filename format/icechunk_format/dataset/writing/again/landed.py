@@ -35,15 +35,7 @@ _MOST_MOVED_CHUNKS: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Rivals:
-    """What others committed between two versions.
-
-    Parameters
-    ----------
-    base, tip
-        The versions.
-    commits
-        The commits after ``base`` up to ``tip``.
-    """
+    """What others committed between two versions."""
 
     base: Snapshot
     tip: Snapshot

@@ -67,17 +67,7 @@ class PlanIsOld(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
-    """A plan, and the manifests that are to be committed for it.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    work
-        What tasks have stored for it.
-    base
-        The version that the commit begins with.
-    """
+    """A plan, and the manifests that are to be committed for it."""
 
     plan: WritePlan
     work: Adopted
@@ -86,17 +76,7 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Looks at what others committed, before the changes of a session are laid over it.
-
-    Parameters
-    ----------
-    repository
-        The repository.
-    planned
-        What the session commits.
-    session
-        The session.
-    """
+    """Looks at what others committed, before the changes of a session are laid over it."""
 
     repository: Repository
     planned: PlannedCommit

@@ -96,15 +96,7 @@ def _box(lower: Sequence[int], end: Sequence[int]) -> tuple[slice, ...]:
 
 
 class BlockWriter:
-    """Stores chunks of the arrays of a part.
-
-    Parameters
-    ----------
-    context
-        The part.
-    storage
-        The repository's objects.
-    """
+    """Stores chunks of the arrays of a part."""
 
     def __init__(self, context: WriteContext, storage: Storage) -> None:
         self._context = context

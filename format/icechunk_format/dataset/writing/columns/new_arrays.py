@@ -63,17 +63,6 @@ _CF_KEYS: Final = (
 class NewArray:
     """A column on its way to a new array. What does not depend on sizes is found at once.
 
-    Parameters
-    ----------
-    column
-        The column.
-    path
-        Where the array will be.
-    dims
-        Names of its dimensions.
-    said
-        What the option ``encoding`` says of it.
-
     Raises
     ------
     InvalidInputError

@@ -39,8 +39,6 @@ class SourceColumn:
 
     Parameters
     ----------
-    name, arrow_type
-        Of the column.
     described
         What its field metadata says; empty where it has none.
     """

@@ -54,8 +54,6 @@ class VerifyContext:
         The repository, its virtual chunk containers, and which virtual places are authorised.
     knows_containers
         Whether the configuration with the containers could be read.
-    deep
-        Whether chunks are decoded.
     max_findings
         Findings of each severity that a piece may answer with.
     """
@@ -123,15 +121,7 @@ def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Re
 
 
 class ManifestChecks:
-    """Checks manifests with what lies behind them, but for the chunk objects of the repository.
-
-    Parameters
-    ----------
-    context
-        What the work has to know.
-    report
-        Takes the findings.
-    """
+    """Checks manifests with what lies behind them, but for the chunk objects of the repository."""
 
     def __init__(self, context: VerifyContext, report: Report) -> None:
         self._context = context

@@ -45,10 +45,6 @@ class UsedRefs:
 
     Parameters
     ----------
-    refs
-        The references.
-    object_key
-        The manifest.
     uses
         Uses by arrays of versions, newest first; none for references that nobody looks for.
     mark

@@ -63,8 +63,6 @@ class Version:
     ----------
     rank
         0 for the newest.
-    snapshot_id
-        Its id.
     flushed_at
         What ``repo`` says about its time, in microseconds since 1970; None where only the file
         says it.

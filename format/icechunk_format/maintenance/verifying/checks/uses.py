@@ -29,12 +29,8 @@ class ManifestUse:
 
     Parameters
     ----------
-    manifest_id
-        The manifest.
     mark
         The newest version that says so.
-    node_id, node_path
-        The array.
     extents
         Start and end of the chunk coordinates that the version expects there, per axis.
     num_chunks
@@ -86,13 +82,7 @@ Said = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
-    """All that versions say about one manifest, each thing once.
-
-    Parameters
-    ----------
-    manifest_id
-        The manifest.
-    """
+    """All that versions say about one manifest, each thing once."""
 
     __slots__ = ("_said", "manifest_id")
 

@@ -61,8 +61,6 @@ class VirtualFiles:
         be said about them.
     authorized
         URL prefixes below which files may be asked about.
-    options
-        Storage options for them.
     """
 
     def __init__(
