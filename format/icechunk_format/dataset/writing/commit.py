@@ -105,7 +105,7 @@ def _committed(
     rows: int,
     receipts: Sequence[TaskReceipt],
 ) -> WriteResult:
-    """Commit, on top of whatever others commit first."""
+    """Commit; if others commit first, rebase or plan again."""
     options = plan.prepared.options
     work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
     planned = PlannedCommit(plan=plan, work=work, base=base)
@@ -204,7 +204,7 @@ def _collected(
 
 
 def _new_repository(plan: WritePlan) -> Repository:
-    """Create the repository of a write that found none, or open that of somebody faster."""
+    """Create the repository, or open the one that another writer has just created."""
     location, wanted = plan.prepared.location, plan.prepared.options.spec_version
     try:
         return Repository.create(location, spec_version=wanted, check_clean_root=False)

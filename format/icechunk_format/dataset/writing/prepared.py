@@ -42,7 +42,7 @@ class ExistingArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A write that may begin; see ``prepare_write``."""
+    """A checked write, with the array of each column; see ``prepare_write``."""
 
     location: Location
     options: WriteOptions

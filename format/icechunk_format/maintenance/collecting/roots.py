@@ -40,7 +40,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """The snapshots of one state of a repository, parted.
+    """The snapshots of a repository: those to keep, and those to drop.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootsMoved:
-    """Others changed the repository so that what is to be kept has to be found anew."""
+    """Others changed the repository, so roots must be found again."""
 
     why: str
 

@@ -67,7 +67,7 @@ def copy(
     target_branch: str = MAIN,
     history: bool = True,
 ) -> CopyResult:
-    """Copy the line of a branch or a tag into another repository.
+    """Copy the history of a branch or a tag into another repository.
 
     Snapshots, manifests and chunks keep their ids. Virtual chunks stay where they are; the
     containers that name their places are carried over. A new repository also gets configuration,

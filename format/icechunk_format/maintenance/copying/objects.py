@@ -290,7 +290,7 @@ def _batches(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 def in_threads(
     move: Callable[[int, int], Copied], batches: Iterable[tuple[int, int]]
 ) -> Iterator[Copied]:
-    """Run batches in a few threads, never more of them at once; the first error ends it."""
+    """Run batches in a few threads; the first error ends the run."""
     waiting = iter(batches)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="copy") as pool:
         running = {pool.submit(move, *batch) for batch in islice(waiting, _WORKERS)}

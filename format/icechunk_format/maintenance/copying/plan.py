@@ -57,7 +57,7 @@ _LISTED = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """A copy that is planned and not done.
+    """A planned copy.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
 def check_branch(
     info: RepoInfo, branch: str, line: list[SnapshotInfo] | tuple[SnapshotInfo, ...], place: object
 ) -> None:
-    """Refuse a branch of the target that is not on the line.
+    """Refuse a branch of the target whose tip is not in the copied history.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def check_branch(
 
 
 def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
-    """Return the one version that stands for a whole line: the same each time, to be recognised."""
+    """Return the one version that replaces the history; it is the same each time."""
     digest = hashlib.blake2b(tip.id.raw + b" without " + root.id.raw, digest_size=SnapshotId.SIZE)
     return replace(
         tip,
@@ -203,7 +203,7 @@ def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
 
 
 def _check_containers(source: RepositoryConfig, target: RepositoryConfig, place: Location) -> None:
-    """Refuse where a name means two places: locations that begin with it would change meaning."""
+    """Refuse containers of one name with two URLs: references to the name would change."""
     names = {c.name: c.url_prefix for c in target.virtual_chunk_containers if c.name is not None}
     for container in source.virtual_chunk_containers:
         there = names.get(container.name or "")

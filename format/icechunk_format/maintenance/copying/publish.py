@@ -167,7 +167,7 @@ def _add_to(plan: CopyPlan, target: Storage) -> None:
 
 
 def _whole_line(plan: CopyPlan, info: RepoInfo) -> list[SnapshotInfo]:
-    """Return the line as the target will have it, newest first."""
+    """Return the history that the target will have, newest first."""
     line = list(plan.new)
     rest = line[-1].parent_id if line else plan.tip
     return line if rest is None or rest not in info.snapshots else [*line, *info.ancestry(rest)]

@@ -53,7 +53,7 @@ _TRIES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReplacement:
-    """New manifests of one array, and those whose place they take."""
+    """Manifests of one array to remove, and the new files in their place."""
 
     node_id: NodeId
     path: str
@@ -218,7 +218,7 @@ class _Applied:
 def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
 ) -> _Applied:
-    """Lay replacements over a version."""
+    """Apply replacements to a version."""
     changed: dict[NodeId, NodeSnapshot] = {}
     files: list[ManifestReceipt] = []
     left_out: list[str] = []

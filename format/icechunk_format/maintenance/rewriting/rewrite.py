@@ -58,7 +58,7 @@ _FILES_PER_TASK: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A rewrite that is planned and not done."""
+    """A planned rewrite."""
 
     repository: Repository
     branch: str
@@ -143,7 +143,7 @@ def rewrite_manifests(
 
 
 def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
-    """Refuse before all the work what the commit after it would refuse.
+    """Raise, before any work, the errors that the commit would raise.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def finish_rewrite(
     metadata: Mapping[str, Any] | None = None,
     amend: bool = False,
 ) -> RewriteResult:
-    """Commit what the tasks of a plan answered; arguments are those of ``rewrite_manifests``."""
+    """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
     files: dict[NodeId, list[ManifestReceipt]] = {node_id: [] for node_id in plan.arrays}
     for node_id, receipts in made:
         files[node_id] += receipts

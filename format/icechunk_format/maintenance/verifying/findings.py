@@ -66,7 +66,7 @@ DEFAULT_MAX_FINDINGS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One row.
+    """A finding: one row of the report.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Report:
         self._add(Finding(kind=kind, problem=problem, **where))
 
     def add_many(self, kind: str, count: int, make: Callable[[int], Finding]) -> None:
-        """Note ``count`` findings of a kind, of which ``make`` makes those that are kept."""
+        """Note ``count`` findings of a kind; ``make`` is called for the rows that are kept."""
         room = self.max_findings - len(self._rows[KINDS[kind].severity])
         # A few more than there is room for: some may turn out to be known already.
         kept = min(count, max(room, 0) + 1)

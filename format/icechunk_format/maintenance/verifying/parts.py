@@ -119,9 +119,9 @@ def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
 
 
 def listing_parts() -> list[str]:
-    """Return what names begin with, of ids and of foreign objects: the parts of a listing.
+    """Return the first characters by which a listing is cut into parts.
 
-    Foreign names that begin in yet other ways are not seen, which costs nothing but their count.
+    Foreign objects that begin with another character are not counted.
     """
     return list(ALPHABET.decode("ascii") + _FOREIGN)
 

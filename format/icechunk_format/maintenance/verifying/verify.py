@@ -67,7 +67,7 @@ def verify(
     authorized: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Check a repository, and answer with what was found.
+    """Check a repository, and return the findings.
 
     Writers may go on meanwhile. What a garbage collection or an expiration deletes meanwhile may be
     reported as missing: verify again when it is done.
@@ -155,7 +155,7 @@ def plan_verification(
     authorized: Sequence[str],
     virtual_options: Mapping[str, str] | None,
 ) -> tuple[VerifyState, VerifyContext]:
-    """Read what one machine has to read, and say what remains to be done.
+    """Read ``repo`` or refs, and return what remains to be checked.
 
     Raises
     ------

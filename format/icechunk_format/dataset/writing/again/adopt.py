@@ -60,7 +60,7 @@ _MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What to commit for a new plan.
+    """Manifests and deletions to commit for a new plan.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def adopt(
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
 ) -> Adopted:
-    """Return what to commit for a new plan.
+    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class _Adoption:
     def take(
         self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> None:
-        """Take over what there is of one array: of the tasks, and of others where it moves."""
+        """Reuse the stored chunks of one array, and those of other writers that have to move."""
         kept: list[ManifestReceipt] = []
         if self._prepared.options.layout != "cells":
             if old is None or not receipts:
@@ -201,7 +201,7 @@ class _Adoption:
         theirs: TheirChunks | None,
         merged: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        """Yield the references of an array that are new, in parts without a common chunk."""
+        """Yield the new references of an array, in parts that share no chunk."""
         if old is not None:
             yield from self._moved(old, moved)
         if theirs is not None:
@@ -219,7 +219,7 @@ class _Adoption:
             yield from self._merged(old, new, axes, receipts, merged)
 
     def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which chunks of now hold what others have written or moved."""
+        """Tell which chunks of the new plan hold cells that others have written or moved."""
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
@@ -274,7 +274,7 @@ class _Adoption:
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
-        """Return manifests and references of absolute places, without those that give way."""
+        """Return manifests and references of chunks that never move, without overridden ones."""
         resolve = self._prepared.options.resolve
         kept: list[ManifestReceipt] = []
         moved: list[_MovedManifest] = []
@@ -405,6 +405,6 @@ def _product_of_labels(plan: WritePlan) -> int:
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:
-    """Return what decides the bytes of a chunk, but for the chunk grid."""
+    """Return the metadata that decides how a chunk is encoded, without the chunk grid."""
     left_out = {"shape", "chunk_grid", "attributes"}
     return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

@@ -81,7 +81,7 @@ class CellMerge:
         self.cells_lost = 0
 
     def encoded(self, target: Sequence[int], *, is_touched: bool) -> bytes:
-        """Return the bytes of a chunk; ``is_touched`` where others may have written it."""
+        """Return the encoded chunk; ``is_touched`` says that others may have written it."""
         grid = self._array.metadata.grid
         lower, upper = grid.box_of(target)
         values = self._content(self._tip, lower, upper)
@@ -131,7 +131,7 @@ class CellMerge:
         both: NDArray[np.bool_],
         places: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
-        """Return which cells to write, of those that both wrote; note them for the error."""
+        """Return which cells to write, by ``resolve``; note conflicts for the error."""
         if self._resolve is None:
             self.cells_lost += int(np.count_nonzero(both))
             for lost, new, rows in zip(self.lost, places, np.nonzero(both), strict=True):
@@ -166,7 +166,7 @@ class CellMerge:
 
 
 class PlacedArray:
-    """An array of a version, by places along its dimensions that need not be its own.
+    """An array of a version, addressed by the indices of the new plan.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class PlacedArray:
         return owns, ats
 
     def read_into(self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]) -> None:
-        """Put what the array has in a box into an array of the shape of the box."""
+        """Copy the array's values in a box into ``values``, which has the shape of the box."""
         owns, ats = self.within(lower, upper)
         if not all(len(own) for own in owns):
             return
@@ -219,9 +219,9 @@ class PlacedArray:
 
 
 def _hull(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return all cells between whose rows and columns some lie: a write that covers a grid.
+    """Return the cells of all rows and columns that have a changed cell, as if a grid was written.
 
-    Values that others wrote and that were there before do not show; with them, all of theirs stay.
+    A cell that others wrote with its earlier value does not differ, but is kept as theirs, too.
     """
     found = np.ones(cells.shape, np.bool_)
     for axis in range(cells.ndim):

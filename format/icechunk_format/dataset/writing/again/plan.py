@@ -67,7 +67,7 @@ class PlanIsOld(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
-    """A plan, and the manifests that are to be committed for it."""
+    """A plan, the manifests to commit for it, and the version to commit on."""
 
     plan: WritePlan
     work: Adopted
@@ -76,14 +76,14 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Looks at what others committed, before the changes of a session are laid over it."""
+    """Checks the commits of others before a session is rebased on them."""
 
     repository: Repository
     planned: PlannedCommit
     session: WriteSession
 
     def __call__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
-        """Raise ``PlanIsOld`` unless the changes are right on the new tip as they are."""
+        """Raise ``PlanIsOld`` unless the changes are valid on the new tip unchanged."""
         prepared = self.planned.plan.prepared
         is_old = any(tip.node(path) is not None for path in prepared.missing_groups)
         is_old |= _described(tip, prepared) != _described(self.planned.base, prepared)
@@ -118,7 +118,7 @@ def plan_again(
     base: Snapshot,
     found: PlanIsOld,
 ) -> PlannedCommit | WriteResult:
-    """Plan a write on top of what others committed, and take over what tasks stored.
+    """Plan a write again on the newest version, and reuse what tasks stored.
 
     Parameters
     ----------

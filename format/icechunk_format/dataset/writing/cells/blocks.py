@@ -84,7 +84,7 @@ class OldArrays:
 
 
 def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
-    """Return where a box ends in the array as it was; None where it had nothing of the box."""
+    """Return the end of a box within the old array; None if the box lies outside of it."""
     old = array.old_shape
     if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
         return None
@@ -178,7 +178,7 @@ class BlockWriter:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[Any]:
-        """Return cells with what cells without a row hold: what they held, or the missing value."""
+        """Return cells, with the old or the missing value where there is no row."""
         assert array.encoder is not None
         if array.encoder.absent is None:
             covered = has_row.copy()

@@ -149,7 +149,7 @@ class _Task:
             start = stop
 
     def _cells(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the numbers of a batch; refuses what is not there, or not sorted, or twice."""
+        """Return the cell numbers of a batch; refuse nulls, unsorted numbers and repeats."""
         column = batch.column(batch.schema.get_field_index(CELL))
         if column.null_count:
             raise InvalidInputError(

@@ -57,7 +57,7 @@ def check_existing(
 ) -> None:
     """Refuse a column that does not fit the array that it is to be written to.
 
-    ``others`` are the columns that the group has no array for: a dimension may hide among them.
+    ``others`` are columns without an array; one may be an unnamed dimension.
     """
     name = column.name
     if name in dims:

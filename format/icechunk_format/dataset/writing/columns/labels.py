@@ -33,7 +33,7 @@ NEAR_SHARE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedValues:
-    """The distinct values of a dimension column, and where they go.
+    """The distinct values of a dimension column, and their indices.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class PlacedValues:
 
 
 def check_labels(values: pa.Array, *, dim: str) -> None:
-    """Refuse values that name no place.
+    """Refuse values that cannot be labels.
 
     Raises
     ------

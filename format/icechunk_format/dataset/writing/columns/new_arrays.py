@@ -61,7 +61,7 @@ _CF_KEYS: Final = (
 
 
 class NewArray:
-    """A column on its way to a new array. What does not depend on sizes is found at once.
+    """The new array of a column. Properties that do not depend on sizes are found at once.
 
     Raises
     ------

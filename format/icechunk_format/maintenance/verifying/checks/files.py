@@ -46,7 +46,7 @@ _UNKNOWN_SIZE: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyContext:
-    """What every piece of the work has to know; picklable.
+    """What every task of a verification needs; picklable.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Re
 
 
 class ManifestChecks:
-    """Checks manifests with what lies behind them, but for the chunk objects of the repository."""
+    """Checks manifests, virtual files and, if deep, the content of chunks."""
 
     def __init__(self, context: VerifyContext, report: Report) -> None:
         self._context = context

@@ -41,7 +41,7 @@ _LARGEST = np.uint64(2**63 - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UsedRefs:
-    """The references of one array in one manifest, with who uses them.
+    """The references of one array in one manifest, and the versions that use them.
 
     Parameters
     ----------

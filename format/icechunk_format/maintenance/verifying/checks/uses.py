@@ -82,7 +82,7 @@ Said = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
-    """All that versions say about one manifest, each thing once."""
+    """Distinct statements of versions about one manifest."""
 
     __slots__ = ("_said", "manifest_id")
 
@@ -145,5 +145,5 @@ def pack(said: Iterable[Said]) -> bytes:
 
 
 def unpack(packed: bytes) -> Iterator[Said]:
-    """Return what ``pack`` got."""
+    """Return the statements that ``pack`` packed."""
     yield from pickle.loads(packed)

@@ -52,7 +52,7 @@ _MOST_REMEMBERED: Final = 100_000
 
 
 class VirtualFiles:
-    """Checks virtual references, and remembers what it asked the stores.
+    """Checks virtual references, and caches the answers of stores.
 
     Parameters
     ----------
