@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class ObjectListing:
     """
 
     def __init__(self, ids: NDArray[np.uint8], sizes: NDArray[np.int64], foreign: int = 0) -> None:
-        high, low = _keys(ids)
+        high, low = id_numbers(ids)
         order = np.lexsort((low, high))
         self._high, self._low = high[order], low[order]
         self.sizes = sizes[order]
@@ -103,7 +103,7 @@ class ObjectListing:
         found = np.full(len(ids), -1, dtype=np.int64)
         if not len(self):
             return found
-        high, low = _keys(ids)
+        high, low = id_numbers(ids)
         at = np.searchsorted(self._high, high)
         open_rows = np.arange(len(ids))
         # One round for all but ids that share their first eight bytes with another object.
@@ -124,7 +124,8 @@ class ObjectListing:
         return int((~self.is_used).sum()), int(self.sizes[~self.is_used].sum())
 
 
-def _keys(ids: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+def id_numbers(ids: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """Return ids, uint8 of shape (n, 12), as numbers: of the first 8 bytes, and of the others."""
     raw = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, ObjectId.SIZE)
     high = np.ascontiguousarray(raw[:, :_HIGH]).view(">u8").reshape(-1).astype(np.uint64)
     low = np.ascontiguousarray(raw[:, _HIGH:]).view(">u4").reshape(-1).astype(np.uint32)

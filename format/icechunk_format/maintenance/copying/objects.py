@@ -23,8 +23,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.maintenance.collecting.object_listing import (
+    ObjectListing,
+    id_numbers,
+    list_ids,
+)
 from icechunk_format.maintenance.collecting.parts import part_prefix, parts_of
-from icechunk_format.spec.ids import ChunkId, ManifestId, decode_many, encode_many
+from icechunk_format.spec.ids import ChunkId, ManifestId, encode_many
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, manifest_key
@@ -43,7 +48,6 @@ _BYTES_AT_ONCE: Final = 16 * 2**20
 _OBJECTS_AT_ONCE: Final = 256
 # What an object may have whose size nobody listed.
 _UNKNOWN_SIZE: Final = 2**20
-_LISTED_AT_ONCE: Final = 10_000
 
 CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
 """A chunk object, and the bytes of it that references reach."""
@@ -144,18 +148,11 @@ def _chunks_in(data: bytes, manifest_id: ManifestId, key: str) -> NDArray[np.voi
 def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return each chunk once, sorted by id, with the most that references need of it."""
     rows = np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts])
-    high, low = _columns(rows["id"])
+    high, low = id_numbers(rows["id"])
     rows = rows[np.lexsort((rows["end"], low, high))]
     is_last = np.ones(len(rows), dtype=np.bool_)
     is_last[:-1] = (rows["id"][1:] != rows["id"][:-1]).any(axis=1)
     return rows[is_last]
-
-
-def _columns(raw: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    rows = np.ascontiguousarray(raw).reshape(-1, ChunkId.SIZE)
-    high = np.ascontiguousarray(rows[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
-    low = np.ascontiguousarray(rows[:, 8:]).view(">u4").reshape(-1).astype(np.uint32)
-    return high, low
 
 
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
@@ -221,13 +218,11 @@ def _stored_already(
     is_there = np.zeros(len(rows), dtype=np.bool_)
     if not len(rows):
         return is_there
-    high, low = _columns(rows["id"])
+    # Both are sorted by id, so rows of one are rows of the other.
+    known = ObjectListing(rows["id"], rows["end"])
     longer: list[tuple[int, int]] = []
-    listing = target.list(f"{CHUNKS}{within}")
-    while page := list(islice(listing, _LISTED_AT_ONCE)):
-        raw, is_id = decode_many([info.key[len(CHUNKS) :] for info in page])
-        sizes = np.array([info.size for info in page], dtype=np.uint64)[is_id]
-        at = _rows_of(high, low, *_columns(raw[is_id]))
+    for page in list_ids(target, CHUNKS, within):
+        sizes, at = page.sizes.astype(np.uint64), known.find(page.ids)
         sizes, at = sizes[at >= 0], at[at >= 0]
         is_there[at[sizes == rows["end"][at]]] = True
         beyond = sizes > rows["end"][at]
@@ -237,24 +232,6 @@ def _stored_already(
         found = source.head(f"{CHUNKS}{ChunkId(rows['id'][row].tobytes())}")
         is_there[row] = found is not None and found.size == size
     return is_there
-
-
-def _rows_of(
-    high: NDArray[np.uint64],
-    low: NDArray[np.uint32],
-    wanted_high: NDArray[np.uint64],
-    wanted_low: NDArray[np.uint32],
-) -> NDArray[np.int64]:
-    """Return the row of each wanted id in sorted ids, -1 where it is not among them."""
-    first = np.searchsorted(high, wanted_high, side="left")
-    last = np.searchsorted(high, wanted_high, side="right")
-    found = np.full(len(wanted_high), -1, dtype=np.int64)
-    # 64 random bits are nearly always enough; where they are not, the others decide.
-    for offset in range(int(np.max(last - first, initial=0))):
-        at = np.minimum(first + offset, len(high) - 1)
-        hits = (first + offset < last) & (low[at] == wanted_low)
-        found[hits] = at[hits]
-    return found
 
 
 def _fetched(source: Storage, keys: list[str], what: str) -> list[bytes]:
