@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icechunk_format.maintenance import expire as one_process
+from icechunk_format.repository.repository import Repository
 from icechunk_spark.maintenance.target import location_from
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def expire_snapshots(
     **options
         ``storage.*`` options, as in ``spark.read.option``.
     """
-    return one_process.expire_snapshots(
-        location_from(path, options),
+    return Repository.open(location_from(path, options)).expire_snapshots(
         older_than,
         delete_expired_branches=delete_expired_branches,
         delete_expired_tags=delete_expired_tags,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from icechunk_format.dataset.writing.commit import WriteResult
+    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_spark.options.python_values import Names, Sizes
 
 

@@ -38,6 +38,7 @@ from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.batches import bounded_by_rows
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from icechunk_format.dataset.writing.commit import WriteResult
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_spark.options.write_request import Mode, WriteRequest
@@ -98,8 +98,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
         authorize=request.virtual_authorize,
         virtual_options=request.virtual_storage_options,
     )
-    if prepared.skipped is not None:
-        return prepared.skipped
+    if isinstance(prepared, WriteResult):
+        return prepared
     options = prepared.options
     with raised_in_tasks(f"branch {options.branch!r} of {prepared.location}"):
         if request.layout == "cells":

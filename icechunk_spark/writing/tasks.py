@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from icechunk_format.dataset.writing.cells.task import write_batches
-from icechunk_format.dataset.writing.chunks.plan import write_layout_batches
+from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

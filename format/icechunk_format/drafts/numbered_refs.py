@@ -52,15 +52,6 @@ class DraftId(ObjectId):
     SIZE: ClassVar[int] = 16
 
 
-class _Sequence(ObjectId):
-    SIZE: ClassVar[int] = 5
-
-
-def sequence_name(number: int) -> str:
-    """Return the name of the branch file of a sequence number, without its ending."""
-    return str(_Sequence((1_099_511_627_775 - number).to_bytes(_Sequence.SIZE, "big")))
-
-
 class NumberedRefs:
     """Reads this draft."""
 

@@ -1,18 +1,25 @@
-"""Upkeep of whole repositories, without Spark: for repositories that one process can walk through.
+"""Collects garbage, expires, verifies, copies and rewrites whole repositories in one process.
 
-``icechunk_spark.maintenance`` has the same functions as Spark jobs, for the others.
+``icechunk_spark.maintenance`` has the same functions as Spark jobs, for large repositories.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from icechunk_format.maintenance.collecting.collect import collect_garbage
 from icechunk_format.maintenance.collecting.result import CollectResult
 from icechunk_format.maintenance.copying.copy import CopyResult, copy
-from icechunk_format.maintenance.expire import expire_snapshots
 from icechunk_format.maintenance.rewriting.commit import RewriteResult
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.maintenance.verifying.verify import verify
 from icechunk_format.repository.lifecycle.expire import ExpireResult
+from icechunk_format.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from icechunk_format.storage.location import Place
 
 __all__ = [
     "CollectResult",
@@ -25,3 +32,30 @@ __all__ = [
     "rewrite_manifests",
     "verify",
 ]
+
+
+def expire_snapshots(
+    location: Place,
+    older_than: datetime,
+    *,
+    delete_expired_branches: bool = False,
+    delete_expired_tags: bool = False,
+    dry_run: bool = False,
+) -> ExpireResult:
+    """Take snapshots that were committed before an instant out of history.
+
+    No file is deleted: ``collect_garbage`` does that afterwards.
+
+    Parameters
+    ----------
+    location
+        Where the repository is.
+    older_than, delete_expired_branches, delete_expired_tags, dry_run
+        See ``Repository.expire_snapshots``, which also says what is raised.
+    """
+    return Repository.open(location).expire_snapshots(
+        older_than,
+        delete_expired_branches=delete_expired_branches,
+        delete_expired_tags=delete_expired_tags,
+        dry_run=dry_run,
+    )

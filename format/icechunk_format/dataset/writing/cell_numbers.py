@@ -1,18 +1,17 @@
-"""One number for every cell of a write, from which its unit, its block and its place follow.
+"""Numbers the cells of a write so that integer division gives the unit (task) and the block.
 
-Tasks get rows with one column of such numbers beside the values. It is a sum of one term for each
-dimension, so Spark computes it from a few small tables; sorting by this one integer brings units,
-blocks and cells into their order, and two rows for one cell side by side.
+The number is a sum of one term for each dimension, so Spark computes it from small tables. Rows
+sorted by this one integer come unit by unit, block by block and cell by cell, and two rows for the
+same cell come side by side.
 
-Layout of the numbers: units one after another, in each of them the blocks that it may have, in each
-block the cells of the largest block, all in C order. Numbers of cells that do not exist (at the
-edges of the grid) stay unused.
+Numbers follow C order: units, then blocks of a unit, then cells of a block. Every block takes as
+many numbers as the largest one, so numbers of cells beyond the edge of the grid stay unused.
 
 Rules of this file
 ------------------
 1. Only blocks that rows touch are numbered, so the numbers grow with the write and not with the
    array.
-2. A numbering holds no labels: it travels to every task.
+2. A ``CellNumbers`` holds no labels, since every task receives it.
 """
 
 from __future__ import annotations

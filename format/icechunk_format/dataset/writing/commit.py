@@ -1,17 +1,15 @@
-"""The end of a write: receipts of all tasks become one commit.
+"""Commits a write: turns the receipts of all tasks into one commit.
 
 Rules of this file
 ------------------
-1. One session, one commit: nobody sees half a write.
-2. The driver takes manifests over as they are; its work grows with their number, and not with that
-   of the chunks.
-3. Nothing is ever deleted here. Where a commit fails, what tasks have stored is garbage; where its
-   outcome is unknown, it may be data.
-4. A repository that the write brings along is created once the receipts are known to be good,
-   directly before the commit.
-5. Where others committed first, what they did decides: changes that do not meet are laid over
-   theirs, and what others did to the arrays of the write makes it be planned again
-   (``write_again``).
+1. One session makes one commit, so nobody sees half a write.
+2. The driver uses manifests of tasks unchanged; its work grows with the number of manifests, not
+   of chunks.
+3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after one with
+   unknown outcome, they may be data.
+4. A new repository is created directly before the commit, after the receipts have been checked.
+5. If other writers committed first, changes of other arrays are rebased on theirs. If they changed
+   arrays of this write, it is planned again (``again``).
 """
 
 from __future__ import annotations
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from icechunk_format.repository.session.session import WriteSession
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.snapshot.file import Snapshot
-
-__all__ = ["WriteResult", "finish_write"]
 
 
 def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
@@ -109,7 +105,7 @@ def _committed(
     rows: int,
     receipts: Sequence[TaskReceipt],
 ) -> WriteResult:
-    """Commit, on top of whatever others commit first."""
+    """Commit; if others commit first, rebase or plan again."""
     options = plan.prepared.options
     work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
     planned = PlannedCommit(plan=plan, work=work, base=base)
@@ -208,7 +204,7 @@ def _collected(
 
 
 def _new_repository(plan: WritePlan) -> Repository:
-    """Create the repository of a write that found none, or open that of somebody faster."""
+    """Create the repository, or open the one that another writer has just created."""
     location, wanted = plan.prepared.location, plan.prepared.options.spec_version
     try:
         return Repository.create(location, spec_version=wanted, check_clean_root=False)

@@ -1,7 +1,7 @@
-"""What the tasks of a write share, and what they send back.
+"""``WriteContext``, which every task of a write receives, and ``TaskReceipt``, which it returns.
 
-Both travel between driver and executors, so they are numbers, names and recipes: no connection, no
-session, nothing that grows with the number of chunks.
+Both are pickled, so they hold no connection, no session, and nothing that grows with the number of
+chunks.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ class ArrayTarget:
 
     Parameters
     ----------
-    name
-        Of the column.
-    path, node_id
-        Of the array.
     dims
         Its dimensions, in its own order.
     metadata
@@ -67,24 +63,14 @@ class WriteContext:
 
     Parameters
     ----------
-    location
-        The repository.
-    part
-        Number of the part.
-    dims
-        Its dimensions.
     numbers
         How its cells are numbered; None in the layouts of chunks.
-    arrays
-        The arrays that it writes.
     table_dims
         All dimensions of the write, for messages.
     base
         The version that partial chunks are patched from.
     chunk_source
         How to fetch chunks of that version.
-    manifest_format
-        How manifests are written.
     labels
         Labels by dimension, for messages; those of very long dimensions are left out.
     decoded
@@ -137,10 +123,6 @@ class TaskReceipt:
 
     Parameters
     ----------
-    part
-        Number of the part that it belongs to.
-    rows
-        Rows that the task has taken in.
     manifests
         By path of the array: the manifests that the task has stored.
     files, nbytes

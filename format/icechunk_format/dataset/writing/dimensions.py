@@ -1,4 +1,4 @@
-"""The places of all dimension columns of a write, and what is wrong with them."""
+"""Finds the indices of all values of the dimension columns of a write, and checks them."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class DimensionPlaces:
 
 
 def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:
-    """Refuse a wished order that the labels which are there do not have."""
+    """Refuse an order that the existing labels do not have."""
     found = direction(old) if len(old) > 1 else 0
     has = "descending" if found < 0 else "ascending"
     if wish is not None and len(old) > 1 and (not found or wish != has):

@@ -1,8 +1,4 @@
-"""A whole write in this process: the rows are one Arrow table.
-
-This is what a write without a cluster does, and what a driver does with rows that tasks could not
-place themselves. The steps are those of a distributed write.
-"""
+"""Writes one Arrow table in this process, with the steps of a distributed write."""
 
 from __future__ import annotations
 
@@ -14,10 +10,12 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.task import write_batches
-from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write_layout_table
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.result import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.storage.location import Place
 
 _ROWS_PER_BATCH = 65_536
@@ -50,8 +47,8 @@ def write_table(
     prepared = prepare_write(
         location, table.schema, options, authorize=authorize, virtual_options=virtual_options
     )
-    if prepared.skipped is not None:
-        return prepared.skipped
+    if isinstance(prepared, WriteResult):
+        return prepared
     return write_prepared_table(prepared, table)
 
 

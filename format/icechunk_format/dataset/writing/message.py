@@ -1,4 +1,4 @@
-"""The message of a commit whose writer gave none: which arrays were written, and their sizes.
+"""Makes the default commit message: which arrays were written, and their sizes.
 
 ``Create t2m (time=48, latitude=4): 192 rows``, ``Append 96 rows to t2m (time 48 to 72)``.
 """

@@ -1,10 +1,9 @@
-"""What a caller may say about a write, as checked values.
+"""``WriteOptions``: the checked options of a write.
 
 Rules of this file
 ------------------
-1. Texts are parsed before: sizes and encodings come in as mappings. Nothing is guessed here, and a
-   combination that means nothing is refused.
-2. Values can be pickled, and hold no connection.
+1. Texts are parsed elsewhere: sizes and encodings come in as mappings.
+2. Meaningless combinations of options are refused.
 """
 
 from __future__ import annotations
@@ -168,29 +167,3 @@ def _check_encoding(name: str, said: object) -> None:
                 variable=name,
                 key=key,
             )
-
-
-def parse_sizes(text: str, *, option: str) -> dict[str, int]:
-    """Parse elements along dimensions, like ``"time=24,latitude=180"``.
-
-    Raises
-    ------
-    InvalidInputError
-        An item is no ``dimension=number``, or a dimension comes twice.
-    """
-    found: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.replace(";", ",").split(","))):
-        name, equals, number = (part.strip() for part in item.partition("="))
-        if not name or not equals or not number.isascii() or not number.isdigit():
-            raise InvalidInputError(
-                f"{option}={text!r} has {item!r}; write dimension=elements, like time=24",
-                option=option,
-            )
-        if name in found:
-            raise InvalidInputError(f"{option}={text!r} names {name!r} twice", option=option)
-        found[name] = int(number)
-    if not found:
-        raise InvalidInputError(
-            f"{option}={text!r} is empty; write dimension=elements, like time=24", option=option
-        )
-    return found

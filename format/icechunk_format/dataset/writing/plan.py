@@ -1,17 +1,17 @@
-"""The second half of planning a write: with the distinct coordinates, everything is decided.
+"""Plans a write of cells, once the distinct values of its dimension columns are known.
 
 Steps
 -----
-1. Each dimension gets its places: old labels keep theirs, new ones follow.
-2. Every array gets its document, with its size after the write. Arrays of the group that no column
-   names grow as well where a dimension grows, so that the group stays one dataset.
-3. Variables that share blocks of chunks become parts; places become numbers of cells.
+1. Find the index of each label: old labels keep theirs, new ones follow.
+2. Make the ``zarr.json`` of every array, with its shape after the write. Where a dimension grows,
+   arrays of the group without a column grow as well, so that the group stays one dataset.
+3. Group variables that share blocks of chunks into parts, and number their cells.
 
 Rules of this file
 ------------------
-1. The plan can be pickled. It holds distinct coordinates, never rows or chunks.
-2. Nothing is created here. Tasks store chunks and manifests where a repository will be; where
-   there is none yet, the commit makes it.
+1. The plan can be pickled. It holds distinct labels, never rows or chunks.
+2. Nothing is created here. If there is no repository yet, tasks store objects at its location, and
+   the commit creates it.
 """
 
 from __future__ import annotations
@@ -59,18 +59,10 @@ class WritePart:
 
     Parameters
     ----------
-    number
-        Of the part.
-    dims, variables
-        Names of columns.
     is_distinct
         Whether rows repeat along dimensions that the part has not, and must be made distinct.
-    units
-        How many units there are.
     cells_per_unit
         The number of a cell by this is its unit; of no meaning in the layouts of chunks.
-    context
-        For the tasks.
     input_schema
         Of the batches that tasks take.
     """
@@ -91,10 +83,6 @@ class WritePlan:
 
     Parameters
     ----------
-    prepared
-        What was known before.
-    parts
-        What tasks do; nearly always one part.
     dimension_tables
         By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
         ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
@@ -103,12 +91,8 @@ class WritePlan:
         The version that the write starts from; None where the commit creates the repository.
     row_count
         Rows that the coordinates were found in, which tasks have to find again.
-    created
-        Arrays that are new.
     resized
         Existing arrays that grow: path and document.
-    labels
-        Labels that the driver writes.
     moved
         By dimension: where each label of the base goes, if some do not stay where they are.
     array_table

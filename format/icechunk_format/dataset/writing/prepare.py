@@ -1,15 +1,17 @@
-"""The first half of planning a write: what can be known without a look at any row.
+"""Prepares a write: checks options and schema, and finds the array of each column.
 
 Rules of this file
 ------------------
-1. Whatever is wrong with the options, the schema or the repository is said here, before a job runs.
-2. Nothing is written, and nothing is read but a snapshot.
+1. Errors of options, schema and repository are raised here, before a job runs.
+2. Nothing is written, and only a snapshot is read; no row is.
 3. Existing arrays keep their data types, chunks, codecs and encoding; columns have to fit them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
 from icechunk_format.dataset.cf.encode import variable_encoder
@@ -24,7 +26,7 @@ from icechunk_format.dataset.writing.columns.checks import (
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.columns.source import find_dims, named_as, source_columns
-from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
+from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -57,8 +59,8 @@ def prepare_write(
     *,
     authorize: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
-) -> PreparedWrite:
-    """Check a write and find the arrays of its columns.
+) -> PreparedWrite | WriteResult:
+    """Check a write and find the arrays of its columns; a result where there is nothing to do.
 
     Parameters
     ----------
@@ -84,52 +86,45 @@ def prepare_write(
         An existing array uses what is not known here.
     """
     place = Location.of(location)
-    repository = Repository.open(place) if Repository.exists(place) else None
-    if repository is None:
+    snapshot = None
+    if Repository.exists(place):
+        repository = Repository.open(place)
+        snapshot = repository.snapshot(_base(repository, options))
+        group = _group(snapshot, options, place)
+        manifest_format = ManifestFormat(
+            spec_version=repository.spec_version, config=repository.config
+        )
+        chunk_source = repository.chunk_source(
+            authorized=authorize, virtual_options=virtual_options
+        )
+        skipped = find_committed(repository, options)
+        if skipped is not None:
+            return skipped
+    else:
         check_new_place(place, options)
         parse_authorized(authorize)
         check_virtual_options(virtual_options or {}, authorize)
-        found = PreparedWrite(
-            location=place,
-            options=options,
-            group=NodePath("/" + (options.group or "").strip("/")),
-            manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=ChunkSource(
-                location=place,
-                authorized=tuple(authorize),
-                virtual_options=virtual_options or {},
-            ),
+        group = NodePath("/" + (options.group or "").strip("/"))
+        manifest_format = ManifestFormat(spec_version=options.spec_version)
+        chunk_source = ChunkSource(
+            location=place, authorized=tuple(authorize), virtual_options=virtual_options or {}
         )
-        arrays: dict[str, Variable] = {}
-        base, snapshot = None, None
-    else:
-        base = _base(repository, options)
-        snapshot = repository.snapshot(base)
-        found = PreparedWrite(
-            location=place,
-            options=options,
-            group=_group(snapshot, options, place),
-            base=base,
-            manifest_format=ManifestFormat(
-                spec_version=repository.spec_version, config=repository.config
-            ),
-            chunk_source=repository.chunk_source(
-                authorized=authorize, virtual_options=virtual_options
-            ),
-        )
-        arrays = _arrays(snapshot, found.group)
-        skipped = find_committed(repository, options)
-        if skipped is not None:
-            return _with(found, skipped=skipped)
-    found = _with(found, missing_groups=_missing_groups(snapshot, found.group))
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)
-    return _settled(found, arrays) or _prepare(found, arrays, source_columns(schema))
+    found = _Start(
+        location=place,
+        options=options,
+        group=group,
+        snapshot=snapshot,
+        manifest_format=manifest_format,
+        chunk_source=chunk_source,
+    )
+    return found.settled() or found.prepared(source_columns(schema))
 
 
 def prepare_again(
     before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
-) -> PreparedWrite:
+) -> PreparedWrite | WriteResult:
     """Prepare a write anew for a later version of its branch.
 
     Parameters
@@ -146,48 +141,80 @@ def prepare_again(
     AlreadyExistsError, InvalidInputError, UnsupportedError
         As for ``prepare_write``.
     """
-    group = _group(snapshot, options, before.location)
-    found = _with(
-        before,
+    found = _Start(
+        location=before.location,
         options=options,
-        group=group,
-        base=snapshot.id,
-        missing_groups=_missing_groups(snapshot, group),
-        targets={},
-        kept={},
-        replaced={},
+        group=_group(snapshot, options, before.location),
+        snapshot=snapshot,
+        manifest_format=before.manifest_format,
+        chunk_source=before.chunk_source,
     )
-    arrays = _arrays(snapshot, group)
-    return _settled(found, arrays) or _prepare(found, arrays, before.columns)
+    return found.settled() or found.prepared(before.columns)
 
 
-def _arrays(snapshot: Snapshot, group: NodePath) -> dict[str, Variable]:
-    nodes = [node for node in snapshot.children(group) if node.array is not None]
-    return {variable.name: variable for variable in map(Variable, nodes)}
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """Where a write goes, and the version that it starts from; None in a new repository."""
 
+    location: Location
+    options: WriteOptions
+    group: NodePath
+    snapshot: Snapshot | None
+    manifest_format: ManifestFormat
+    chunk_source: ChunkSource
 
-def _settled(prepared: PreparedWrite, arrays: Mapping[str, Variable]) -> PreparedWrite | None:
-    """Return the write where its mode leaves nothing to do; refuse what the mode forbids."""
-    if arrays and prepared.options.mode == "ignore":
-        return _with(prepared, skipped=_ignored(prepared, arrays))
-    if arrays and prepared.options.mode == "errorifexists":
-        raise _exists(prepared, arrays)
-    return None
+    @cached_property
+    def arrays(self) -> dict[str, Variable]:
+        """The arrays of the group, by name."""
+        children = [] if self.snapshot is None else self.snapshot.children(self.group)
+        found = [Variable(node) for node in children if node.array is not None]
+        return {variable.name: variable for variable in found}
 
+    def settled(self) -> WriteResult | None:
+        """Return the result where the mode leaves nothing to do; refuse what it forbids."""
+        mode = self.options.mode
+        if self.arrays and mode == "ignore":
+            return WriteResult(
+                branch=self.options.branch,
+                snapshot_id=None if self.snapshot is None else self.snapshot.id,
+                is_skipped=True,
+                reason=f"mode=ignore, and group {self.group} has arrays: {', '.join(self.arrays)}",
+            )
+        if self.arrays and mode == "errorifexists":
+            raise AlreadyExistsError(
+                f"group {self.group} of {self.location} has arrays already "
+                f"({', '.join(sorted(self.arrays))}), and the mode is errorifexists; choose mode "
+                "append to add to them, overwrite to replace them in a new version, or ignore",
+                kind="arrays",
+                group=str(self.group),
+                arrays=tuple(self.arrays),
+            )
+        return None
 
-def _prepare(
-    prepared: PreparedWrite, arrays: dict[str, Variable], columns: Mapping[str, SourceColumn]
-) -> PreparedWrite:
-    if prepared.options.mode == "overwrite":
-        prepared = _with(prepared, replaced=arrays)
-        arrays = {}
-    prepared = _with(prepared, kept=arrays, columns=columns)
-    return _prepare_cells(prepared) if prepared.options.layout == "cells" else prepared
-
-
-def _with(prepared: PreparedWrite, **changes: Any) -> PreparedWrite:
-    values = {name: getattr(prepared, name) for name in PreparedWrite.__dataclass_fields__}
-    return PreparedWrite(**(values | changes))
+    def prepared(self, columns: Mapping[str, SourceColumn]) -> PreparedWrite:
+        """Return the write of these columns."""
+        is_replaced = self.options.mode == "overwrite"
+        kept = {} if is_replaced else self.arrays
+        dims: tuple[str, ...] = ()
+        targets: dict[str, ExistingArray | NewArray] = {}
+        if self.options.layout == "cells":
+            # Replaced arrays still say which columns were dimensions.
+            dims = find_dims(columns, asked=self.options.dims, existing=self.arrays.values())
+            targets = _targets(self.options, self.group, columns, dims, kept)
+        return PreparedWrite(
+            location=self.location,
+            options=self.options,
+            group=self.group,
+            dims=dims,
+            columns=columns,
+            targets=targets,
+            kept=kept,
+            replaced=self.arrays if is_replaced else {},
+            base=None if self.snapshot is None else self.snapshot.id,
+            missing_groups=_missing_groups(self.snapshot, self.group),
+            manifest_format=self.manifest_format,
+            chunk_source=self.chunk_source,
+        )
 
 
 def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
@@ -223,33 +250,15 @@ def _missing_groups(snapshot: Snapshot | None, group: NodePath) -> tuple[str, ..
     return tuple(p for p in paths if snapshot is None or snapshot.node(NodePath(p)) is None)
 
 
-def _ignored(prepared: PreparedWrite, arrays: Mapping[str, Variable]) -> WriteResult:
-    return WriteResult(
-        branch=prepared.options.branch,
-        snapshot_id=prepared.base,
-        is_skipped=True,
-        reason=f"mode=ignore, and group {prepared.group} has arrays: {', '.join(arrays)}",
-    )
-
-
-def _exists(prepared: PreparedWrite, arrays: Mapping[str, Variable]) -> AlreadyExistsError:
-    return AlreadyExistsError(
-        f"group {prepared.group} of {prepared.location} has arrays already "
-        f"({', '.join(sorted(arrays))}), and the mode is errorifexists; choose mode append to add "
-        "to them, overwrite to replace them in a new version, or ignore",
-        kind="arrays",
-        group=str(prepared.group),
-        arrays=tuple(arrays),
-    )
-
-
-def _prepare_cells(prepared: PreparedWrite) -> PreparedWrite:
-    options, kept, columns = prepared.options, prepared.kept, prepared.columns
-    # Replaced arrays still say which columns were dimensions.
-    known = kept or prepared.replaced
-    dims = find_dims(columns, asked=options.dims, existing=known.values())
-    variables = [name for name in columns if name not in dims]
-    if not variables:
+def _targets(
+    options: WriteOptions,
+    group: NodePath,
+    columns: Mapping[str, SourceColumn],
+    dims: tuple[str, ...],
+    kept: Mapping[str, Variable],
+) -> dict[str, ExistingArray | NewArray]:
+    """Return the array of each column, old or new; dimensions without labels have none."""
+    if columns.keys() <= set(dims):
         raise InvalidInputError(
             f"all columns ({', '.join(columns)}) are dimensions, so there are no values to write; "
             "name the dimensions with the option dims",
@@ -284,8 +293,8 @@ def _prepare_cells(prepared: PreparedWrite) -> PreparedWrite:
             own = (name,)
         elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):
             own = dims
-        targets[name] = NewArray(column, path=prepared.array_path(name), dims=own, said=said)
-    return _with(prepared, dims=dims, targets=targets)
+        targets[name] = NewArray(column, path=path_in(group, name), dims=own, said=said)
+    return targets
 
 
 def _is_index(

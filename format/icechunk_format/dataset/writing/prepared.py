@@ -1,8 +1,8 @@
-"""What is known of a write before a look at any row."""
+"""``PreparedWrite``: all that is known of a write before any row is read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.spec.node_path import ROOT, NodePath
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.new_arrays import NewArray
     from icechunk_format.dataset.writing.columns.source import SourceColumn
     from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.files.manifest_files import ManifestFormat
     from icechunk_format.spec.ids import SnapshotId
@@ -24,17 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingArray:
-    """A column on its way to an array that is there.
-
-    Parameters
-    ----------
-    column
-        The column.
-    variable
-        The array.
-    encoder
-        Turns the one into the other.
-    """
+    """A column that is written to an array of the repository."""
 
     column: SourceColumn
     variable: Variable
@@ -53,49 +42,27 @@ class ExistingArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A write that may begin; see ``prepare_write``.
-
-    Parameters
-    ----------
-    location, options
-        As given.
-    group
-        The group that is written.
-    dims
-        The dimension columns, in order.
-    columns
-        All columns by name.
-    targets
-        By column: its array, old or new. Dimensions without labels have none.
-    kept
-        The arrays of the group that stay, by name.
-    replaced
-        The arrays of the group that the write replaces, by name.
-    base
-        The version that the write starts from; None where there is no repository yet.
-    missing_groups
-        Groups that have to be created, outermost first.
-    manifest_format
-        How manifests are written.
-    chunk_source
-        How to fetch chunks of the base.
-    skipped
-        The result, where there is nothing to do.
-    """
+    """A checked write, with the array of each column; see ``prepare_write``."""
 
     location: Location
     options: WriteOptions
-    group: NodePath = ROOT
-    dims: tuple[str, ...] = ()
-    columns: Mapping[str, SourceColumn] = field(default_factory=dict)
-    targets: Mapping[str, ExistingArray | NewArray] = field(default_factory=dict)
-    kept: Mapping[str, Variable] = field(default_factory=dict)
-    replaced: Mapping[str, Variable] = field(default_factory=dict)
-    base: SnapshotId | None = None
-    missing_groups: tuple[str, ...] = ()
+    group: NodePath
+    dims: tuple[str, ...]
+    """The dimension columns, in order; none in the layouts of chunks."""
+    columns: Mapping[str, SourceColumn]
+    targets: Mapping[str, ExistingArray | NewArray]
+    """By column: its array. Dimensions without labels have none, nor has a layout of chunks."""
+    kept: Mapping[str, Variable]
+    """The arrays of the group that stay, by name."""
+    replaced: Mapping[str, Variable]
+    """The arrays of the group that the write replaces, by name."""
+    base: SnapshotId | None
+    """The version that the write starts from; None where there is no repository yet."""
+    missing_groups: tuple[str, ...]
+    """Groups that have to be created, outermost first."""
     manifest_format: ManifestFormat
     chunk_source: ChunkSource
-    skipped: WriteResult | None = None
+    """Fetches chunks of ``base``."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -108,11 +75,11 @@ class PreparedWrite:
         found = (column.group_attributes for column in self.columns.values())
         return next(filter(None, found), {})
 
-    @property
-    def is_skipped(self) -> bool:
-        """Whether there is nothing to do; ``skipped`` says why."""
-        return self.skipped is not None
-
     def array_path(self, name: str) -> str:
         """Return the path of an array of the group."""
-        return f"{'' if self.group == ROOT else self.group}/{name}"
+        return path_in(self.group, name)
+
+
+def path_in(group: NodePath, name: str) -> str:
+    """Return the path of an array of a group."""
+    return f"{'' if group == ROOT else group}/{name}"

@@ -1,4 +1,4 @@
-"""What a write answers, and how a write that was done before is recognised."""
+"""``WriteResult``, and the txnAppId/txnVersion check that skips a repeated write."""
 
 from __future__ import annotations
 

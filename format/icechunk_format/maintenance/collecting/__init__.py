@@ -1,1 +1,1 @@
-"""Garbage collection: roots, marks, listing and sweep, in one process or in parts."""
+"""Collects garbage: finds objects that no snapshot needs, and deletes them."""

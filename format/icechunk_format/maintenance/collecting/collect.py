@@ -1,24 +1,24 @@
-"""Garbage collection: deleting the objects that no version of a repository needs any more.
+"""Collects garbage: deletes objects that no retained snapshot needs.
 
 Steps
 -----
-1. Find the snapshots to keep (``collect_roots``).
-2. Mark: read each of them and each manifest once, and gather ids (``collect_marks``).
-3. Take the other snapshots out of ``repo``, in one conditional update, before a single file goes.
-   If the repository changed so that marks are out of date, begin again. Snapshots that others added
-   since step 1 are marked now: no later one can need anything that none of these needs.
-4. Sweep (``collect_sweep``): snapshots, transaction logs, manifests, chunks. What refers to others
-   goes before what it refers to, so a collection that is interrupted anywhere leaves a repository
-   that is whole, and the next one finishes the work.
+1. Find the snapshots to keep (``roots``).
+2. Mark: read each of them and each manifest once, and gather ids (``marks``).
+3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
+   If the repository changed so that marks are out of date, begin again. Mark snapshots that others
+   added since step 1: no later one can need anything that none of these needs.
+4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
+   object is deleted after all that refer to it, so an interrupted collection leaves the repository
+   intact, and the next one continues.
 
 Rules of this file
 ------------------
-1. The steps are written once, for one process and for Spark: a ``Collector`` does the work.
-2. Nothing is deleted that the store says was written at or after the cutoff. That rule alone
-   protects writers, whose files nothing refers to before they commit.
-3. Version 1 has no update that parts steps 3 and 4. There, refs are looked at once more after the
-   snapshots went; whoever commits data of an old snapshot makes sure afterwards that its file is
-   still there. One of both sees the other.
+1. One process and Spark run the same steps, each with its own ``Collector``.
+2. Objects that the store says were written at or after the cutoff are never deleted. This rule
+   alone protects writers, since nothing refers to their files before they commit.
+3. Spec version 1 has no conditional update of ``repo``. There, refs are read again after snapshots
+   were deleted, and a writer checks after its commit that the old snapshot it used still exists: at
+   least one of the two notices the other.
 """
 
 from __future__ import annotations
@@ -312,17 +312,7 @@ class Collector(Protocol):
 
 
 class OneProcessCollector:
-    """Collects in this process.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    older_than
-        The cutoff.
-    dry_run
-        Whether deletions are only counted.
-    """
+    """Collects in this process."""
 
     def __init__(self, storage: Storage, older_than: datetime, *, dry_run: bool = False) -> None:
         self._storage = storage

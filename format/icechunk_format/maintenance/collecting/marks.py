@@ -1,12 +1,12 @@
-"""Marking: from kept snapshots to the manifests that they list, and on to chunk objects.
+"""Marks the manifests and chunk objects that retained snapshots need.
 
 Rules of this file
 ------------------
-1. What cannot be read cannot be proven to be garbage or not: a missing or damaged file ends the
-   collection before anything is deleted.
-2. Files are fetched in batches that are bounded in bytes, decoded one at a time and forgotten: a
-   collection reads every file once, so keeping them would only drive out what others need.
-3. Ids stay columns from the decoded file to the set.
+1. A missing or damaged file ends the collection before anything is deleted, since the objects that
+   it refers to are not known.
+2. Files are fetched in batches bounded in bytes, decoded one at a time, and not cached, since each
+   is read once.
+3. Ids are handled as columns.
 
 Specification: "Snapshot Files", "Chunk manifest files".
 """

@@ -1,8 +1,7 @@
-"""Objects with ids as names, listed with their sizes and looked up by the million.
+"""Lists objects whose names are ids, and looks up millions of ids in the listing.
 
-Whether each of a million chunks is there is answered by one listing of their prefix, not by a
-million requests. The listing is kept as sorted columns, 21 bytes for each object, and ids are
-found by binary search for all of them at once.
+One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns, 21
+bytes for each object; a binary search finds many ids at once.
 
 Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
 """
@@ -99,12 +98,6 @@ class ObjectListing:
     def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the row of each id, -1 where it is not listed: int64, shape (m,)."""
         return self._ids.find(ids)
-
-    def mark(self, raw_id: bytes) -> None:
-        """Mark one object as used, if it is listed."""
-        [place] = self.find(np.frombuffer(raw_id, dtype=np.uint8).reshape(1, -1))
-        if place >= 0:
-            self.is_used[place] = True
 
     def unused(self) -> tuple[int, int]:
         """Return how many objects were not marked in ``is_used``, and their bytes."""

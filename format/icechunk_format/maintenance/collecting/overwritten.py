@@ -1,12 +1,10 @@
-"""Old copies of ``repo`` in ``overwritten/``: every change of a repository leaves one.
+"""Finds backups of ``repo`` in ``overwritten/`` that no operations log can need any more.
 
 Which copies stay, whatever their age
 -------------------------------------
-All that the operations log names. The log is read from ``repo`` and through some of them, but
-through others tomorrow: as it grows, it is continued from the next entry's copy, and from there
-through copies that today's chain passes by. What goes is what no log can come to: copies of
-updates that lost a race or died before they landed, copies of the ``config.yaml`` of version 1,
-and copies behind a gap that somebody made by deleting a copy.
+All that the operations log names, since a log that grows may continue through any of them. Deleted
+are copies of updates that lost a race or were interrupted, copies of the ``config.yaml`` of spec
+version 1, and copies behind a gap, where somebody deleted a copy.
 
 Specification: "Updates to the repo info file".
 """

@@ -1,16 +1,13 @@
-"""The id space cut into parts, so that many processes mark and sweep one repository together.
+"""Cuts marking and sweeping into parts, so that many processes collect one repository together.
 
-A part is the set of ids that begin with the same one or two characters, which is also what a
-listing can be asked for. Ids travel between processes packed: one byte string for all that one
-process found of one part, so their number costs bytes and nothing else.
+A part is the set of ids that begin with the same one or two characters, which a store can list.
+Between processes ids are packed: one byte string holds all ids of one part that a process found.
 
 Rules of this file
 ------------------
-1. The functions here are what a task does with the rows that it is given; whoever runs them moves
-   the rows. Each depends on its input alone, whatever the order in which rows arrive, so a task
-   that runs twice gives the same answer twice.
-2. A task that sweeps knows how many ids its part must have got. Where some went missing on the
-   way, it deletes nothing.
+1. Each function takes the rows of a task; the caller moves rows between tasks. Results do not
+   depend on the order of rows, so a repeated task gives the same result.
+2. A task that sweeps knows how many ids it must receive. If some are missing, it deletes nothing.
 """
 
 from __future__ import annotations
@@ -54,16 +51,8 @@ class SweepTask:
 
     Parameters
     ----------
-    location
-        Where the repository is.
-    phase
-        Which kind of objects.
-    older_than
-        The cutoff.
     depth
         Characters that the ids of a part have in common: 1 or 2.
-    dry_run
-        Whether deletions are only counted.
     """
 
     location: Location
@@ -157,10 +146,6 @@ class ManifestRow:
 
     Parameters
     ----------
-    part
-        Which part.
-    ids
-        Packed ids.
     sizes
         Their listed sizes, packed as little-endian uint64.
     size, references

@@ -1,4 +1,4 @@
-"""What a collection did, in numbers: for one batch of deletions, one phase, and all of it."""
+"""Counts what a collection deleted: in one batch, in one phase, and in total."""
 
 from __future__ import annotations
 

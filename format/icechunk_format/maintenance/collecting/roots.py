@@ -1,17 +1,16 @@
-"""Which snapshots a collection keeps, and the state of ``repo`` without the others.
+"""Chooses the snapshots that a collection keeps, and makes a ``repo`` without the others.
 
 Rules of this file
 ------------------
-1. Kept are the snapshots that a branch, a tag or an extra root reaches, and those that nothing
-   reaches but that are new: their files are not old enough to be deleted, by the store's clock,
-   or are not listed yet.
-2. The file's age decides whether a snapshot leaves ``repo``, and not the time that it says it was
-   made at: both deletions have to agree, and only the store's clock judges files.
-3. A kept snapshot whose parent goes is put on its nearest kept ancestor, and lists the transaction
-   logs of those in between.
-4. ``repo`` may change while a collection reads. New snapshots are kept and have to be marked as
-   well, since they may have the data of one that goes: unless they stand on one that was to go;
-   then, and where a ref points to one that was to go, everything begins again.
+1. Kept are snapshots that a branch, a tag or an extra root reaches, and unreachable ones that are
+   new: their files are younger than the cutoff by the store's clock, or not listed yet.
+2. The age of the file, not the time in the snapshot, decides whether a snapshot leaves ``repo``,
+   since the store's clock decides whether the file is deleted.
+3. A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the
+   transaction logs of those in between.
+4. ``repo`` may change while a collection reads. New snapshots are kept and marked, since they may
+   use data of a removed one. If a new snapshot descends from one to be removed, or a ref points to
+   one, the collection begins again.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """
@@ -41,7 +40,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """The snapshots of one state of a repository, parted.
+    """The snapshots of a repository: those to keep, and those to drop.
 
     Parameters
     ----------
@@ -57,7 +56,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootsMoved:
-    """Others changed the repository so that what is to be kept has to be found anew."""
+    """Others changed the repository, so roots must be found again."""
 
     why: str
 

@@ -1,15 +1,13 @@
-"""Sweeping: listing one kind of objects, finding what nobody refers to, and deleting it.
+"""Sweeps one kind of object: lists all, and deletes those that are not marked.
 
 Rules of this file
 ------------------
-1. Only objects whose names are ids in their one canonical spelling are looked at. Everything else
-   below a prefix belongs to somebody else.
-2. A listing is finished before the first of its objects is deleted: not every store lists a
-   folder reliably while it shrinks. What is to go is kept as columns, 20 bytes an object.
-3. Deleting is idempotent. An object that is gone already counts as deleted.
-4. The store says how fast: deletions begin with one request of 1000 objects, more go out together
-   while that works, and after a refusal for the rate fewer, later. Too many failures in a row end
-   the deletions.
+1. Only objects whose names are ids in canonical spelling are considered; others stay.
+2. The listing is complete before the first deletion, since not every store lists a folder reliably
+   while it shrinks. Garbage is held as columns, 20 bytes an object.
+3. An object that is gone already counts as deleted.
+4. Deletions begin with one request of 1000 objects. Success raises the number of parallel requests,
+   a rate-limit error lowers it and waits. Too many failures in a row end the deletions.
 """
 
 from __future__ import annotations

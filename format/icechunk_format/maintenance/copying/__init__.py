@@ -1,1 +1,1 @@
-"""Copies of a line of versions to another repository."""
+"""Copies the history of a branch or tag to another repository."""

@@ -1,9 +1,8 @@
-"""Copying the line of a branch or a tag into another repository, whatever stores they are in.
+"""Copies the history of a branch or tag to another repository on any store.
 
-Order of writing: manifests, a branch that keeps their chunks from collections (``copy_hold``),
-chunks, then snapshots and transaction logs, then ``repo`` of the target, which makes all of it
-visible at once. Ids stay, so running an interrupted copy again goes on where it stopped, and a
-later copy brings what is new.
+Order of writing: manifests, a branch that protects their chunks from collections (``hold``),
+chunks, snapshots and transaction logs, and last ``repo`` of the target, which makes all visible at
+once. Ids stay, so a repeated copy continues an interrupted one, and a later copy adds new commits.
 
 Specification: "Repo Info File".
 """
@@ -68,7 +67,7 @@ def copy(
     target_branch: str = MAIN,
     history: bool = True,
 ) -> CopyResult:
-    """Copy the line of a branch or a tag into another repository.
+    """Copy the history of a branch or a tag into another repository.
 
     Snapshots, manifests and chunks keep their ids. Virtual chunks stay where they are; the
     containers that name their places are carried over. A new repository also gets configuration,

@@ -1,13 +1,10 @@
-"""What an unfinished copy has stored is kept from collections in the target: by a branch.
+"""Creates a branch in the target that protects the chunks of an unfinished copy from collections.
 
-An interrupted copy leaves chunks that nothing refers to, which the next one skips. A collection in
-between, or beside the next one, would delete them as old garbage, when they are skipped already. So
-a copy into a repository creates the branch ``copying/BRANCH`` once its manifests are stored, and
-before it looks at chunks: on a snapshot without nodes that lists these manifests. A collection of
-any library keeps their chunks then, and finds each of those that the copy skips. The branch goes
-when the copy is published; a copy that never gets there can be given up by deleting the branch.
-
-Where there is no repository yet, nobody collects.
+A copy skips chunks that an interrupted one has left. A garbage collection could delete these chunks
+after the copy has skipped them. So, before it looks for chunks, a copy creates the branch
+``copying/BRANCH``, at a snapshot without nodes that lists the copied manifests: collections of any
+library then keep their chunks. Publishing the copy deletes the branch. To give up a copy, delete
+the branch. A target that is no repository yet needs no branch, since nobody collects there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Moving objects from one store to another: manifests, and the chunks that they refer to.
+"""Copies manifests, and the chunks that they refer to, from one store to another.
 
-Chunks are known by their ids and by the bytes that references need of them, packed 20 bytes each,
-so that ten million of them are 200 MB in one process, or rows of bytes between many.
+The ids of chunks, and the bytes that references need of them, are packed in 20 bytes each: ten
+million chunks take 200 MB.
 
 Rules of this file
 ------------------
-1. Objects move as they are. An id stands for the same bytes for ever, so an object that the target
-   has in the same size is skipped: that is what makes an interrupted copy go on where it stopped.
+1. Objects are copied unchanged. An id always stands for the same bytes, so an object that the
+   target has in the same size is skipped; so a repeated copy continues an interrupted one.
 2. Memory: ``_WORKERS`` batches of ``_BYTES_AT_ONCE``, or of one larger object each.
 3. Nothing of the target is deleted or listed anywhere but below ``chunks/``.
 
@@ -23,9 +23,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.maintenance.collecting.object_listing import (
+    ObjectListing,
+    list_ids,
+)
 from icechunk_format.maintenance.collecting.parts import part_prefix, parts_of
-from icechunk_format.spec.id_columns import SortedIds, id_columns
-from icechunk_format.spec.ids import ChunkId, ManifestId, decode_many, encode_many
+from icechunk_format.spec.id_columns import id_columns
+from icechunk_format.spec.ids import ChunkId, ManifestId, encode_many
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, manifest_key
@@ -44,7 +48,6 @@ _BYTES_AT_ONCE: Final = 16 * 2**20
 _OBJECTS_AT_ONCE: Final = 256
 # What an object may have whose size nobody listed.
 _UNKNOWN_SIZE: Final = 2**20
-_LISTED_AT_ONCE: Final = 10_000
 
 CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
 """A chunk object, and the bytes of it that references reach."""
@@ -215,13 +218,11 @@ def _stored_already(
     is_there = np.zeros(len(rows), dtype=np.bool_)
     if not len(rows):
         return is_there
-    ids = SortedIds(*id_columns(rows["id"]))
+    # Both are sorted by id, so rows of one are rows of the other.
+    known = ObjectListing(rows["id"], rows["end"])
     longer: list[tuple[int, int]] = []
-    listing = target.list(f"{CHUNKS}{within}")
-    while page := list(islice(listing, _LISTED_AT_ONCE)):
-        raw, is_id = decode_many([info.key[len(CHUNKS) :] for info in page])
-        sizes = np.array([info.size for info in page], dtype=np.uint64)[is_id]
-        at = ids.find(raw[is_id])
+    for page in list_ids(target, CHUNKS, within):
+        sizes, at = page.sizes.astype(np.uint64), known.find(page.ids)
         sizes, at = sizes[at >= 0], at[at >= 0]
         is_there[at[sizes == rows["end"][at]]] = True
         beyond = sizes > rows["end"][at]
@@ -266,7 +267,7 @@ def _batches(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 def in_threads(
     move: Callable[[int, int], Copied], batches: Iterable[tuple[int, int]]
 ) -> Iterator[Copied]:
-    """Run batches in a few threads, never more of them at once; the first error ends it."""
+    """Run batches in a few threads; the first error ends the run."""
     waiting = iter(batches)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="copy") as pool:
         running = {pool.submit(move, *batch) for batch in islice(waiting, _WORKERS)}

@@ -1,12 +1,11 @@
-"""What a copy has to move, and whether the target can take it. Reads snapshots, writes nothing.
+"""Plans a copy: which snapshots, manifests and chunks the target lacks, and if it can take them.
 
 Rules of this file
 ------------------
-1. Snapshots keep their ids, so what the target has already is known by comparing ids. The line is
-   copied down to the first snapshot that the target has; from there on, its history is its own.
-2. A branch of the target is moved only along the line: where it is must be an ancestor of what is
-   copied, be it one that expired since.
-3. Where there is no repository, nothing but the remains of a copy may lie.
+1. Snapshots keep their ids. History is copied back to the newest snapshot that the target has.
+2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip, also if
+   that ancestor has expired since.
+3. If the target is no repository, only remains of an earlier copy may lie there.
 4. Memory: one entry for each snapshot of the line, 24 bytes for each of their manifests, and the
    snapshot files one at a time.
 
@@ -58,28 +57,18 @@ _LISTED = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """A copy that is planned and not done.
+    """A planned copy.
 
     Parameters
     ----------
-    source
-        The repository to copy from.
-    context
-        Both places, for tasks.
-    branch
-        The branch of the target.
     tip
-        What it will point to.
+        The snapshot that the branch of the target will point to.
     new
         The versions that the target does not have, newest first.
     squashed
         The version of the source that stands behind the tip, where history is left behind.
-    target_exists
-        Whether there is a repository at the target.
     manifests
         What has to be read and copied, in pieces.
-    references
-        References in all of them, as listed.
     """
 
     source: Repository
@@ -176,7 +165,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
 def check_branch(
     info: RepoInfo, branch: str, line: list[SnapshotInfo] | tuple[SnapshotInfo, ...], place: object
 ) -> None:
-    """Refuse a branch of the target that is not on the line.
+    """Refuse a branch of the target whose tip is not in the copied history.
 
     Raises
     ------
@@ -199,7 +188,7 @@ def check_branch(
 
 
 def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
-    """Return the one version that stands for a whole line: the same each time, to be recognised."""
+    """Return the one version that replaces the history; it is the same each time."""
     digest = hashlib.blake2b(tip.id.raw + b" without " + root.id.raw, digest_size=SnapshotId.SIZE)
     return replace(
         tip,
@@ -214,7 +203,7 @@ def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
 
 
 def _check_containers(source: RepositoryConfig, target: RepositoryConfig, place: Location) -> None:
-    """Refuse where a name means two places: locations that begin with it would change meaning."""
+    """Refuse containers of one name with two URLs: references to the name would change."""
     names = {c.name: c.url_prefix for c in target.virtual_chunk_containers if c.name is not None}
     for container in source.virtual_chunk_containers:
         there = names.get(container.name or "")

@@ -1,7 +1,7 @@
-"""The end of a copy: snapshots and logs, then the one object that makes all of it count.
+"""Publishes a copy: stores snapshots and transaction logs, then ``repo`` of the target.
 
-Until ``repo`` of the target is written, nothing of a copy can be seen there; afterwards all of it
-can. What a copy leaves behind that does not get so far is used by the next one.
+Readers of the target see nothing of a copy before ``repo`` is written, and all of it afterwards.
+The next copy reuses the objects of one that was interrupted.
 
 Specification: "Repo Info File", "Initialize New Repository".
 """
@@ -167,7 +167,7 @@ def _add_to(plan: CopyPlan, target: Storage) -> None:
 
 
 def _whole_line(plan: CopyPlan, info: RepoInfo) -> list[SnapshotInfo]:
-    """Return the line as the target will have it, newest first."""
+    """Return the history that the target will have, newest first."""
     line = list(plan.new)
     rest = line[-1].parent_id if line else plan.tip
     return line if rest is None or rest not in info.snapshots else [*line, *info.ancestry(rest)]

@@ -1,1 +1,1 @@
-"""Manifests rewritten to other splitting rules."""
+"""Rewrites manifests to the splitting rules of the configuration."""

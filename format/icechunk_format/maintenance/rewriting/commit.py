@@ -1,13 +1,12 @@
-"""The commit of a rewrite: new manifests in the place of old ones, whatever happened meanwhile.
+"""Commits a rewrite: replaces old manifests by new ones, on top of other commits.
 
 Rules of this file
 ------------------
-1. Manifests never change. An array that still lists every manifest that was rewritten still has
-   the references that the new ones hold, however many commits came in between.
-2. An array where that is not so, or where somebody's new manifest overlaps one of ours, is left as
-   it is and reported. Nothing of it is guessed.
-3. The log of the version is empty, since it changes no node and no chunk; so it never conflicts
-   with what others have open.
+1. Manifests never change. If an array still lists every manifest that was rewritten, the new ones
+   hold the same references, however many commits came in between.
+2. If an array lacks one of them, or a manifest of another commit overlaps a new one, the array is
+   left unchanged and reported.
+3. The transaction log is empty, since no node and no chunk changes, so no session conflicts.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -54,17 +53,7 @@ _TRIES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReplacement:
-    """New manifests of one array, and those whose place they take.
-
-    Parameters
-    ----------
-    node_id, path
-        The array.
-    removed
-        The manifests that go.
-    files
-        The manifests that come.
-    """
+    """Manifests of one array to remove, and the new files in their place."""
 
     node_id: NodeId
     path: str
@@ -229,7 +218,7 @@ class _Applied:
 def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
 ) -> _Applied:
-    """Lay replacements over a version."""
+    """Apply replacements to a version."""
     changed: dict[NodeId, NodeSnapshot] = {}
     files: list[ManifestReceipt] = []
     left_out: list[str] = []

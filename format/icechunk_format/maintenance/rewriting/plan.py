@@ -1,4 +1,4 @@
-"""Which manifests of an array a rewrite leaves alone, and how the others are cut into work. Pure.
+"""Chooses the manifests of an array to rewrite, and cuts the work into units. No I/O.
 
 Algorithm
 ---------

@@ -1,13 +1,12 @@
-"""Bringing manifests into the shape that the splitting rules ask for: few and whole, or many.
+"""Rewrites the manifests of a branch so that they fit the splitting rules.
 
-Appending leaves small manifests behind, and rules that change leave manifests of the old rules.
-A rewrite makes one version of the same nodes and chunks over new manifests: no chunk is read, and
-the transaction log of the version is empty.
+Appends leave many small manifests, and changed rules leave manifests of the old rules. A rewrite
+makes one commit with the same nodes and chunks in new manifests. No chunk is read.
 
 Steps
 -----
 1. Plan: compare the extents of all manifests with the rules; nothing but the snapshot is read.
-2. Tasks read the manifests that do not fit, and store new ones (``rewrite_task``).
+2. Tasks read the manifests that do not fit, and store new ones (``task``).
 3. Commit. Where others committed meanwhile, the new manifests still take the place of the old ones
    in each array that holds all of the old ones and nothing that overlaps the new: manifests never
    change, so what was rewritten is what is there. Other arrays are left as they are.
@@ -59,21 +58,7 @@ _FILES_PER_TASK: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A rewrite that is planned and not done.
-
-    Parameters
-    ----------
-    repository, branch
-        What is rewritten.
-    base
-        The version that was planned on.
-    rules
-        The splitting.
-    arrays
-        What happens to each array that has something to rewrite.
-    context, tasks
-        The work.
-    """
+    """A planned rewrite."""
 
     repository: Repository
     branch: str
@@ -158,7 +143,7 @@ def rewrite_manifests(
 
 
 def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
-    """Refuse before all the work what the commit after it would refuse.
+    """Raise, before any work, the errors that the commit would raise.
 
     Raises
     ------
@@ -250,7 +235,7 @@ def finish_rewrite(
     metadata: Mapping[str, Any] | None = None,
     amend: bool = False,
 ) -> RewriteResult:
-    """Commit what the tasks of a plan answered; arguments are those of ``rewrite_manifests``."""
+    """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
     files: dict[NodeId, list[ManifestReceipt]] = {node_id: [] for node_id in plan.arrays}
     for node_id, receipts in made:
         files[node_id] += receipts

@@ -1,13 +1,12 @@
-"""Rewriting manifests, unit by unit: by threads of the caller's process, or by executors.
+"""Rewrites manifests unit by unit, in threads of this process or on executors.
 
 Rules of this file
 ------------------
-1. A task is made to travel: ids, extents and boxes, never references and never a credential. What
-   it answers is as small: the files that it stored.
-2. References move as they are: native, inline and virtual ones with their checksums. No chunk is
-   read or written.
+1. A task is small and picklable: ids, extents and boxes, no references and no credential. Its
+   result names the stored files.
+2. References are copied unchanged: native, inline, and virtual with checksums. No chunk is read.
 3. Memory: the references of one unit, about as many as one file may hold, and a part of the decoded
-   source manifests; see ``listed_refs``.
+   source manifests; see ``bounded_reads``.
 
 Specification: "Chunk Manifest Files".
 """
@@ -44,14 +43,10 @@ class UnitOfWork:
 
     Parameters
     ----------
-    node_id, path
-        The array.
     cells
         Chunks per manifest along each axis.
     box
         int64, shape (ndim, 2): the chunks of the unit.
-    manifests
-        The source manifests.
     references
         Estimated number of references in the box.
     """
@@ -74,13 +69,7 @@ class RewriteContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask:
-    """Units of work for one process.
-
-    Parameters
-    ----------
-    units
-        The units, whose files are stored together.
-    """
+    """Units of work for one process."""
 
     units: tuple[UnitOfWork, ...]
 

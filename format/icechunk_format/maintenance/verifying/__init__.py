@@ -1,1 +1,1 @@
-"""Verification of a repository, in one process or in parts, and what it finds."""
+"""Verifies a repository, in one process or on a cluster, and reports findings."""

@@ -1,4 +1,4 @@
-"""Every kind of finding of ``verify``: its code, how bad it is, and what to do about it.
+"""Declares every kind of finding of ``verify``: its code, its severity, and what to do.
 
 Rules of this file
 ------------------
@@ -6,7 +6,7 @@ Rules of this file
 2. *error*: data cannot be read, are read wrongly, or other clients refuse the repository.
    *warning*: data are read as they should, but history, cleanliness or speed suffer.
    *info*: nothing is wrong.
-3. What to do is said for people who did not write the files, so it names actions, not causes.
+3. Advice is for people who did not write the files, so it names actions, not causes.
 """
 
 from __future__ import annotations

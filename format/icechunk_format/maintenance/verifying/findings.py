@@ -1,7 +1,7 @@
-"""What ``verify`` found: rows with a severity, bounded in number, that can be gathered in parts.
+"""``Report``: collects a bounded number of findings of ``verify``, and merges with others.
 
-A verification runs in pieces (files, manifests, chunks), perhaps on many machines. Each piece
-fills a ``Report``; reports travel as Arrow batches and are absorbed by others.
+Each stage of a verification fills a ``Report``, perhaps on many machines; reports are sent as Arrow
+batches and absorbed by others.
 
 Rules of this file
 ------------------
@@ -66,14 +66,10 @@ DEFAULT_MAX_FINDINGS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One row.
+    """A finding: one row of the report.
 
     Parameters
     ----------
-    kind
-        One of ``KINDS``.
-    problem
-        What is wrong, in a sentence.
     object_key, snapshot_id, node_path, chunk
         What it is about, as far as it is about such things.
     place
@@ -129,7 +125,7 @@ class Report:
         self._add(Finding(kind=kind, problem=problem, **where))
 
     def add_many(self, kind: str, count: int, make: Callable[[int], Finding]) -> None:
-        """Note ``count`` findings of a kind, of which ``make`` makes those that are kept."""
+        """Note ``count`` findings of a kind; ``make`` is called for the rows that are kept."""
         room = self.max_findings - len(self._rows[KINDS[kind].severity])
         # A few more than there is room for: some may turn out to be known already.
         kept = min(count, max(room, 0) + 1)

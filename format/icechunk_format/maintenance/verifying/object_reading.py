@@ -1,7 +1,6 @@
-"""Whole objects of which some may be missing, read in batches.
+"""Reads whole objects in batches, with None for missing ones.
 
-Batch reads of a storage fail as a whole where one object is missing. Here a missing object is a
-``None`` among the others.
+A batch read of a storage fails as a whole if one object is missing.
 """
 
 from __future__ import annotations

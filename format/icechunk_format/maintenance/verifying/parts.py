@@ -1,4 +1,4 @@
-"""``verify`` in parts whose work and answers are Arrow rows, so that a cluster can shuffle them.
+"""The stages of a verification, from Arrow rows to Arrow rows, so that a cluster can shuffle them.
 
 =====  =======================================  ================================================
 stage  rows in                                  rows out
@@ -49,6 +49,7 @@ from icechunk_format.maintenance.verifying.findings import (
     TOTAL,
     Finding,
 )
+from icechunk_format.maintenance.verifying.object_reading import batches
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
 
@@ -82,6 +83,7 @@ LISTING_SCHEMA: Final = pa.schema(
 
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
+_ROWS_OF_MANIFESTS: Final = 1_000
 _FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 
 
@@ -90,17 +92,13 @@ class Piece(NamedTuple):
 
     Parameters
     ----------
-    versions
-        Versions to check.
-    backups
-        Keys of backups to check.
     manifests
-        First characters of manifest ids to list; empty for none.
+        First characters of manifest ids to list: empty for all of them, None for none.
     """
 
     versions: tuple[Version, ...] = ()
     backups: tuple[str, ...] = ()
-    manifests: str = ""
+    manifests: str | None = None
 
 
 def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
@@ -121,9 +119,9 @@ def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
 
 
 def listing_parts() -> list[str]:
-    """Return what names begin with, of ids and of foreign objects: the parts of a listing.
+    """Return the first characters by which a listing is cut into parts.
 
-    Foreign names that begin in yet other ways are not seen, which costs nothing but their count.
+    Foreign objects that begin with another character are not counted.
     """
     return list(ALPHABET.decode("ascii") + _FOREIGN)
 
@@ -146,7 +144,7 @@ def check_piece(context: VerifyContext, piece: Piece) -> Iterator[pa.RecordBatch
         for one in claims.values()
     )
     yield from _batches(rows)
-    if piece.manifests:
+    if piece.manifests is not None:
         for page in list_ids(context.storage, MANIFESTS, piece.manifests):
             report.count(f"foreign {MANIFESTS}", page.foreign)
             yield _columns(
@@ -234,7 +232,7 @@ def check_joined_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Check rows of the full outer join of work and listing; yield rows of ``REPORT_SCHEMA``.
 
-    The columns are those of ``WORK_SCHEMA``, then those of ``LISTING_SCHEMA``.
+    The columns are those of ``WORK_SCHEMA``, and ``listed_nbytes`` of ``LISTING_SCHEMA``.
     """
     report = context.new_report()
     for batch in batches:
@@ -318,11 +316,5 @@ def _binary(ids: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    held: list[dict[str, Any]] = []
-    for row in rows:
-        held.append(row)
-        if len(held) == 1_000:
-            yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
-            held = []
-    if held:
+    for held in batches(rows, _ROWS_OF_MANIFESTS):
         yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)

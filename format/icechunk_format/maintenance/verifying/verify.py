@@ -1,34 +1,25 @@
-"""Verification: is everything there, readable, and as the format demands.
+"""Verifies a repository: that every object is there, can be read, and is as the format demands.
 
-Algorithm
----------
-1. Read ``repo`` (or refs): what it says, and which versions and backups there are.
-2. Read every snapshot and transaction log. Each distinct node is checked once; what versions say
-   about manifests is gathered by manifest.
-3. Read every manifest once and check it against all that was said about it.
-4. List ``chunks/`` once, and look up the objects of all references in that listing.
-5. Add the totals: what was looked at, and which objects nothing refers to.
+``verify`` runs the stages of ``parts`` one after the other in this process;
+``icechunk_spark.maintenance.verify`` runs them on a cluster. Nothing is changed.
 
-Nothing is changed. Memory: 21 bytes for each object of the repository, a few hundred for each
-manifest, and one manifest decoded. ``icechunk_spark.maintenance.verify`` does the same on a
-cluster, for repositories that this is too slow or too small for.
+Memory: 21 bytes for each object in ``chunks/``, a few hundred for each manifest, and one manifest
+decoded.
 
 Specification: all of it; spec versions 1 and 2.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance.collecting.object_listing import ObjectListing
-from icechunk_format.maintenance.verifying.checks.chunks import check_chunk_objects
-from icechunk_format.maintenance.verifying.checks.files import (
-    ManifestChecks,
-    VerifyContext,
-    check_backups,
-    check_versions,
-)
+from icechunk_format.maintenance.verifying.checks.files import VerifyContext
 from icechunk_format.maintenance.verifying.checks.refs import read_refs_state
 from icechunk_format.maintenance.verifying.checks.state import (
     ID_PREFIXES,
@@ -36,15 +27,21 @@ from icechunk_format.maintenance.verifying.checks.state import (
     WantedVersion,
     read_repo_state,
 )
-from icechunk_format.maintenance.verifying.checks.uses import gather
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
+from icechunk_format.maintenance.verifying.parts import (
+    WORK_SCHEMA,
+    Piece,
+    check_joined_rows,
+    check_manifest_rows,
+    check_piece,
+)
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual import parse_authorized
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
+from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.object_keys import (
     CHUNKS,
-    MANIFESTS,
     OVERWRITTEN,
     REFS,
     REPO,
@@ -53,11 +50,10 @@ from icechunk_format.spec.object_keys import (
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
-_BRANCHES = branch_ref_key("")[: -len("/ref.json")]
+_ROWS_AT_ONCE: Final = 1_000
+_BRANCHES: Final = branch_ref_key("")[: -len("/ref.json")]
 
 
 def verify(
@@ -71,7 +67,7 @@ def verify(
     authorized: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Check a repository, and answer with what was found.
+    """Check a repository, and return the findings.
 
     Writers may go on meanwhile. What a garbage collection or an expiration deletes meanwhile may be
     reported as missing: verify again when it is done.
@@ -120,21 +116,34 @@ def verify(
         authorized=authorized,
         virtual_options=virtual_options,
     )
-    check_backups(context, state.backups, report)
-    claims = gather(check_versions(context, state.versions, report))
-    chunks = ObjectListing.of(context.storage, CHUNKS)
-    for used in ManifestChecks(context, report).check(claims.values()):
-        check_chunk_objects(used, chunks, report)
-    report.count(f"foreign {CHUNKS}", chunks.foreign)
-    if state.is_whole:
-        manifests = ObjectListing.of(context.storage, MANIFESTS)
-        for manifest_id in claims:
-            manifests.mark(manifest_id.raw)
-        report.count(f"foreign {MANIFESTS}", manifests.foreign)
-        report.count(f"unreferenced {MANIFESTS}", *manifests.unused())
-        report.count(f"unreferenced {CHUNKS}", *chunks.unused())
+    everything = Piece(
+        versions=state.versions, backups=state.backups, manifests="" if state.is_whole else None
+    )
+    work = pa.Table.from_batches(check_piece(context, everything), schema=WORK_SCHEMA)
+    # Rows without an id are the findings so far. The next stage adds its own behind them.
+    has_id = pc.is_valid(work["id"])
+    work = pa.concat_tables([work.filter(pc.invert(has_id)), work.filter(has_id).sort_by("id")])
+    used = check_manifest_rows(context, work.to_batches(max_chunksize=_ROWS_AT_ONCE))
+    objects = ObjectListing.of(context.storage, CHUNKS)
+    for batch in check_joined_rows(context, _joined(used, objects)):
+        report.absorb(batch.to_pylist())
+    report.count(f"foreign {CHUNKS}", objects.foreign)
+    report.count(f"unreferenced {CHUNKS}", *objects.unused())
     add_summary(report, state)
     return report.to_table()
+
+
+def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterator[pa.RecordBatch]:
+    """Add the sizes of the chunk objects to the rows that refer to them; mark these as used."""
+    for batch in batches:
+        sizes = pa.nulls(batch.num_rows, pa.int64())
+        if batch.num_rows and not batch["id"].null_count:
+            raw = np.frombuffer(b"".join(batch["id"].to_pylist()), np.uint8)
+            places = objects.find(raw.reshape(-1, ChunkId.SIZE))
+            is_there = places >= 0
+            objects.is_used[places[is_there]] = True
+            sizes = pa.array(objects.sizes).take(pa.array(places, mask=~is_there))
+        yield batch.append_column("listed_nbytes", sizes)
 
 
 def plan_verification(
@@ -146,7 +155,7 @@ def plan_verification(
     authorized: Sequence[str],
     virtual_options: Mapping[str, str] | None,
 ) -> tuple[VerifyState, VerifyContext]:
-    """Read what one machine has to read, and say what remains to be done.
+    """Read ``repo`` or refs, and return what remains to be checked.
 
     Raises
     ------

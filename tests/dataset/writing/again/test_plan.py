@@ -16,7 +16,8 @@ from helpers.grids.written_cells import APPEND, dataset_at, grid, new_place, val
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.writing.chunks.plan import plan_layout_write, write_layout_table
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.in_process import write_part, write_table
 from icechunk_format.dataset.writing.options import WriteOptions

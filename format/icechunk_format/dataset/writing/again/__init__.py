@@ -1,1 +1,1 @@
-"""Writes planned again on top of what others committed first."""
+"""Plans a write again when another writer has committed first."""

@@ -1,12 +1,12 @@
-"""Taking over what tasks have stored for a plan, into a plan for a newer version.
+"""Reuses the chunks and manifests that tasks stored, in a plan for a newer version.
 
 Rules of this file
 ------------------
-1. A manifest whose chunks all stay is used as it is. Others are read and stored again with new
-   coordinates, a bounded number at a time; their chunks are not touched.
-2. Chunks that cannot be used as they are get merged one by one, and stored in batches.
-3. Chunks of the layouts ``chunks`` and ``refs`` have absolute places: they never move, and one that
-   others wrote as well is a conflict.
+1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
+   and stored again with new coordinates, a bounded number at a time; chunk objects do not change.
+2. Chunks that cannot be reused are merged one by one with the newest version.
+3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote as
+   well is a conflict.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from icechunk_format.dataset.writing.again.landed import (
 )
 from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
 from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
+from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches
 from icechunk_format.dataset.writing.context import ArrayTarget
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import NodeId
 
 _REFS_AT_ONCE: Final = 500_000
-_BATCH_BYTES: Final = 32 * 2**20
-_BATCH_CHUNKS: Final = 1024
 _MOST_LOST_CHUNKS: Final = 16
 
 
@@ -62,7 +60,7 @@ _MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What to commit for a new plan.
+    """Manifests and deletions to commit for a new plan.
 
     Parameters
     ----------
@@ -82,7 +80,7 @@ def adopt(
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
 ) -> Adopted:
-    """Return what to commit for a new plan.
+    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan.
 
     Parameters
     ----------
@@ -147,7 +145,7 @@ class _Adoption:
     def take(
         self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> None:
-        """Take over what there is of one array: of the tasks, and of others where it moves."""
+        """Reuse the stored chunks of one array, and those of other writers that have to move."""
         kept: list[ManifestReceipt] = []
         if self._prepared.options.layout != "cells":
             if old is None or not receipts:
@@ -203,7 +201,7 @@ class _Adoption:
         theirs: TheirChunks | None,
         merged: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        """Yield the references of an array that are new, in parts without a common chunk."""
+        """Yield the new references of an array, in parts that share no chunk."""
         if old is not None:
             yield from self._moved(old, moved)
         if theirs is not None:
@@ -221,7 +219,7 @@ class _Adoption:
             yield from self._merged(old, new, axes, receipts, merged)
 
     def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which chunks of now hold what others have written or moved."""
+        """Tell which chunks of the new plan hold cells that others have written or moved."""
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
@@ -276,7 +274,7 @@ class _Adoption:
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
-        """Return manifests and references of absolute places, without those that give way."""
+        """Return manifests and references of chunks that never move, without overridden ones."""
         resolve = self._prepared.options.resolve
         kept: list[ManifestReceipt] = []
         moved: list[_MovedManifest] = []
@@ -335,28 +333,20 @@ class _Adoption:
             resolve=self._prepared.options.resolve,
         )
         touched = self._touched(new, targets)
-        found: list[ChunkRefs] = []
-        coords: list[list[int]] = []
-        payloads: list[bytes] = []
-        waiting = lost = 0
+        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
+        batches = ChunkBatches(self._storage, len(new.dims), inline_threshold=threshold)
+        lost = 0
         for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
             before = merge.cells_lost
-            payloads.append(merge.encoded(at, is_touched=is_touched))
-            coords.append(at)
-            waiting += len(payloads[-1])
+            batches.add(at, merge.encoded(at, is_touched=is_touched))
             lost += merge.cells_lost > before
             if lost >= _MOST_LOST_CHUNKS:
                 break
-            if waiting >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
-                found.append(self._stored(coords, payloads))
-                coords, payloads, waiting = [], [], 0
         if merge.cells_lost:
             self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
             self._lost_at[new.node_id] = targets[touched]
             return
-        if payloads:
-            found.append(self._stored(coords, payloads))
-        yield ChunkRefs.concat(found)
+        yield ChunkRefs.concat(batches.finish())
 
     def _placed(
         self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
@@ -369,11 +359,6 @@ class _Adoption:
             own = None if landed is None else landed.tip if is_tip else landed.base
             places.append(np.arange(size, dtype=np.int64) if own is None else own)
         return PlacedArray(reader_at(self._prepared, version, node), places, new.metadata.shape)
-
-    def _stored(self, coords: list[list[int]], payloads: list[bytes]) -> ChunkRefs:
-        at = np.array(coords, np.int64).reshape(len(coords), -1)
-        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
-        return store_chunks(self._storage, at, payloads, inline_threshold=threshold)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""
@@ -420,6 +405,6 @@ def _product_of_labels(plan: WritePlan) -> int:
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:
-    """Return what decides the bytes of a chunk, but for the chunk grid."""
+    """Return the metadata that decides how a chunk is encoded, without the chunk grid."""
     left_out = {"shape", "chunk_grid", "attributes"}
     return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

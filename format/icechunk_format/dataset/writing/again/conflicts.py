@@ -1,4 +1,4 @@
-"""The errors of a write that lost against others, in the words of a job."""
+"""Builds the errors of a write that conflicts with commits of other writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGAIN: Final = "run the job again, and it is planned on top of what they commit
 def refused(
     prepared: PreparedWrite, problem: str, *, snapshots: Iterable[SnapshotId] = (), **facts: Any
 ) -> ConflictError:
-    """Return the error for a write that does not fit to what others committed.
+    """Return the error of a write that conflicts with commits of others.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def cells_written_twice(
     lost: Mapping[str, tuple[tuple[str, ...], Sequence[set[int]], int]],
     snapshots: Iterable[SnapshotId],
 ) -> ConflictError:
-    """Return the error for cells that others have written meanwhile, too.
+    """Return the error for cells that this write and another one have written.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def cells_written_twice(
 
 
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
-    """Return the error of a session in the words of a job."""
+    """Return the error of a session, worded for a job."""
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(

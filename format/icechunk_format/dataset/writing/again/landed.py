@@ -1,4 +1,4 @@
-"""What others committed while a write was under way, as its new plan sees it."""
+"""Finds out what other writers committed during a write, and how it maps to the new plan."""
 
 from __future__ import annotations
 
@@ -35,15 +35,7 @@ _MOST_MOVED_CHUNKS: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Rivals:
-    """What others committed between two versions.
-
-    Parameters
-    ----------
-    base, tip
-        The versions.
-    commits
-        The commits after ``base`` up to ``tip``.
-    """
+    """The commits of other writers after ``base`` up to ``tip``."""
 
     base: Snapshot
     tip: Snapshot
@@ -71,7 +63,7 @@ class Rivals:
         return np.ones_like(found) if self.is_new(node_id) else found
 
     def writers(self, coords: Mapping[NodeId, NDArray[Any]]) -> list[SnapshotId]:
-        """Return the commits that wrote some of these chunks; all of them where none says so."""
+        """Return the commits that wrote some of these chunks; all commits if none is known."""
         found = [
             commit.snapshot_id
             for commit in self.commits
@@ -106,7 +98,7 @@ def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> Nod
 
 
 def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
-    """Return by dimension where the places of older versions are in the new plan.
+    """Return by dimension the index in the new plan of each index in older versions.
 
     Parameters
     ----------
@@ -152,7 +144,7 @@ def _size(version: Snapshot, prepared: PreparedWrite, dim: str) -> int:
 def _places_of_labels(
     prepared: PreparedWrite, rivals: Rivals, dim: str, size: int
 ) -> NDArray[np.int64]:
-    """Return where the labels of the old base are in the newest version."""
+    """Return the index in the newest version of each label of the old base."""
     same = np.arange(size, dtype=np.int64)
     path = prepared.array_path(dim)
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
@@ -180,7 +172,7 @@ def _places_of_labels(
 
 
 def can_move(now: WritePlan) -> bool:
-    """Tell whether what others have stored can make room for labels that come before theirs."""
+    """Tell whether stored chunks of others can move, so that labels can be put before theirs."""
     # Arrays that cannot be written, or do not fit their dimension, stay as they are.
     chunks = 0
     for variable in now.prepared.kept.values():
@@ -221,7 +213,7 @@ class TheirChunks:
 
 
 def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
-    """Return what becomes of chunks of others in an array; None where all of them stay."""
+    """Return how chunks of others in an array move; None if all of them stay."""
     node = array_at(tip, array.path, array.node_id)
     if node is None or not now.moved.keys() & set(array.dims):
         return None

@@ -1,12 +1,12 @@
-"""Laying the cells of a write over chunks that others have changed since it was planned.
+"""Merges the cells of a write into chunks that other writers changed after it was planned.
 
 Rules of this file
 ------------------
-1. Cells that the write has no row for hold what the newest version holds. Cells of the write are
-   in conflict where the newest version differs from the version that the write was planned on.
-2. Where every combination of the write's labels has a row, its cells are known. Where not, its
-   stored chunks tell: a cell that is as it was before counts as not written.
-3. One chunk is in memory at a time, with its counterparts.
+1. Cells without a row keep the value of the newest version. A cell with a row is in conflict if the
+   newest version differs there from the version that the write was planned on.
+2. If every combination of the write's labels has a row, all of those cells were written. If not,
+   stored chunks are compared with that earlier version: an equal cell counts as not written.
+3. Memory holds one chunk at a time, in each of these versions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.writing.cells.chunk_batches import padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,25 +81,20 @@ class CellMerge:
         self.cells_lost = 0
 
     def encoded(self, target: Sequence[int], *, is_touched: bool) -> bytes:
-        """Return the bytes of a chunk; ``is_touched`` where others may have written it."""
+        """Return the encoded chunk; ``is_touched`` says that others may have written it."""
         grid = self._array.metadata.grid
         lower, upper = grid.box_of(target)
         values = self._content(self._tip, lower, upper)
         theirs = self._theirs(values, lower, upper) if is_touched else None
         if self._ours is None:
-            return self._padded(values, target)
+            return self._encoded(values, target)
         segments = [moves.into_target(at) for moves, at in zip(self._axes, target, strict=True)]
         for numbers in product(*segments):
             self._lay_over(self._ours, values, theirs, numbers, lower)
-        return self._padded(values, target)
+        return self._encoded(values, target)
 
-    def _padded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
-        full = self._array.metadata.grid.full_chunk_shape(target)
-        if values.shape != full:
-            whole = self._array.metadata.fill_array(full)
-            whole[tuple(slice(0, size) for size in values.shape)] = values
-            values = whole
-        return self._codecs.encode(values)
+    def _encoded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
+        return self._codecs.encode(padded(self._array.metadata, values, target))
 
     def _lay_over(
         self,
@@ -135,7 +131,7 @@ class CellMerge:
         both: NDArray[np.bool_],
         places: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
-        """Return which cells to write, of those that both wrote; note them for the error."""
+        """Return which cells to write, by ``resolve``; note conflicts for the error."""
         if self._resolve is None:
             self.cells_lost += int(np.count_nonzero(both))
             for lost, new, rows in zip(self.lost, places, np.nonzero(both), strict=True):
@@ -170,7 +166,7 @@ class CellMerge:
 
 
 class PlacedArray:
-    """An array of a version, by places along its dimensions that need not be its own.
+    """An array of a version, addressed by the indices of the new plan.
 
     Parameters
     ----------
@@ -209,7 +205,7 @@ class PlacedArray:
         return owns, ats
 
     def read_into(self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]) -> None:
-        """Put what the array has in a box into an array of the shape of the box."""
+        """Copy the array's values in a box into ``values``, which has the shape of the box."""
         owns, ats = self.within(lower, upper)
         if not all(len(own) for own in owns):
             return
@@ -223,9 +219,9 @@ class PlacedArray:
 
 
 def _hull(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return all cells between whose rows and columns some lie: a write that covers a grid.
+    """Return the cells of all rows and columns that have a changed cell, as if a grid was written.
 
-    Values that others wrote and that were there before do not show; with them, all of theirs stay.
+    A cell that others wrote with its earlier value does not differ, but is kept as theirs, too.
     """
     found = np.ones(cells.shape, np.bool_)
     for axis in range(cells.ndim):

@@ -1,12 +1,12 @@
-"""Where chunks that a write has stored belong once others have committed first. Pure.
+"""Computes the new coordinates of stored chunks after other writers have committed. No I/O.
 
-Others may have made a dimension longer, so a label that was planned at one place now has another
-one. Along each dimension this is a list of *segments*: places in one chunk of before that come to
-lie in one chunk of now. A chunk of an array is a product of segments.
+Another writer may have made a dimension longer, so a label that was planned at one index now has a
+different one. Along each dimension the change is a list of *segments*: indices of one old chunk
+that now lie in one new chunk. A chunk of an array is a product of segments.
 
-A stored chunk is used as it is, at its old or its new coordinates, where every byte that is not of
-our rows is what a write planned now would put there. All other chunks are merged cell by cell
-(``write_merge``).
+A stored chunk is reused, at its old or new coordinates, if all its bytes outside of the write's
+rows are those that a write planned now would store. All other chunks are merged cell by cell
+(``merge``).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Landed:
-    """Where the places of a dimension in older versions are in the new plan.
+    """The index in the new plan of each index of a dimension in older versions.
 
     Parameters
     ----------
     base, tip
-        ``int64``: by place in the version that the write was planned on first, and in the newest.
+        ``int64``: by index in the version that the write was first planned on, and in the newest.
     size
         Elements of the dimension in the new plan.
     """
@@ -45,7 +45,7 @@ class Landed:
 
     @cached_property
     def still(self) -> int:
-        """How many places, from the first, are the same in all versions."""
+        """How many leading indices are the same in all versions."""
         found = self.size
         for places in (self.base, self.tip):
             has_moved = places != np.arange(len(places))
@@ -55,7 +55,7 @@ class Landed:
 
     @cached_property
     def tip_before(self) -> NDArray[np.int64]:
-        """How many places of the newest version lie before each place: ``int64 (size + 1,)``."""
+        """How many elements of the newest version lie before each index: ``int64 (size + 1,)``."""
         is_there = np.zeros(self.size, np.int64)
         is_there[self.tip] = 1
         return np.concatenate([[0], np.cumsum(is_there)])
@@ -72,27 +72,27 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AxisMoves:
-    """How the places of one dimension move, for one array; one item for each segment.
+    """How the indices of one dimension of an array move; one item for each segment.
 
     Parameters
     ----------
     sources, targets
-        ``int64 (k,)``: the chunk of before, ascending, and that of now.
+        ``int64 (k,)``: the old chunk, ascending, and the new one.
     edges
         ``int64 (k + 1,)``: the rows of ``old`` and ``new`` of each segment.
     old, new
-        ``int64 (n,)``: places before and now.
+        ``int64 (n,)``: old and new indices.
     is_whole
         Whether the segment is all that moves from its source and into its target, by one distance,
         between chunks of one size.
     is_covered
-        Whether it fills its target as far as the array goes.
+        Whether the segment fills its target up to the edge of the array.
     is_same
-        Whether source and target are one chunk that reaches as far as before, in which no place
-        of others has moved.
+        Whether source and target are the same chunk, with the same edges, in which no index of
+        others has moved.
     is_fresh
-        Whether the chunk of before was not in the array of the old base, and that of now has no
-        place of the newest version.
+        Whether the old chunk was not in the array of the old base, and the new chunk has no element
+        of the newest version.
     """
 
     sources: NDArray[np.int64]
@@ -106,15 +106,15 @@ class AxisMoves:
     is_fresh: NDArray[np.bool_]
 
     def from_source(self, chunk: int) -> range:
-        """Return the segments that come from a chunk of before."""
+        """Return the segments that come from an old chunk."""
         return range(*np.searchsorted(self.sources, [chunk, chunk + 1]).tolist())
 
     def into_target(self, chunk: int) -> list[int]:
-        """Return the segments that come to lie in a chunk of now."""
+        """Return the segments that go to a new chunk."""
         return [int(number) for number in np.flatnonzero(self.targets == chunk)]
 
     def places(self, segment: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of a segment, before and now."""
+        """Return the old and the new indices of a segment."""
         rows = slice(int(self.edges[segment]), int(self.edges[segment + 1]))
         return self.old[rows], self.new[rows]
 
@@ -127,7 +127,7 @@ def axis_moves(
     base_size: int,
     landed: Landed,
 ) -> AxisMoves:
-    """Return how the places of one axis of an array move.
+    """Return how the indices of one axis of an array move.
 
     Parameters
     ----------
@@ -192,14 +192,14 @@ def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkMoves:
-    """What becomes of some stored chunks of an array.
+    """Which stored chunks of an array are reused, and where.
 
     Parameters
     ----------
     is_moved
-        ``bool (n,)``: whether the chunk is used as it is.
+        ``bool (n,)``: whether the chunk is reused.
     targets
-        ``int64 (n, ndim)``: where to; of meaning where ``is_moved``.
+        ``int64 (n, ndim)``: the new coordinates; valid where ``is_moved``.
     """
 
     is_moved: NDArray[np.bool_]
@@ -214,7 +214,7 @@ def chunk_moves(
     has_all_rows: bool,
     is_same_array: bool,
 ) -> ChunkMoves:
-    """Decide which stored chunks can be used as they are.
+    """Decide which stored chunks can be reused.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def chunk_moves(
 
 
 def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
-    """Return the chunks of now that the cells of a chunk of before come to lie in."""
+    """Return the new chunks that receive the cells of an old chunk."""
     along = [
         np.unique(moves.targets[moves.from_source(at)])
         for moves, at in zip(axes, source, strict=True)

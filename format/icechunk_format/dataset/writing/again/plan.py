@@ -1,16 +1,15 @@
-"""Planning a write again, on top of what others committed while it was under way.
+"""Plans a write again on the newest version, after other writers committed during it.
 
 Algorithm
 ---------
 1. Plan the same rows on the newest version: new labels follow those that others have added, or are
    merged with them where all come to lie in order and few chunks have to make room.
 2. Take over what the tasks have stored. Chunks whose place moved by whole chunks get new
-   references; the others are merged, one by one, with what is there now (``write_moves``,
-   ``write_merge``).
-3. Commit that. Where the race is lost again, begin again with what the tasks stored.
+   references; the others are merged, one by one, with what is there now (``moves``, ``merge``).
+3. Commit. If another writer is first again, repeat from step 1 with what the tasks stored.
 
-The outcome is the same, cell by cell, as if the write had begun after the others. What others have
-written in cells of this write is a conflict: nobody would know that it was overwritten.
+The result is the same, cell by cell, as if the write had begun after the others. Cells that both
+wrote are a conflict, since the values of the others would be lost without notice.
 
 Rules of this file
 ------------------
@@ -29,7 +28,7 @@ from icechunk_format.dataset.writing.again.landed import Rivals, array_at, can_m
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_again
-from icechunk_format.dataset.writing.result import find_committed
+from icechunk_format.dataset.writing.result import WriteResult, find_committed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.dataset.writing.result import WriteResult
     from icechunk_format.repository.changes.conflicts import TheirCommit
     from icechunk_format.repository.files.manifest_files import ManifestReceipt
     from icechunk_format.repository.repository import Repository
@@ -69,17 +67,7 @@ class PlanIsOld(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
-    """A plan, and the manifests that are to be committed for it.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    work
-        What tasks have stored for it.
-    base
-        The version that the commit begins with.
-    """
+    """A plan, the manifests to commit for it, and the version to commit on."""
 
     plan: WritePlan
     work: Adopted
@@ -88,24 +76,14 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Looks at what others committed, before the changes of a session are laid over it.
-
-    Parameters
-    ----------
-    repository
-        The repository.
-    planned
-        What the session commits.
-    session
-        The session.
-    """
+    """Checks the commits of others before a session is rebased on them."""
 
     repository: Repository
     planned: PlannedCommit
     session: WriteSession
 
     def __call__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
-        """Raise ``PlanIsOld`` unless the changes are right on the new tip as they are."""
+        """Raise ``PlanIsOld`` unless the changes are valid on the new tip unchanged."""
         prepared = self.planned.plan.prepared
         is_old = any(tip.node(path) is not None for path in prepared.missing_groups)
         is_old |= _described(tip, prepared) != _described(self.planned.base, prepared)
@@ -140,7 +118,7 @@ def plan_again(
     base: Snapshot,
     found: PlanIsOld,
 ) -> PlannedCommit | WriteResult:
-    """Plan a write on top of what others committed, and take over what tasks stored.
+    """Plan a write again on the newest version, and reuse what tasks stored.
 
     Parameters
     ----------
@@ -174,8 +152,8 @@ def plan_again(
     if before.options.layout != "cells":
         options = _with_their_shapes(before, options, plan, found.tip)
     prepared = prepare_again(before, found.tip, options)
-    if prepared.skipped is not None:
-        return prepared.skipped
+    if isinstance(prepared, WriteResult):
+        return prepared
     if options.layout == "cells":
         values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
         # Labels that were there when the write was planned stay; those that others have added

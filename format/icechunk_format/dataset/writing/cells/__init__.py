@@ -1,1 +1,1 @@
-"""Writes of rows that are cells."""
+"""Writes rows that are cells; runs on executors."""

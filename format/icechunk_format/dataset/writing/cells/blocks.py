@@ -1,26 +1,25 @@
-"""From the cells of a block to stored chunks of one array.
+"""Encodes and stores the chunks of a block of cells.
 
 Rules of this file
 ------------------
-1. A chunk in which every cell has a row is stored as it is. A chunk in which some have is patched:
-   cells without a row keep what they held before the write, and what was outside of the array
-   becomes the missing value. A chunk without a row is not stored.
-2. Padding beyond the edge of the array is the fill value, as Zarr writers have it.
-3. Chunks are stored in batches of bounded size.
+1. A chunk with a row for every cell is stored as it is. In a chunk with rows for some cells, the
+   others keep their earlier values; cells that were outside of the array get the missing value. A
+   chunk without any row is not stored.
+2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches, padded
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.metadata_files import load_snapshot
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.storage.protocol import Storage
-
-_BATCH_BYTES: Final = 32 * 2**20
-_BATCH_CHUNKS: Final = 1024
 
 
 class OldArrays:
@@ -74,17 +70,33 @@ class OldArrays:
             )
         return self._readers[path]
 
+    def read_into(
+        self,
+        values: NDArray[Any],
+        array: ArrayTarget,
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> None:
+        """Put what a box of an array held before the write into an array of that shape."""
+        end = _old_end(array, lower, upper)
+        if end is not None:
+            values[_box(lower, end)] = self.reader(array.path).read_box(lower, end)
+
+
+def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
+    """Return the end of a box within the old array; None if the box lies outside of it."""
+    old = array.old_shape
+    if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
+        return None
+    return [min(high, size) for high, size in zip(upper, old, strict=True)]
+
+
+def _box(lower: Sequence[int], end: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(0, b - a) for a, b in zip(lower, end, strict=True))
+
 
 class BlockWriter:
-    """Stores chunks of the arrays of a part.
-
-    Parameters
-    ----------
-    context
-        The part.
-    storage
-        The repository's objects.
-    """
+    """Stores chunks of the arrays of a part."""
 
     def __init__(self, context: WriteContext, storage: Storage) -> None:
         self._context = context
@@ -121,29 +133,12 @@ class BlockWriter:
         order = [self._context.dims.index(dim) for dim in array.dims]
         seen = seen.transpose(order)
         origin = [start[axis] for axis in order]
-        found: list[ChunkRefs] = []
-        coords: list[tuple[int, ...]] = []
-        payloads: list[bytes] = []
-        waiting = 0
-        for at, chunk in self._chunks(array, values, seen, origin):
-            payload = self._encode(array, chunk)
-            coords.append(at)
-            payloads.append(payload)
-            waiting += len(payload)
-            if waiting >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
-                found.append(self._put(array, coords, payloads))
-                coords, payloads, waiting = [], [], 0
-        if payloads:
-            found.append(self._put(array, coords, payloads))
-        return found
-
-    def _put(
-        self, array: ArrayTarget, coords: list[tuple[int, ...]], payloads: list[bytes]
-    ) -> ChunkRefs:
-        at = np.array(coords, np.int64).reshape(len(coords), len(array.dims))
-        return store_chunks(
-            self._storage, at, payloads, inline_threshold=self._context.inline_threshold
+        batches = ChunkBatches(
+            self._storage, len(array.dims), inline_threshold=self._context.inline_threshold
         )
+        for at, chunk in self._chunks(array, values, seen, origin):
+            batches.add(at, self._encode(array, chunk))
+        return batches.finish()
 
     def _encode(self, array: ArrayTarget, chunk: NDArray[Any]) -> bytes:
         codecs = self._codecs.get(array.path)
@@ -173,12 +168,7 @@ class BlockWriter:
             cells = values[inside]
             if rows < has_row.size:
                 cells = self._patched(array, cells, has_row, lower, upper)
-            shape = grid.full_chunk_shape(at)
-            if cells.shape != shape:
-                whole = array.metadata.fill_array(shape)
-                whole[tuple(slice(0, size) for size in cells.shape)] = cells
-                cells = whole
-            yield at, cells
+            yield at, padded(array.metadata, cells, at)
 
     def _patched(
         self,
@@ -188,23 +178,17 @@ class BlockWriter:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[Any]:
-        """Return cells with what cells without a row hold: what they held, or the missing value."""
+        """Return cells, with the old or the missing value where there is no row."""
         assert array.encoder is not None
-        old_shape = array.old_shape or (0,) * len(lower)
-        is_old = array.old_shape is not None and all(
-            low < size for low, size in zip(lower, old_shape, strict=True)
-        )
-        known = [min(b, size) for b, size in zip(upper, old_shape, strict=True)] if is_old else []
-        old = tuple(slice(0, b - a) for a, b in zip(lower, known, strict=False))
         if array.encoder.absent is None:
             covered = has_row.copy()
-            if is_old:
-                covered[old] = True
+            end = _old_end(array, lower, upper)
+            if end is not None:
+                covered[_box(lower, end)] = True
             if not covered.all():
                 self._refuse_gap(array, covered, lower)
         result = array.encoder.blank(cells.shape, array.metadata.fill_value)
-        if is_old:
-            result[old] = self._old.reader(array.path).read_box(lower, known)
+        self._old.read_into(result, array, lower, upper)
         result[has_row] = cells[has_row]
         return result
 

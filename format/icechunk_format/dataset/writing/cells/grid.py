@@ -1,14 +1,13 @@
-"""Cutting a write into blocks of chunks that all its variables share.
+"""Cuts a write into blocks of whole chunks that several variables share.
 
-A *block* is the smallest box of cells that is made of whole chunks of every variable: a task holds
-one at a time. A *unit* is a box of blocks: it goes to one task, which writes one manifest per array
-for it, so that the manifests of a write are boxes that do not overlap (``write_cells``).
+A *block* is the smallest box of cells that consists of whole chunks of every variable; a task holds
+one block at a time. A *unit* is a box of blocks. One task writes a unit, with one manifest per
+array, so manifests of a write are boxes that do not overlap (``cell_numbers``).
 
 Rules of this file
 ------------------
-1. Variables share blocks while the common block stays near the size of their chunks; others become
-   parts of the write of their own, with their own shuffle.
-2. Everything is a function of numbers.
+1. Variables share blocks as long as the common block stays near the size of their chunks. Other
+   variables form a separate part of the write, with a shuffle of its own.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""What an executor does in a write of cells: rows to chunks, chunks to objects and a manifest.
+"""Writes the cells of one task: turns rows into chunks, and stores chunks and manifests.
 
 Steps
 -----
-1. Rows come sorted by the number of their cell (``write_cells``), so units and blocks come one
-   after another. Rows of one block are put into one array for each variable, and noted in a map
-   of which cells have a row.
-2. When the block ends, its chunks are stored: whole ones as they are, partial ones of existing
-   arrays over what they held, and chunks without a row not at all.
-3. When the unit ends, its references become one manifest for each array.
+1. Rows come sorted by the number of their cell (``cell_numbers``), so units and blocks come one
+   after another. Rows of a block are put into one array for each variable; a mask notes which cells
+   have a row.
+2. At the end of a block its chunks are stored (``blocks``).
+3. At the end of a unit its references are stored as one manifest for each array.
 
 Rules of this file
 ------------------
 1. Memory is one block of all variables and one batch of rows, whatever the row count.
-2. Every step works on whole columns; no row is touched alone.
-3. A second row for a cell is an error, and never the last one that wins. In sorted rows it comes
-   directly behind the first.
-4. Objects have random names: a task that runs twice or fails leaves garbage and nothing else.
+2. Every step works on whole columns, never on single rows.
+3. A second row for a cell is an error. In sorted rows it comes directly behind the first.
+4. Objects have random names, so a task that runs twice or fails leaves nothing but garbage.
 """
 
 from __future__ import annotations
@@ -151,7 +149,7 @@ class _Task:
             start = stop
 
     def _cells(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the numbers of a batch; refuses what is not there, or not sorted, or twice."""
+        """Return the cell numbers of a batch; refuse nulls, unsorted numbers and repeats."""
         column = batch.column(batch.schema.get_field_index(CELL))
         if column.null_count:
             raise InvalidInputError(

@@ -1,1 +1,1 @@
-"""Writes of rows that are chunks, or references to chunks."""
+"""Writes rows that are chunks, or references to chunks."""

@@ -1,4 +1,4 @@
-"""The columns of rows that are chunks or references: which there are, and what they name."""
+"""Checks the columns of rows that are chunks or references, and reads arrays and coordinates."""
 
 from __future__ import annotations
 

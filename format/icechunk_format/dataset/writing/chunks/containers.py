@@ -1,9 +1,9 @@
-"""The virtual chunk containers that a write of references adds to its repository.
+"""Adds virtual chunk containers to a repository for the references of a write.
 
-Existing libraries fetch a virtual chunk only from a container of the configuration, so a write of
-virtual references adds those that are missing: where the repository has none, one for each bucket
-or host, and one for the folder that all local files have in common; else the prefixes that the
-write authorises. A container authorises nothing: each reader has to do that for itself.
+Other libraries fetch a virtual chunk only from a container of the configuration, so a write of
+virtual references adds missing containers. If the repository has no container, one is added for
+each bucket or host, and one for the common folder of local files; otherwise, the prefixes that the
+write authorises are added. A container authorises nothing: each reader must authorise it.
 
 Specification: "Virtual chunk containers".
 """

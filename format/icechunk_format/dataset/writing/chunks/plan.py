@@ -1,7 +1,7 @@
-"""Planning a write of whole chunks, or of references to chunks.
+"""Plans a write of whole chunks, or of references to chunks.
 
-Rows name an array and a place in its chunk grid, so no coordinates are matched and nothing is
-scattered: a row is a chunk. The arrays exist, or the option ``encoding`` describes them.
+Each row names an array and coordinates in its chunk grid, so no labels are matched. Arrays exist,
+or the option ``encoding`` describes them.
 
 Rules of this file
 ------------------
@@ -23,8 +23,6 @@ from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset.writing.chunks.task import (
     BASE,
-    write_layout_batches,
-    write_layout_table,
 )
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
     from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-
-__all__ = ["plan_layout_write", "write_layout_batches", "write_layout_table"]
 
 _REFS_PER_UNIT: Final = 200_000
 _BYTES_PER_UNIT: Final = 2**28

@@ -1,15 +1,14 @@
-"""Rows that are references to chunks, as columns of a manifest.
+"""Turns rows that are references to chunks into columns of a manifest.
 
 Rules of this file
 ------------------
-1. Coordinates, offsets and locations go from Arrow to NumPy whole; a location is checked once,
-   however many rows share it.
-2. References to the repository's own objects are refused: they mean nothing in another repository,
-   and in this one they exist already.
-3. What no reader would fetch is not written: malformed URLs, ``.`` and ``..`` segments, and, where
-   the configuration of the repository has virtual chunk containers, places outside of them and of
-   what the write authorises (the reference library refuses those as well). Schemes are stored in
-   lower case, the rest as given.
+1. Coordinates, offsets and locations go from Arrow to NumPy as whole columns. Each distinct
+   location is checked once.
+2. References to objects in ``chunks/`` are refused: they mean nothing in another repository, and in
+   this one they exist already.
+3. Locations that no reader would fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
+   if the repository has virtual chunk containers, locations outside of them and of the prefixes
+   that the write authorises (as in the reference library). Schemes are stored in lower case.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What an executor does with rows that are chunks, or references to chunks.
+"""Writes the rows of one task that are chunks, or references to chunks.
 
 Rules of this file
 ------------------
-1. References stay columns (``write_references``); no row of them is touched alone.
-2. Chunks are handled one by one, since each is encoded and stored on its own. Inner chunks of one
-   shard come together, are laid over what the shard held before, and become one object.
-3. What a row says is checked against its array: place, shape, data type, number of bytes. Stored
-   bytes are decoded once, so that nothing is committed that no reader could read.
+1. References are handled as whole columns (``references``), chunks one by one.
+2. Inner chunks of one shard are gathered, put over the earlier content of the shard, and stored as
+   one object.
+3. Each row is checked against its array: coordinates, shape, data type, number of bytes. Encoded
+   bytes are decoded once as a check, so that no unreadable chunk is committed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
+from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches, padded
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import joined_refs, references
 from icechunk_format.dataset.writing.context import BLOCK, UNIT, TaskReceipt, native_sizes
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
 
 if TYPE_CHECKING:
@@ -228,29 +228,12 @@ class _LayoutTask:
         data = rows.column("data").combine_chunks()
         if isinstance(data, pa.ChunkedArray):
             data = pa.concat_arrays(data.chunks)
-        found: list[ChunkRefs] = []
-        waiting: dict[tuple[int, ...], bytes] = {}
-        size = 0
-        for place, members in _by_place(outer):
-            payload = self._payload(target, codecs, place, coords, members, data)
-            waiting[place] = payload
-            size += len(payload)
-            if size >= _BATCH_BYTES:
-                found.append(self._put(target, waiting))
-                waiting, size = {}, 0
-        if waiting:
-            found.append(self._put(target, waiting))
-        return found
-
-    def _put(self, target: ArrayTarget, waiting: dict[tuple[int, ...], bytes]) -> ChunkRefs:
-        ndim = len(target.metadata.shape)
-        at = np.array(list(waiting), np.int64).reshape(len(waiting), ndim)
-        return store_chunks(
-            self._storage,
-            at,
-            list(waiting.values()),
-            inline_threshold=self._context.inline_threshold,
+        batches = ChunkBatches(
+            self._storage, grid.ndim, inline_threshold=self._context.inline_threshold
         )
+        for place, members in _by_place(outer):
+            batches.add(place, self._payload(target, codecs, place, coords, members, data))
+        return batches.finish()
 
     def _payload(
         self,
@@ -262,26 +245,20 @@ class _LayoutTask:
         data: pa.Array,
     ) -> bytes:
         grid = target.metadata.grid
-        full = grid.full_chunk_shape(place)
         sharding = codecs.sharding
         if sharding is None:
             if len(members) > 1:
                 raise _twice(target, place)
             raw = _bytes_at(target, data, members[0], place)
             if not self._context.decoded:
-                self._check_stored(target, raw, codecs, full, place)
+                self._check_stored(target, raw, codecs, grid.full_chunk_shape(place), place)
                 return raw
             lower, upper = grid.box_of(place)
             values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], place)
-            return codecs.encode(_padded(target, values, full))
-        shard = target.metadata.fill_array(full)
+            return codecs.encode(padded(target.metadata, values, place))
+        shard = target.metadata.fill_array(grid.full_chunk_shape(place))
         lower, upper = grid.box_of(place)
-        if target.old_shape is not None and all(
-            low < size for low, size in zip(lower, target.old_shape, strict=True)
-        ):
-            known = [min(b, size) for b, size in zip(upper, target.old_shape, strict=True)]
-            box = tuple(slice(0, b - a) for a, b in zip(lower, known, strict=True))
-            shard[box] = self._old.reader(target.path).read_box(lower, known)
+        self._old.read_into(shard, target, lower, upper)
         inner = sharding.inner_shape
         seen: set[tuple[int, ...]] = set()
         for member in members.tolist():
@@ -387,14 +364,6 @@ def _values(
             chunk=place,
         )
     return np.frombuffer(raw, stored).reshape(shape).astype(dtype, copy=False)
-
-
-def _padded(target: ArrayTarget, values: NDArray[Any], full: tuple[int, ...]) -> NDArray[Any]:
-    if values.shape == full:
-        return values
-    whole = target.metadata.fill_array(full)
-    whole[tuple(slice(0, size) for size in values.shape)] = values
-    return whole
 
 
 def _twice(target: ArrayTarget, place: tuple[int, ...]) -> InvalidInputError:

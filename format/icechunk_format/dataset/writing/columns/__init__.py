@@ -1,1 +1,1 @@
-"""Columns of a write: which arrays they become, and which coordinates they bring."""
+"""Maps the columns of a write to arrays, and their labels to indices."""

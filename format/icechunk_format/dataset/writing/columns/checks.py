@@ -1,9 +1,9 @@
-"""What is refused before any row of a write moves.
+"""Checks the options and columns of a write before any row is read.
 
 Rules of this file
 ------------------
 1. Each message names what does not fit, what was found, and what to do instead.
-2. Nothing is read here but what is at hand already, save whether a new place is free.
+2. The checks do no I/O, but for one: whether the location of a new repository is empty.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_existing(
 ) -> None:
     """Refuse a column that does not fit the array that it is to be written to.
 
-    ``others`` are the columns that the group has no array for: a dimension may hide among them.
+    ``others`` are columns without an array; one may be an unnamed dimension.
     """
     name = column.name
     if name in dims:

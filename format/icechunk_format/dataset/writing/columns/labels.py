@@ -1,14 +1,14 @@
-"""Where rows go along a dimension: its labels, old and new, and the place of each value.
+"""Finds the index of each value along a dimension, among old labels and new ones.
 
 Rules of this file
 ------------------
 1. Labels are compared as they are stored, after the cast: a ``double`` that the array rounds to
    ``float32`` is the label that it rounds to.
-2. Old labels keep their places. New ones follow, sorted; downwards where the old ones, or those of
-   the array that the column was read from, go down.
-3. A new label that is nearly an old one - closer than a thousandth of what lies between
-   neighbours - is an error: it is the same place, spelled with other digits.
-4. NULL and NaN label nothing.
+2. Old labels keep their indices. New labels follow, sorted: descending if the old labels, or those
+   of the array that the column was read from, are descending.
+3. A new label that is closer to an old one than a thousandth of the distance between neighbours is
+   an error: most likely the same label with other digits.
+4. NULL and NaN are no labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEAR_SHARE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedValues:
-    """The distinct values of a dimension column, and where they go.
+    """The distinct values of a dimension column, and their indices.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class PlacedValues:
 
 
 def check_labels(values: pa.Array, *, dim: str) -> None:
-    """Refuse values that name no place.
+    """Refuse values that cannot be labels.
 
     Raises
     ------

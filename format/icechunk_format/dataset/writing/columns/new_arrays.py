@@ -1,4 +1,4 @@
-"""What a column becomes where there is no array yet: the ``zarr.json`` of the new array.
+"""Designs the new array of a column: data type, chunks, codecs, attributes and fill value.
 
 Rules of this file
 ------------------
@@ -6,9 +6,9 @@ Rules of this file
    column's metadata says of the array that it was read from, and defaults, which are xarray's.
 2. A column that was read and not changed gives the same array again: data type, chunks, codecs,
    attributes, CF encoding and fill value.
-3. The fill value of the array is its missing value, so that cells read as NULL that nobody has
-   written, now or after it has grown. Labels have no such cells.
-4. Default chunks have about 8 MiB, and leave the last dimensions whole: rows come in along the
+3. The fill value of the array is its missing value, so that cells that nobody has written read as
+   NULL, also after the array has grown. Arrays of labels have no such cells.
+4. Default chunks have about 8 MiB and span the last dimensions, since rows are appended along the
    first.
 """
 
@@ -61,18 +61,7 @@ _CF_KEYS: Final = (
 
 
 class NewArray:
-    """A column on its way to a new array. What does not depend on sizes is found at once.
-
-    Parameters
-    ----------
-    column
-        The column.
-    path
-        Where the array will be.
-    dims
-        Names of its dimensions.
-    said
-        What the option ``encoding`` says of it.
+    """The new array of a column. Properties that do not depend on sizes are found at once.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""What a DataFrame says about its columns: roles, dimensions, and how they were stored before.
+"""Reads from a DataFrame's schema which columns are dimensions, and how they were stored before.
 
-A column that was read with this project carries a description of its array (``table.describe``) in
-its field metadata. Others carry nothing, and options or the existing group decide.
+A column that was read with this package carries a description of its array in its field metadata.
+For other columns, options or the existing group decide.
 
 Rules of this file
 ------------------
-1. What metadata says is a wish, not a truth: a user may have dropped a dimension or cast a column
-   since. What no longer fits is not used; what options say comes first.
+1. Options override field metadata. Metadata that no longer fits is ignored, since a user may have
+   dropped a dimension or cast a column.
 2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
 3. Expressions lose field metadata, so a column without any may be a dimension that was computed.
    Then the group's dimensions count, and those that the other columns name; where a named dimension
@@ -39,8 +39,6 @@ class SourceColumn:
 
     Parameters
     ----------
-    name, arrow_type
-        Of the column.
     described
         What its field metadata says; empty where it has none.
     """

@@ -1,1 +1,1 @@
-"""The checks of a verification, a file for each kind of object."""
+"""Checks of a verification, a module for each kind of object."""

@@ -1,27 +1,23 @@
-"""Whether the chunk objects of the repository are there, and long enough.
+"""Says which chunk objects references need, how long these must be, and reports missing ones.
 
-One listing of ``chunks/`` answers for all of them; nothing is asked about each chunk.
+One listing of ``chunks/`` answers for all of them, without a request for each chunk.
 
 Specification: "Chunk Files"; several chunks may lie in one object.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from icechunk_format.maintenance.verifying.findings import Finding
-from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
-from icechunk_format.spec.object_keys import CHUNKS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from icechunk_format.maintenance.collecting.object_listing import ObjectListing
     from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.findings import Report
 
 MARK_ONLY = -1
 """The end of a reference that nobody looks for; its object counts as referred to, no more."""
@@ -58,50 +54,6 @@ def native_refs_of(used: UsedRefs) -> NativeRefs:
     if not used.uses:
         ends = np.full(len(rows), MARK_ONLY, dtype=np.int64)
     return NativeRefs(ids=refs.chunk_id[rows], ends=ends, rows=rows)
-
-
-def check_chunk_objects(used: UsedRefs, listing: ObjectListing, report: Report) -> None:
-    """Look the chunk objects of an array's references up in the listing, and mark them as used."""
-    native = native_refs_of(used)
-    if not len(native.rows):
-        return
-    places = listing.find(native.ids)
-    is_there = places >= 0
-    listing.is_used[places[is_there]] = True
-    if not used.uses:
-        return
-    _report(report, "chunk-missing", used, native, np.flatnonzero(~is_there), None)
-    sizes = np.full(len(places), np.iinfo(np.int64).max)
-    sizes[is_there] = listing.sizes[places[is_there]]
-    short = np.flatnonzero(sizes < native.ends)
-    _report(report, "chunk-too-short", used, native, short, sizes)
-
-
-def _report(
-    report: Report,
-    kind: str,
-    used: UsedRefs,
-    native: NativeRefs,
-    found: NDArray[Any],
-    sizes: NDArray[np.int64] | None,
-) -> None:
-    if not len(found):
-        return
-
-    def make(position: int) -> Finding:
-        at = int(found[position])
-        [text] = encode_many(native.ids[at : at + 1])
-        return chunk_finding(
-            chunk_key=CHUNKS + text,
-            size=None if sizes is None else int(sizes[at]),
-            end=int(native.ends[at]),
-            chunk=used.chunk(int(native.rows[at])),
-            node_path=used.node_path,
-            snapshot_id=used.mark.snapshot_id,
-            rank=used.mark.rank,
-        )
-
-    report.add_many(kind, len(found), make)
 
 
 def chunk_finding(

@@ -1,10 +1,10 @@
-"""Decoding every chunk: codecs, sizes, shard indexes and checksums.
+"""Decodes every chunk, which checks codecs, sizes, shard indexes and checksums.
 
 Rules of this file
 ------------------
 1. Chunks of one manifest are fetched some 64 MB at a time and decoded one by one.
-2. Arrays whose ``zarr.json`` cannot be used here are passed over: that is reported elsewhere.
-3. Chunk objects that are missing or too short are reported by the listing, and not again here.
+2. Arrays with an unusable ``zarr.json`` are skipped: ``snapshots`` reports them.
+3. Missing and short chunk objects are skipped: the comparison with the listing reports them.
 
 Specification: Zarr v3 core, "Codecs"; the codec ``sharding_indexed``.
 """

@@ -1,7 +1,6 @@
-"""The work of ``verify`` in pieces: versions, backups, manifests. Each piece runs anywhere.
+"""Checks files of a repository: of versions, backups and manifests, in this process or in tasks.
 
-One process runs the pieces one after the other (``verify_repository``); a Spark job hands them to
-its tasks. What a task needs to know travels as a ``VerifyContext``.
+A task receives a ``VerifyContext``.
 
 Rules of this file
 ------------------
@@ -47,7 +46,7 @@ _UNKNOWN_SIZE: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyContext:
-    """What every piece of the work has to know; picklable.
+    """What every task of a verification needs; picklable.
 
     Parameters
     ----------
@@ -55,8 +54,6 @@ class VerifyContext:
         The repository, its virtual chunk containers, and which virtual places are authorised.
     knows_containers
         Whether the configuration with the containers could be read.
-    deep
-        Whether chunks are decoded.
     max_findings
         Findings of each severity that a piece may answer with.
     """
@@ -124,15 +121,7 @@ def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Re
 
 
 class ManifestChecks:
-    """Checks manifests with what lies behind them, but for the chunk objects of the repository.
-
-    Parameters
-    ----------
-    context
-        What the work has to know.
-    report
-        Takes the findings.
-    """
+    """Checks manifests, virtual files and, if deep, the content of chunks."""
 
     def __init__(self, context: VerifyContext, report: Report) -> None:
         self._context = context

@@ -1,7 +1,6 @@
-"""Transaction logs: there, readable, and about nodes of their version.
+"""Checks transaction logs: whether they exist, can be read, and name nodes of their version.
 
-A log serves rebase and diff. Reading data never needs it, so that one that is missing is a warning;
-one that is damaged makes those fail who need it.
+Rebase and diff need logs, reads of data do not, so a missing log is a warning.
 
 Rules of this file
 ------------------

@@ -1,8 +1,7 @@
-"""Manifests: as listed, in order, and holding what the versions that use them expect.
+"""Checks manifests: sizes, order, and whether they hold the references that versions expect.
 
 A manifest is read once, whatever the number of versions that use it, and checked against all that
-they say about it (``ManifestClaims``). Its references stay columns: what is reported is found by
-masks, and only reported rows become objects.
+they say about it (``ManifestClaims``). References are columns; only reported rows become objects.
 
 Specification: "Chunk Manifest Files", "ManifestRef", "ManifestFileInfo".
 """
@@ -42,14 +41,10 @@ _LARGEST = np.uint64(2**63 - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UsedRefs:
-    """The references of one array in one manifest, with who uses them.
+    """The references of one array in one manifest, and the versions that use them.
 
     Parameters
     ----------
-    refs
-        The references.
-    object_key
-        The manifest.
     uses
         Uses by arrays of versions, newest first; none for references that nobody looks for.
     mark

@@ -1,10 +1,10 @@
-"""What there is to verify in a repository of spec version 1: refs, and history in snapshot files.
+"""Reads refs and history of a repository of spec version 1, to know what to verify.
 
 Rules of this file
 ------------------
 1. A ref that cannot be read is a finding; the others are followed.
-2. History is walked through the snapshot files, from every ref down. Where a file is missing or
-   damaged the walk ends; the file is among the versions, and whoever checks those reports it.
+2. History is followed through snapshot files, from every ref back. It ends at a missing or damaged
+   file; that file is among the versions, so the check of versions reports it.
 
 Specification: spec version 1, "References".
 """

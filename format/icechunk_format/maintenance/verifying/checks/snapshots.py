@@ -1,7 +1,6 @@
-"""Snapshot files: nodes, hierarchy, what ``zarr.json`` says beside them, and lists of manifests.
+"""Checks snapshot files: nodes, hierarchy, ``zarr.json`` documents and lists of manifests.
 
-Most nodes are the same in many versions, so each distinct node is looked at once
-(``SeenNodes``): a thousand versions of a thousand arrays cost little more than one.
+Many versions share most nodes, so each distinct node is checked once (``SeenNodes``).
 
 Specification: "Snapshot Files"; Zarr v3 core, "Metadata".
 """

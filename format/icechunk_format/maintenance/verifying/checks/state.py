@@ -1,16 +1,12 @@
-"""What there is to verify: the versions of a repository, and what its ``repo`` object says.
+"""Checks the ``repo`` object, and lists the versions and backups to verify.
 
-This is the part of ``verify`` that one machine does: it reads ``repo`` (or the refs of spec
-version 1, with the snapshot files that hold its history) and answers with the list of files to
-look at, which may then be spread over many machines.
+One machine does this part of ``verify``; the listed files may then be spread over many machines.
 
 Rules of this file
 ------------------
-1. A ``repo`` that cannot be read is a finding, and the work goes on with the newest backup that can
-   be: whoever has such a repository wants to know what is left of it.
-2. Versions are ranked from the newest, so that of many versions with one problem the newest names
-   it.
-3. ``repo`` is read before anything is listed: what it names was written before.
+1. A ``repo`` that cannot be read is a finding; the newest readable backup is used instead.
+2. Versions are ranked from the newest. A problem of many versions is reported for the newest.
+3. ``repo`` is read before anything is listed, since the objects that it names were written before.
 
 Specification: "Repo info file", "Updates to the repo info file".
 """
@@ -67,8 +63,6 @@ class Version:
     ----------
     rank
         0 for the newest.
-    snapshot_id
-        Its id.
     flushed_at
         What ``repo`` says about its time, in microseconds since 1970; None where only the file
         says it.

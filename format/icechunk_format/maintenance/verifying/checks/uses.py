@@ -1,8 +1,7 @@
-"""What versions say about manifests: which arrays use them, for which chunks, and their sizes.
+"""Gathers what versions say about each manifest: the arrays, chunks and sizes they expect.
 
-A manifest serves many versions. It is read once, and everything that any version says about it is
-checked then; so what versions say travels from those who read snapshots to those who read
-manifests.
+Many versions use the same manifest. It is read once and checked against all of them, so their
+expectations are sent from tasks that read snapshots to tasks that read manifests.
 """
 
 from __future__ import annotations
@@ -30,12 +29,8 @@ class ManifestUse:
 
     Parameters
     ----------
-    manifest_id
-        The manifest.
     mark
         The newest version that says so.
-    node_id, node_path
-        The array.
     extents
         Start and end of the chunk coordinates that the version expects there, per axis.
     num_chunks
@@ -87,13 +82,7 @@ Said = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
-    """All that versions say about one manifest, each thing once.
-
-    Parameters
-    ----------
-    manifest_id
-        The manifest.
-    """
+    """Distinct statements of versions about one manifest."""
 
     __slots__ = ("_said", "manifest_id")
 
@@ -156,5 +145,5 @@ def pack(said: Iterable[Said]) -> bytes:
 
 
 def unpack(packed: bytes) -> Iterator[Said]:
-    """Return what ``pack`` got."""
+    """Return the statements that ``pack`` packed."""
     yield from pickle.loads(packed)

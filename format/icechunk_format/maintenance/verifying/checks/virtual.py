@@ -1,9 +1,9 @@
-"""Virtual references: locations that can be read, containers that cover them, files behind them.
+"""Checks virtual references: their locations, their containers, and the files they refer to.
 
 Rules of this file
 ------------------
-1. A location is looked at once, however many references share it, and plain ones are passed by one
-   regular expression over all; only the others are taken apart one by one.
+1. Each distinct location is checked once: one regular expression accepts plain ones, and only the
+   others are parsed one by one.
 2. Files are asked about (one HEAD each) only below prefixes that the user authorised.
 3. One place that no container covers is one finding for an array, not one for each chunk.
 
@@ -52,7 +52,7 @@ _MOST_REMEMBERED: Final = 100_000
 
 
 class VirtualFiles:
-    """Checks virtual references, and remembers what it asked the stores.
+    """Checks virtual references, and caches the answers of stores.
 
     Parameters
     ----------
@@ -61,8 +61,6 @@ class VirtualFiles:
         be said about them.
     authorized
         URL prefixes below which files may be asked about.
-    options
-        Storage options for them.
     """
 
     def __init__(
