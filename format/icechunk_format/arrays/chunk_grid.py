@@ -13,7 +13,6 @@ Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectil
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,16 +85,6 @@ class ChunkGrid:
         """How many dimensions the array has."""
         return len(self._axes)
 
-    @property
-    def is_regular(self) -> bool:
-        """Whether all chunks are stored with one shape."""
-        return self.chunk_shape is not None
-
-    @property
-    def total_chunks(self) -> int:
-        """How many chunks the grid has; 1 for an array without dimensions."""
-        return math.prod(self.num_chunks)
-
     def chunk_bounds(self, axis: int, i: int) -> tuple[int, int]:
         """Return the elements of chunk ``i`` along an axis, clipped to the shape.
 
@@ -137,21 +126,6 @@ class ChunkGrid:
     def distinct_sizes(self, axis: int) -> set[int]:
         """Return every size that chunks are stored with along an axis."""
         return self._axes[axis].distinct_sizes()
-
-    def chunk_index(self, axis: int, element: int) -> int:
-        """Return which chunk along an axis holds an element.
-
-        Raises
-        ------
-        InvalidInputError
-            If the element is outside the array.
-        """
-        found = self._axes[axis]
-        if not 0 <= element < found.extent:
-            raise InvalidInputError(
-                f"element {element} of axis {axis} is outside the array, which has {found.extent}"
-            )
-        return found.chunk_of(element)
 
     def chunk_indices(self, axis: int, elements: ArrayLike) -> NDArray[np.int64]:
         """Return which chunks along an axis hold the elements; all at once, not checked."""
