@@ -173,9 +173,9 @@ def _open_clients(location: Location) -> Storage:
                 "storage.client=fsspec, or start processes with multiprocessing's 'spawn'"
             )
     if address.kind == "s3":
-        from icechunk_format.storage.remote.s3_store import open_s3fs
+        from icechunk_format.storage.remote.s3_store import open_s3
 
-        return open_s3fs(address, options)
+        return open_s3(address, options)
     from icechunk_format.storage.remote.fsspec_store import open_fsspec
 
     return open_fsspec(address, options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULT_REGION: Final = "us-east-1"
 _REFRESH_SECONDS: Final = 300
 _READ_SECONDS: Final = 60
-CONNECT_SECONDS: Final = 5
+_CONNECT_SECONDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,19 +145,9 @@ def _credentials(
     return S3Credentials(renewing=found)
 
 
-def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
-    """Return a plain botocore client that sends each request exactly once.
-
-    s3fs cannot do that: beneath it, aiohttp repeats a PUT by itself when the connection closes
-    before the answer, and a repeated conditional write meets its own first try.
-
-    Raises
-    ------
-    UnsupportedError
-        The installed botocore does not know the conditions of ``put_object``. It would be told
-        to drop them by s3fs, which is a silent overwrite.
-    """
-    # Imported here because it takes half a second, and only conditional writes need it.
+def make_client(settings: S3Settings, profile: str | None, *, connections: int) -> Any:
+    """Return a botocore client that sends each request exactly once."""
+    # Imported here because it takes half a second, and most locations do without it.
     import botocore
     import botocore.config
     import botocore.session
@@ -175,26 +165,36 @@ def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
         }
     if settings.any_certificate:
         arguments["verify"] = False
-    client = botocore.session.Session(profile=profile).create_client(
+    return botocore.session.Session(profile=profile).create_client(
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint,
         config=botocore.config.Config(
-            connect_timeout=CONNECT_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
             read_timeout=settings.timeout,
+            max_pool_connections=connections,
             retries={"total_max_attempts": 1, "mode": "standard"},
             s3={"addressing_style": settings.addressing_style},
             **config,
         ),
         **arguments,
     )
+
+
+def check_conditions(client: Any) -> None:
+    """Refuse conditional writes where the installed botocore is too old for them.
+
+    Raises
+    ------
+    UnsupportedError
+        Its ``put_object`` does not know ``IfMatch`` or ``IfNoneMatch``.
+    """
     known = client.meta.service_model.operation_model("PutObject").input_shape.members
     if not {"IfMatch", "IfNoneMatch"} <= set(known):
         raise UnsupportedError(
             "the installed botocore is too old for conditional writes, so two writers could "
             "overwrite one another; upgrade s3fs and aiobotocore, or use storage.client=obstore"
         )
-    return client
 
 
 class _LazySession:
