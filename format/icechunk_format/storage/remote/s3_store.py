@@ -109,9 +109,9 @@ class S3Storage:
     client
         A botocore client of this process that repeats nothing.
     bucket, prefix
-        Where the root is; the prefix is empty or ends with a slash.
+        Place of the root; the prefix is empty or ends with a slash.
     root_url
-        The root, for people.
+        The root, for messages.
     endpoint
         URL of the server, for hints.
     requester_pays
@@ -188,11 +188,8 @@ class S3Storage:
         return plan.assemble(self._threads.map(lambda read: self._read(read)[0], plan.reads))
 
     def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
-        try:
-            data, answer = self._server.attempt(lambda: self._fetch(read))
-        except RequestFailedError as error:
-            raise self._server.read_error(read, error.failure, self.head) from None
-        # Not every S3-compatible server heeds the conditions.
+        data, answer = self._server.read(read, lambda: self._fetch(read), self.head)
+        # Some S3-compatible servers ignore the conditions.
         modified_at = answer["LastModified"].timestamp()
         check_unchanged(read, etag=answer.get("ETag"), modified_at=modified_at)
         check_length(read, len(data), self.root_url)
@@ -215,12 +212,9 @@ class S3Storage:
             return body.read(), answer
 
     def head(self, key: str) -> ObjectInfo | None:
-        try:
-            answer = self._server.attempt(lambda: self._client.head_object(**self._at(key)))
-        except RequestFailedError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self._server.error(error.failure, "look at", key) from None
+        answer = self._server.head(key, lambda: self._client.head_object(**self._at(key)))
+        if answer is None:
+            return None
         return ObjectInfo(
             key=key,
             size=answer["ContentLength"],
@@ -249,16 +243,10 @@ class S3Storage:
                 return Written(version=self._overwrite(key, data, attributes))
         check_conditions(self._client)
         arguments = {**self._at(key), **demand, "Metadata": dict(attributes)}
-        try:
-            answer = self._server.attempt(
-                lambda: self._client.put_object(Body=data, **arguments), conditional=True
-            )
-        except RequestFailedError as error:
-            # Missing: the object to be replaced is gone.
-            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
-                return Lost()
-            raise self._server.error(error.failure, "write", key, conditional=True) from None
-        return Written(version=_version(answer))
+        answer = self._server.write_conditionally(
+            key, lambda: self._client.put_object(Body=data, **arguments)
+        )
+        return Lost() if answer is None else Written(version=_version(answer))
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
         arguments = {**self._at(key), "Metadata": dict(attributes)}
@@ -356,7 +344,7 @@ class S3Storage:
 
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
-    """Return what an exception of botocore means."""
+    """Return the failure for an exception of botocore."""
     import botocore.exceptions
 
     if isinstance(error, botocore.exceptions.ClientError):
