@@ -1,1 +1,1 @@
-"""Zarr v3 arrays as pure functions: metadata, grids, codecs and data types."""
+"""Reads and writes Zarr v3 metadata, and encodes and decodes chunks; does no I/O."""

@@ -1,19 +1,18 @@
-"""Where the chunks of an array are: from chunk coordinates to element indices and back.
+"""Converts between chunk coordinates and element indices of an array.
 
 Rules of this file
 ------------------
 1. A range is half-open: ``start`` is inside and ``stop`` is not.
-2. A grid that stops short of the shape is an error in the metadata; a grid that goes beyond it is
-   not. Bounds are clipped to the shape, but a chunk is always *stored* with its full shape.
-3. Nothing here takes memory in proportion to the number of chunks unless asked to (``edges``): a
-   rectilinear axis is kept as runs of equal chunks, so one axis may have billions of them.
+2. A grid must cover the shape and may go beyond it. Bounds are clipped to the shape, but a chunk
+   is always *stored* with its full shape.
+3. Only ``edges`` takes memory in proportion to the number of chunks: a rectilinear axis is kept as
+   runs of equal chunks, so one axis may have billions of them.
 
 Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectilinear``.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,7 +37,7 @@ _MAX_EDGES: Final = 2**27
 
 
 class ChunkGrid:
-    """The chunks of an array, per axis.
+    """The chunk grid of an array.
 
     Attributes
     ----------
@@ -85,16 +84,6 @@ class ChunkGrid:
         """How many dimensions the array has."""
         return len(self._axes)
 
-    @property
-    def is_regular(self) -> bool:
-        """Whether all chunks are stored with one shape."""
-        return self.chunk_shape is not None
-
-    @property
-    def total_chunks(self) -> int:
-        """How many chunks the grid has; 1 for an array without dimensions."""
-        return math.prod(self.num_chunks)
-
     def chunk_bounds(self, axis: int, i: int) -> tuple[int, int]:
         """Return the elements of chunk ``i`` along an axis, clipped to the shape.
 
@@ -120,7 +109,7 @@ class ChunkGrid:
         return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
 
     def full_chunk_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that the chunk is stored with, also where it sticks out of the array.
+        """Return the shape that the chunk is stored with, also where it goes beyond the array.
 
         Raises
         ------
@@ -137,23 +126,8 @@ class ChunkGrid:
         """Return every size that chunks are stored with along an axis."""
         return self._axes[axis].distinct_sizes()
 
-    def chunk_index(self, axis: int, element: int) -> int:
-        """Return which chunk along an axis holds an element.
-
-        Raises
-        ------
-        InvalidInputError
-            If the element is outside the array.
-        """
-        found = self._axes[axis]
-        if not 0 <= element < found.extent:
-            raise InvalidInputError(
-                f"element {element} of axis {axis} is outside the array, which has {found.extent}"
-            )
-        return found.chunk_of(element)
-
     def chunk_indices(self, axis: int, elements: ArrayLike) -> NDArray[np.int64]:
-        """Return which chunks along an axis hold the elements; all at once, not checked."""
+        """Return the chunks along an axis that hold the elements; indices are not checked."""
         return self._axes[axis].chunks_of(np.asarray(elements, dtype=np.int64))
 
     def chunks_of_box(
@@ -178,8 +152,8 @@ class ChunkGrid:
     def bounds_of(self, coords: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return starts and stops, int64 ``(n, ndim)``, of many chunks, clipped to the shape.
 
-        ``coords`` is ``(n, ndim)``. Coordinates are not checked: where a chunk lies outside the
-        grid, what is returned for it has no meaning.
+        ``coords`` is ``(n, ndim)`` and not checked: bounds of chunks outside the grid have no
+        meaning.
         """
         chunks = np.asarray(coords, dtype=np.int64)
         starts = np.empty_like(chunks)
@@ -198,7 +172,7 @@ class ChunkGrid:
         Raises
         ------
         UnsupportedError
-            If there are more of them than can be held.
+            If there are too many of them to list.
         """
         found = self._axes[axis]
         if found.num_chunks >= _MAX_EDGES:
@@ -214,7 +188,7 @@ class ChunkGrid:
         return edges
 
     def resized(self, shape: Sequence[int]) -> ChunkGrid:
-        """Return the grid of the array after a change of shape; existing chunks stay in place.
+        """Return the grid of the array with another shape; existing chunks stay in place.
 
         A rectilinear axis that is too short gets one more chunk, as zarr-python does it.
 
@@ -267,17 +241,17 @@ def parse_chunk_grid(
     shape
         The shape of the array.
     unit
-        The inner chunk shape of a sharded array. A chunk size of 0, which older software wrote
-        for axes of length 0, is read as this, or as 1: no chunk was ever stored under it.
+        The inner chunk shape of a sharded array. Older software wrote chunk size 0 for axes of
+        length 0; it is read as the inner size, or as 1, since no such chunk was ever stored.
     node_path
-        For messages.
+        Path of the array, for messages.
 
     Raises
     ------
     FormatError
         If the grid does not fit the shape, or has sizes that are not positive integers.
     UnsupportedError
-        If the kind of grid is not known here.
+        If the kind of grid is neither regular nor rectilinear.
     """
     named = parse_named_configuration(value, node_path=node_path, field="chunk_grid")
     if named.name == "regular":

@@ -1,12 +1,11 @@
-"""What an element of an array is: the names of Zarr data types, and the NumPy types for them.
+"""Converts Zarr data types to NumPy types and back.
 
 Rules of this file
 ------------------
-1. In memory every element is in the byte order of the machine; the stored order belongs to the
-   ``bytes`` codec and never to the data type.
+1. In memory every element has the machine's byte order; the ``bytes`` codec keeps the stored order.
 2. Strings and byte strings of variable length are NumPy object arrays of ``str`` and ``bytes``.
-3. A name that is not in the tables below is legal Zarr that cannot be read here:
-   ``UnsupportedError``. A known name with an impossible configuration is ``FormatError``.
+3. An unknown name is ``UnsupportedError``: it may be legal Zarr. A known name with an impossible
+   configuration is ``FormatError``.
 
 Spec: Zarr v3 core, "Data types", and the registered extensions ``numpy.datetime64``,
 ``numpy.timedelta64``, ``fixed_length_utf32``, ``null_terminated_bytes``, ``raw_bytes``, ``struct``,
@@ -67,7 +66,7 @@ _NUMBER_NAMES: Final = (
     "complex128",
 )
 
-# Registered spellings of a type that has a shorter name already.
+# Registered second names of types.
 _ALIASES: Final = {"complex_float32": "complex64", "complex_float64": "complex128"}
 
 _TIME_UNITS: Final = (
@@ -77,7 +76,7 @@ _TIME_UNITS: Final = (
 # NumPy keeps the multiplier of a time unit in a C int.
 _MAX_SCALE_FACTOR: Final = 2**31 - 1
 
-# An element is never larger than a chunk may be; a page of text is already unusual.
+# Far larger than any real element, and far smaller than the largest chunk.
 _MAX_ELEMENT_NBYTES: Final = 2**27
 
 _MAX_STRUCT_DEPTH: Final = 8
@@ -97,11 +96,11 @@ class DataType:
     numpy
         The type in memory, in native byte order; ``object`` for variable lengths.
     kind
-        What the elements mean, whatever their width.
+        What the elements mean, without their width.
     unit
         For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...).
     scale_factor
-        For times only: how many units one step is.
+        For times only: units per step.
     fields
         For ``struct`` only: names and types of the fields, in storage order, packed.
     """
@@ -151,7 +150,7 @@ def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_t
     FormatError
         If the value has the wrong shape, or a configuration that no array can have.
     UnsupportedError
-        If the type is not known here.
+        If the type is unknown.
     """
     return _parse(value, node_path=node_path, field=field, depth=0)
 
@@ -280,7 +279,7 @@ def _parse_time(named: NamedConfiguration, *, node_path: str, field: str) -> Dat
             field=f"{field}.configuration.scale_factor",
         )
     code = "M8" if named.name == "numpy.datetime64" else "m8"
-    # NumPy has no multiples of its unit-less times, so only the data type keeps the factor.
+    # NumPy times without a unit have no multiples, so only the data type keeps the factor.
     spelled = code if unit == "generic" else f"{code}[{scale_factor}{unit}]"
     return _time(named.name, np.dtype(spelled), str(unit), scale_factor)
 

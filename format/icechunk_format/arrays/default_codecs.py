@@ -1,4 +1,4 @@
-"""The codecs that new arrays get: those that zarr-python gives them."""
+"""Returns the codecs of new arrays: the defaults of zarr-python."""
 
 from __future__ import annotations
 

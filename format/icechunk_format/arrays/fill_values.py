@@ -1,10 +1,10 @@
-"""The fill value of an array: its JSON spellings, and arrays made of it.
+"""Reads and writes fill values as JSON, and makes arrays of them.
 
 Rules of this file
 ------------------
 1. A decoded fill value is a NumPy scalar of the data type, or ``str``/``bytes`` for variable
    lengths. Its bits are kept: a NaN that was written in hexadecimal keeps its payload.
-2. Whatever zarr-python writes is read, and what is written here zarr-python reads.
+2. Everything that zarr-python writes can be read here, and the other way round.
 
 Spec: Zarr v3 core, "Fill value".
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from icechunk_format.arrays.data_types import DataType
 
 MAX_CHUNK_NBYTES: Final = 2**34
-"""Chunks that would decode to more bytes than this are refused before memory is taken."""
+"""Most bytes that a chunk may decode to; larger chunks are refused before memory is taken."""
 
 _SPECIAL_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _HEX_FLOAT_DTYPES: Final = {4: ">f2", 8: ">f4", 16: ">f8"}
@@ -99,7 +99,7 @@ def cast_scalar(value: Any, data_type: DataType) -> Any:
             raise TypeError(f"expected {wanted.__name__}")
         return value
     if data_type.kind in ("int", "uint"):
-        # NumPy would wrap and truncate.
+        # NumPy would wrap or truncate without an error.
         return _integer(value.item() if isinstance(value, np.generic) else value, data_type)
     if data_type.kind in ("datetime", "timedelta") and is_integer(value):
         return _time(value, data_type)
@@ -116,7 +116,7 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
     Raises
     ------
     UnsupportedError
-        If it would be larger than ``MAX_CHUNK_NBYTES``.
+        If the array would be larger than ``MAX_CHUNK_NBYTES``.
     """
     check_array_size(data_type, shape)
     if data_type.is_variable_length:
@@ -125,7 +125,7 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
         return out
     scalar = np.asarray(fill_value, dtype=data_type.numpy)
     if not any(scalar.tobytes()):
-        # Zeroed pages come from the system without being touched.
+        # The system gives zeroed pages without writing to them.
         return np.zeros(tuple(shape), dtype=data_type.numpy)
     out = np.empty(tuple(shape), dtype=data_type.numpy)
     out[...] = scalar

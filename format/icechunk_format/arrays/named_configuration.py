@@ -1,10 +1,10 @@
-"""The one JSON shape that every Zarr extension point has: a name with a configuration.
+"""Reads and writes a Zarr name with its configuration, the JSON form of all extension points.
 
 Rules of this file
 ------------------
-1. ``"name"`` and ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are the same.
-2. What is wrong with a document is reported with the node path and the field, and what is quoted
-   from the document is shortened: it may be megabytes of somebody else's text.
+1. ``"name"``, ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are the same.
+2. Errors name the node path and the field. They quote the document shortened: it may be megabytes
+   of untrusted text.
 
 Spec: Zarr v3 core, "Extension definition".
 """
@@ -22,15 +22,7 @@ INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedConfiguration:
-    """An extension as it is named in a ``zarr.json``.
-
-    Parameters
-    ----------
-    name
-        The registered name, for example ``"zstd"``.
-    configuration
-        Its parameters; empty when the document gives none.
-    """
+    """A registered name such as ``"zstd"`` and its parameters; empty if the document gives none."""
 
     name: str
     configuration: dict[str, Any]
@@ -47,7 +39,7 @@ def shortened(value: object) -> str:
 
 
 def is_integer(value: object) -> bool:
-    """Whether a JSON value is an integer; ``true`` and ``false`` are not."""
+    """Tell whether a JSON value is an integer; ``true`` and ``false`` are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -83,7 +75,7 @@ def parse_named_configuration(value: object, *, node_path: str, field: str) -> N
 
 
 def named_configuration_json(name: str, configuration: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the long form; without a ``configuration`` member where there is none."""
+    """Return the long form; ``None`` leaves out the ``configuration`` member."""
     if configuration is None:
         return {"name": name}
     return {"name": name, "configuration": configuration}

@@ -1,6 +1,6 @@
-"""Descriptions of new arrays and groups, with zarr-python's defaults where nothing is said.
+"""Makes the ``zarr.json`` of new arrays and groups, with zarr-python's defaults.
 
-Documents have the members, the order and the layout that zarr-python gives them.
+The documents have the members, the order and the layout that zarr-python gives them.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ def build_array_metadata(
     attributes: Mapping[str, Any] | None = None,
     node_path: str = "/",
 ) -> ArrayMetadata:
-    """Describe a new array.
+    """Return the metadata of a new array.
 
     Parameters
     ----------
     shape
         Elements per dimension.
     data_type
-        What an element is.
+        Type of the elements.
     chunk_shape
-        The shape of a chunk; of an inner chunk where there are shards.
+        The shape of a chunk; with shards, of an inner chunk.
     shard_shape
         The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks by themselves.
     fill_value
-        What missing chunks hold; ``None`` is zero, empty or false.
+        Value of missing chunks; ``None`` is zero, empty or false.
     codecs
-        JSON of the codecs of a (inner) chunk; ``None`` takes zarr-python's default.
+        JSON of the codecs of an (inner) chunk; ``None`` takes zarr-python's default.
     dimension_names
         A name or ``None`` per dimension.
     attributes
         JSON values.
     node_path
-        For messages.
+        Path of the array, for messages.
 
     Raises
     ------
     InvalidInputError
-        If the parts do not fit together.
+        If the arguments do not fit together.
     UnsupportedError
         If a codec is not available.
     """
@@ -99,7 +99,7 @@ def build_array_metadata(
 def build_group_metadata(
     *, attributes: Mapping[str, Any] | None = None, node_path: str = "/"
 ) -> GroupMetadata:
-    """Describe a new group."""
+    """Return the metadata of a new group."""
     given = dict(attributes or {})
     document = {"attributes": given, "zarr_format": 3, "node_type": "group"}
     return GroupMetadata(node_path=node_path, attributes=given, raw=document)

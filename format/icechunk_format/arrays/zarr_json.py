@@ -1,12 +1,11 @@
-"""``zarr.json``: what an array or a group says about itself.
+"""Reads and checks the ``zarr.json`` of arrays and groups.
 
 Rules of this file
 ------------------
-1. A document is checked as far as one can check it alone: shapes, names, sizes. What is legal and
-   not known here (a data type, a grid, a codec) is refused only when it is used, so that one exotic
-   array does not hide its neighbours.
-2. Documents are untrusted. Their size and the number of dimensions are limited, and nothing is
-   allocated in proportion to a number that stands in them.
+1. Shapes, names and sizes are checked at once. A data type, grid or codec that is legal but not
+   supported is refused only when it is used, so that one exotic array does not hide the others.
+2. Documents are untrusted. Their size and the number of dimensions are limited, and no number in
+   them decides how much memory is taken.
 3. Documents are written as zarr-python writes them: the same members in the same order.
 
 Spec: Zarr v3 core, "Metadata".
@@ -63,17 +62,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """The ``zarr.json`` of a group.
-
-    Parameters
-    ----------
-    node_path
-        Where the group is.
-    attributes
-        What users wrote about it.
-    raw
-        The whole document.
-    """
+    """The ``zarr.json`` of a group; ``raw`` is the whole document."""
 
     node_path: str
     attributes: dict[str, Any]
@@ -93,22 +82,22 @@ class GroupMetadata:
 class ArrayMetadata:
     """The ``zarr.json`` of an array.
 
-    ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` when
-    they are asked for and the array uses something that is not known here.
+    ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` if the
+    array uses something that is not supported here.
 
     Parameters
     ----------
     node_path
-        Where the array is.
+        Path of the array.
     shape
         Elements per dimension.
     dimension_names
         A name or ``None`` per dimension; ``None`` if the document has none at all. An empty name is
         no name.
     attributes
-        What users wrote about the array.
+        The user attributes.
     codecs_json
-        The ``codecs`` member, not yet looked at.
+        The ``codecs`` member, not yet checked.
     raw
         The whole document.
     """
@@ -131,21 +120,21 @@ class ArrayMetadata:
 
     @property
     def data_type(self) -> DataType:
-        """What an element is."""
+        """Type of the elements."""
         return self._used(self._data_type)
 
     @property
     def grid(self) -> ChunkGrid:
-        """Where the chunks are; of a sharded array, where the shards are."""
+        """Grid of the chunks; of a sharded array, of the shards."""
         return self._used(self._grid)
 
     @property
     def fill_value(self) -> Any:
-        """What missing chunks hold: a NumPy scalar, ``str`` or ``bytes``."""
+        """Value of missing chunks: a NumPy scalar, ``str`` or ``bytes``."""
         return self._used(self._fill_value)
 
     def chunk_codecs(self) -> ChunkCodecs:
-        """Return how chunks are stored. Making them takes some 50 us: keep what you get.
+        """Make the codecs of the chunks. That takes about 50 us: keep the result.
 
         Raises
         ------
@@ -174,17 +163,17 @@ class ArrayMetadata:
         return codecs
 
     def fill_array(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Return a new, writable array of fill values: what a missing chunk holds.
+        """Return a new, writable array of fill values, the content of a missing chunk.
 
         Raises
         ------
         UnsupportedError
-            If it would be too large.
+            If the array would be too large.
         """
         return fill_array(self.data_type, self.fill_value, shape)
 
     def with_shape(self, shape: Sequence[int]) -> ArrayMetadata:
-        """Return the array with another shape; existing chunks stay where they are."""
+        """Return the array with another shape; existing chunks stay in place."""
         grid = self.grid.resized(shape)
         raw = {**self.raw, "shape": [int(n) for n in shape], "chunk_grid": grid.to_json()}
         return replace(self, shape=grid.shape, _grid=grid, raw=raw)
@@ -201,7 +190,7 @@ class ArrayMetadata:
     def _used(self, value: _Value | IcechunkError) -> _Value:
         for error in (self.refusal, value):
             if isinstance(error, IcechunkError):
-                # A new error each time: one that is raised again and again grows its traceback.
+                # An error that is raised again and again grows its traceback, so raise a new one.
                 raise UnsupportedError(error.message, **error.facts)
         assert not isinstance(value, IcechunkError)
         return value
@@ -215,7 +204,7 @@ def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
     FormatError
         If the document breaks the specification; the field is named.
     UnsupportedError
-        If it is not Zarr format 3. Other things that are not known here raise when they are used.
+        If it is not Zarr format 3. Other unsupported features raise when they are used.
     """
     document = _load(user_data, "array", node_path)
     shape = _parse_shape(document, node_path)
@@ -270,7 +259,7 @@ def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
     FormatError
         If the document breaks the specification.
     UnsupportedError
-        If it is not Zarr format 3, or has a member that a reader must understand and is not known.
+        If it is not Zarr format 3, or has an unknown member that a reader must understand.
     """
     document = _load(user_data, "group", node_path)
     unknown = _must_understand(document, _GROUP_MEMBERS)
@@ -385,7 +374,7 @@ def _must_understand(document: dict[str, Any], known: frozenset[str]) -> list[st
 
 
 def _find_refusal(document: dict[str, Any], node_path: str) -> UnsupportedError | None:
-    """Return why nothing of the array may be used, if there is a reason."""
+    """Return the error for a feature that makes the whole array unusable, if it has one."""
     transformers = document.get("storage_transformers")
     if transformers is not None and not isinstance(transformers, list):
         raise metadata_error(

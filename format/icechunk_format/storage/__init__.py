@@ -1,1 +1,1 @@
-"""Objects with byte ranges and conditional writes; nothing here knows Icechunk."""
+"""Reads and writes objects of local folders, object stores and web servers; knows no Icechunk."""

@@ -1,4 +1,4 @@
-r"""What a URL says: which kind of store, which bucket, which path. Pure text work.
+r"""Parses URLs and local paths into kind of store, bucket and path; contacts nothing.
 
 | URL | kind | bucket | path |
 |---|---|---|---|
@@ -54,11 +54,11 @@ class Address:
     Attributes
     ----------
     kind
-        Which store it is in.
+        Kind of store.
     url
         The URL in one spelling: no slash at the end, local paths absolute and without scheme.
     shown_url
-        The same for people: without user, password and query.
+        The URL for messages: without user, password and query.
     bucket
         Bucket or container; empty where the kind has none.
     path
@@ -76,7 +76,7 @@ class Address:
 
     @property
     def root_prefix(self) -> str:
-        """What stands before a key in the bucket: empty, or the path with a slash."""
+        """Prefix of every key in the bucket: empty, or the path with a slash."""
         return f"{self.path}/" if self.path else ""
 
 
@@ -86,7 +86,7 @@ def parse_url(url: str) -> Address:
     Raises
     ------
     InvalidInputError
-        It is empty, names no bucket, or has a query, a fragment or ``..`` where none can be.
+        The URL is empty, names no bucket, or has a query, a fragment or ``..`` where none may be.
     """
     if not url.strip():
         raise InvalidInputError("the storage path is empty; give a local path or a URL")
@@ -196,7 +196,7 @@ def _check_path(path: str, url: str) -> None:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without what may be a credential: user, password, query and fragment."""
+    """Return a URL without the parts that may hold credentials: user, password, query, fragment."""
     head, separator, rest = url.rpartition("://")
     authority, slash, path = rest.partition("/")
     authority = authority.rpartition("@")[2]

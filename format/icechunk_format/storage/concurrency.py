@@ -1,7 +1,7 @@
-"""Threads and clients that belong to one process and are made anew after a fork; paced requests.
+"""Runs requests in threads, and makes clients and thread pools anew in each process.
 
-obstore and s3fs clients made before a fork hang or refuse to work after it, and so does a thread
-pool. What belongs to the parent is kept, not closed: closing it in the child could hang as well.
+Clients and thread pools that a parent process made hang or fail after a fork. The child keeps the
+parent's and never closes them: closing could hang as well.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A")
 
-# What a request costs this process and, at the least, its server: more requests in flight than
-# the latency divided by this only wait for one another.
+# Time that one request takes this process, and at least as long its server. More requests in flight
+# than the latency divided by this only wait for one another.
 _SECONDS_PER_REQUEST: Final = 0.0004
-# Answers on the way beyond the fewest requests in flight have no more bytes than this together.
+# Limit on the bytes of all answers in flight, where more than the fewest requests are in flight.
 _MOST_BYTES: Final = 16 * 2**20
 
 
@@ -32,7 +32,7 @@ class PerProcess(Generic[T]):
     Parameters
     ----------
     make
-        Makes the value. Two threads that come first at once may both call it; one value stays.
+        Makes the value. Two threads may call it at the same time; one of their values is kept.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -63,7 +63,7 @@ class WorkerThreads:
         )
 
     def map(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Return the results in order; the first error stops what has not begun yet."""
+        """Return the results in order; the first error cancels calls that have not begun."""
         items = list(arguments)
         if len(items) <= 1:
             return [function(item) for item in items]
@@ -76,7 +76,7 @@ class WorkerThreads:
 
 
 class PacedThreads:
-    """Send requests side by side: the more, the longer their answers take, while they are small.
+    """Sends requests in threads: more at once where latency is high and answers are small.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class PacedThreads:
     def map(
         self, function: Callable[[A], T], arguments: Iterable[A], *, mean_bytes: float
     ) -> list[T]:
-        """Return the results in order; the first error stops what has not begun yet.
+        """Return the results in order; the first error cancels requests that have not begun.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class PacedThreads:
         if batch.error is not None:
             raise batch.error
         if items:
-            # The quickest answer: the others waited for one another, too.
+            # Slower answers also waited for one another, so the quickest one gives the latency.
             self._latency = batch.quickest
         return batch.results
 
@@ -126,7 +126,7 @@ class PacedThreads:
 
 
 class _Batch(Generic[A, T]):
-    """Requests that threads take one after another, and what came back."""
+    """Requests that threads take one after another, and their results."""
 
     def __init__(
         self, function: Callable[[A], T], items: list[A], *, pace: Callable[[float], int]
@@ -141,7 +141,7 @@ class _Batch(Generic[A, T]):
 
     def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
         """Work in threads of a pool until all answers, or an error, are there."""
-        # First answers also wait for connections; what is known of the store does not.
+        # The first answers also wait for connections; the latency of earlier batches does not.
         self._pool, self._known = pool, latency or math.inf
         try:
             with self._lock:
@@ -149,7 +149,7 @@ class _Batch(Generic[A, T]):
             self._finished.wait()
         finally:
             with self._lock:
-                # Whoever interrupts the waiting stops the rest.
+                # After an interrupt, no thread takes another request.
                 self._next = len(self._items)
 
     def _start(self, wanted: int) -> None:

@@ -1,7 +1,7 @@
-"""Where a repository (or a virtual chunk) is, and how to open it.
+"""Names the place of a repository or of virtual chunks, and opens its storage.
 
-A :class:`Location` is a recipe: a URL, the choice of client and the options. It travels to
-executors; the clients it stands for stay in their process. Option values never show in it.
+A :class:`Location` holds a URL, the choice of client and the options, and no client: it can be
+sent to executors, and each process opens its own clients. Its text never shows option values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OBSTORE_KINDS: Final = ("s3", "gs", "az", "http", "memory")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Location:
-    """A place that objects are kept at.
+    """The place of a repository or of other objects.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class Location:
 
     @classmethod
     def of(cls, place: Place) -> Location:
-        """Return a location as it is, and make one of a URL or a local path.
+        """Return the location of a URL or a local path; a ``Location`` is returned as it is.
 
         Raises
         ------
         InvalidInputError
-            It is something else, or cannot be used.
+            The place is something else, or cannot be used.
         """
         return place if isinstance(place, cls) else cls(_text_of(place))
 
@@ -82,7 +82,7 @@ class Location:
 
     @property
     def address(self) -> Address:
-        """The URL taken apart."""
+        """The parsed URL."""
         return parse_url(self.url)
 
     @property
@@ -110,7 +110,7 @@ def _text_of(place: object) -> str:
 
 
 Place: TypeAlias = Location | str | os.PathLike[str]
-"""What public functions take for the place of a repository; see ``Location.of``."""
+"""Type of the repository argument of public functions; see ``Location.of``."""
 
 _MAX_OPENED: Final = 256
 
@@ -118,16 +118,16 @@ _opened: dict[tuple[int, Location, int], Storage] = {}
 
 
 def open_storage(location: Location) -> Storage:
-    """Return the storage of a location; the same one each time within a process.
+    """Return the storage of a location; within a process, one storage for equal locations.
 
-    Nothing is contacted before the first verb. What the environment says about credentials and
-    endpoints is part of what "the same" means, so a changed environment gives a new storage.
+    Nothing is contacted before the first verb. Changed environment variables about credentials,
+    endpoints or proxies give a new storage.
     """
     key = (os.getpid(), location, _environment_mark(location))
     storage = _opened.get(key)
     if storage is None:
         if len(_opened) >= _MAX_OPENED:
-            # Renewed credentials make new locations for ever; whoever holds a storage keeps it.
+            # Each renewal of credentials makes a new location. Storages in use stay alive.
             _opened.clear()
         storage = _opened.setdefault(key, _make(location))
     return storage
@@ -157,8 +157,8 @@ def _make(location: Location) -> Storage:
 def _open_clients(location: Location) -> Storage:
     """Make the clients of a location in this process.
 
-    Each is imported where it is needed: together they take longer than to read a folder, and each
-    new Python worker of Spark imports again.
+    Client libraries are imported only where needed: importing all of them takes longer than
+    reading a folder, and each new Python worker of Spark imports again.
     """
     address, options = location.address, location.checked_options
     if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):
@@ -173,9 +173,9 @@ def _open_clients(location: Location) -> Storage:
                 "storage.client=fsspec, or start processes with multiprocessing's 'spawn'"
             )
     if address.kind == "s3":
-        from icechunk_format.storage.remote.s3_store import open_s3fs
+        from icechunk_format.storage.remote.s3_store import open_s3
 
-        return open_s3fs(address, options)
+        return open_s3(address, options)
     from icechunk_format.storage.remote.fsspec_store import open_fsspec
 
     return open_fsspec(address, options)

@@ -1,7 +1,7 @@
-"""Objects in this process's memory, with the whole contract: for tests and small experiments.
+"""Stores objects in this process's memory, for tests and small experiments.
 
-One space per process serves every ``memory://`` URL, so that two openings of one URL meet, and
-a URL below another sees its objects. A forked child keeps what its parent had at the fork.
+All ``memory://`` URLs of a process share one space of objects: opening a URL twice gives the same
+objects, and so does a URL below it. A forked child starts with a copy of its parent's objects.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -48,7 +48,7 @@ class _Object:
 
 @dataclass(slots=True)
 class MemorySpace:
-    """A set of objects that storages share, by full path."""
+    """Objects by full path, shared by several storages."""
 
     objects: dict[str, _Object] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -104,7 +104,7 @@ class MemoryStorage:
         return Fetched(data=data, version=found.version, last_modified=found.last_modified)
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
-        # Planned like everywhere, so that tests on this storage meet joined and cut ranges.
+        # Reads are planned as on remote stores, so that tests here meet joined and cut ranges.
         plan = plan_reads(requests)
         return plan.assemble([self._read(read) for read in plan.reads])
 

@@ -1,12 +1,12 @@
-"""The vocabulary of ``storage.*``: one set of words for all clients, in fsspec's spelling.
+"""Checks the ``storage.*`` options; all clients share the same names, those of fsspec.
 
 Rules of this file
 ------------------
-1. Names ignore case, ``-`` and ``_``. Other libraries' words for the same thing are accepted
-   (``aws_access_key_id`` for ``key``), so that a setting can be pasted from where it worked.
-2. An unknown name is refused with the nearest known one, except for URLs that only fsspec knows:
-   their names cannot be known here and are passed on.
-3. No value is ever shown, not even in an error about it: any of them may be a credential.
+1. Names ignore case, ``-`` and ``_``. Other libraries' names are accepted (``aws_access_key_id``
+   for ``key``), so that settings of another tool can be pasted.
+2. The error for an unknown name gives the nearest known one. URLs that only fsspec knows take any
+   name, and it is passed on.
+3. No error shows a value: any value may be a credential.
 """
 
 from __future__ import annotations

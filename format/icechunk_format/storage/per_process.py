@@ -1,7 +1,7 @@
-"""A storage that can be held, pickled and forked: it opens its clients where it is used.
+"""Wraps a storage so that it survives pickling and forks: each process opens its own clients.
 
-With ``storage.client=auto``, a process that was forked after its parent had used obstore works
-through fsspec instead, because obstore cannot be used there (see ``object_store.py``).
+With ``storage.client=auto``, a process forked after its parent had used obstore uses the other
+client, because obstore does not work there (see ``obstore/store.py``).
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PerProcessStorage:
-    """Passes every verb to a storage that this process has made for itself.
+    """Passes every verb to a storage that this process makes at the first verb.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
-"""The contract between storage and everything above it: objects, ranges, conditions.
+"""Defines the interface of every storage: its verbs, their values and the checks of keys.
 
 Rules of this contract
 ----------------------
 1. Keys are relative to the root of the storage, use ``/`` and never leave the root
    (:func:`check_key`). Objects are bytes; nothing here knows what they mean.
 2. A write is atomic: readers see the old object or the new one, never a part.
-3. A lost race is a result (:class:`Lost`), not an error. An answer that never came is a third
-   thing: ``StorageError`` with ``outcome_unknown``. It is raised for conditional writes only,
-   because repeating an overwrite is harmless and is done here, while repeating a condition is not.
-4. Concurrency lives inside the batch verbs; callers bound the bytes that they ask for.
+3. A lost race is a result (:class:`Lost`), not an error. A conditional write without an answer
+   raises ``StorageError`` with ``outcome_unknown``: if it were repeated, the repetition could lose
+   because the first attempt succeeded. Overwrites are simply repeated.
+4. Batch verbs run their requests concurrently; callers bound the bytes that they ask for.
 5. Every storage is picklable and survives a fork: clients are made per process, when first used.
 
 Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``StorageError``
@@ -39,15 +39,16 @@ NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
-    """Which state of an object this is.
+    """Identifies one state of an object.
 
     Attributes
     ----------
     etag
-        The store's entity tag without quotes. The same for every verb that meets the same state.
+        The store's entity tag without quotes; every verb gives the same one for the same state.
     generation
-        What some stores need beside it for a condition: the generation on GCS, a digest of the
-        content for local files (only where the content passed by). Not for comparing.
+        A second identifier that some stores need for a condition: the generation on GCS, a digest
+        of the content for local files (only where the content was read or written). Do not
+        compare it.
     """
 
     etag: str | None
@@ -56,7 +57,7 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Bytes of an object, and the state that they belong to."""
+    """Bytes of an object, and the version that they belong to."""
 
     data: bytes
     version: ObjectVersion
@@ -65,7 +66,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What a store tells about an object without its bytes; ``last_modified`` has a time zone."""
+    """Size, version and time of an object; ``last_modified`` has a time zone."""
 
     key: str
     size: int
@@ -142,19 +143,19 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOnly:
-    """Write only where no object is."""
+    """Write only if there is no object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceIfUnchanged:
-    """Write only where the object still has this version."""
+    """Write only if the object still has this version."""
 
     version: ObjectVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overwrite:
-    """Write whatever is there."""
+    """Write unconditionally."""
 
 
 Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | Overwrite
@@ -176,7 +177,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFailure:
-    """An object that could not be deleted, and why. A missing object is no failure."""
+    """An object that could not be deleted, and the reason. A missing object is no failure."""
 
     key: str
     reason: str
@@ -187,7 +188,7 @@ class Storage(Protocol):
 
     @property
     def root_url(self) -> str:
-        """The root, for people: without credentials."""
+        """The root for messages: without credentials."""
         ...
 
     @property
@@ -211,7 +212,7 @@ class Storage(Protocol):
         """Return the bytes of every request, in order.
 
         Ranges of one object that lie close together are fetched together, large ones in parts,
-        all of them concurrently. A range of no bytes is answered without asking the store.
+        all of them concurrently. An empty range sends no request.
 
         Raises
         ------
@@ -225,7 +226,7 @@ class Storage(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return what is known of an object, ``None`` where there is none."""
+        """Return size, version and time of an object; ``None`` if there is none."""
         ...
 
     def put(
@@ -238,7 +239,7 @@ class Storage(Protocol):
     ) -> Written | Lost:
         """Write one object atomically.
 
-        ``attributes`` are user metadata, kept by the stores that have such a thing.
+        ``attributes`` are user metadata; stores without user metadata ignore them.
 
         Raises
         ------
@@ -255,12 +256,12 @@ class Storage(Protocol):
     ) -> list[ObjectVersion]:
         """Overwrite many objects concurrently; return their versions in order.
 
-        After an error some of them are written and some are not.
+        After an error, some objects are written and some are not.
         """
         ...
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete objects; return those that are still there. Missing ones count as deleted.
+        """Delete objects; return the failures. Missing objects count as deleted.
 
         Raises
         ------
@@ -289,17 +290,17 @@ class Storage(Protocol):
 
 @runtime_checkable
 class StagingStorage(Protocol):
-    """A storage that leaves something behind where a writer is killed."""
+    """A storage whose killed writers leave staged files behind."""
 
     def delete_staged(
         self, older_than: datetime, *, dry_run: bool = False
     ) -> tuple[Sequence[int], Sequence[DeleteFailure]]:
-        """Delete what writers staged before an instant and never put into place.
+        """Delete files that were staged before an instant and never moved into place.
 
         Returns
         -------
         tuple
-            The sizes of what was deleted, or would be, and what could not be.
+            Sizes in bytes of the files that were (or would be) deleted, and the failures.
         """
         ...
 
@@ -333,7 +334,7 @@ def _key_problem(key: str) -> str | None:
         return "it holds a backslash"
     if not key.isprintable() and any(ord(c) < 32 or ord(c) == 127 for c in key):
         return "it holds a control character"
-    # Segments are looked at only where one can be bad: this runs for every object fetched.
+    # The segments are split only if one can be bad: this runs for every object fetched.
     if ("." in key or "//" in key or key.endswith("/")) and any(
         segment in ("", ".", "..") for segment in key.split("/")
     ):

@@ -1,7 +1,7 @@
-"""Which requests to send for a batch of byte ranges: near ones joined, large ones cut.
+"""Plans the requests for a batch of byte ranges: joins near ranges and cuts large ones.
 
-A request costs a round trip whatever its size, so ranges of one object with a small gap between
-them are cheaper together; a connection has a limited speed, so a large range is faster in parts.
+Every request costs a round trip, so ranges of one object with small gaps are cheaper together. A
+connection has a limited speed, so a large range is faster in parts.
 
 Algorithm
 ---------
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_MAX_GAP: Final = 64 * 2**10
-"""Bytes between two ranges that are read and dropped rather than asked for apart: about what
-a connection moves during one round trip to an object store."""
+"""Largest gap in bytes between two ranges that are read as one: about the bytes that a connection
+moves during one round trip to an object store."""
 
 MAX_JOINED: Final = 16 * 2**20
 """Largest read in bytes; also the size above which a range is cut into parts."""
@@ -77,7 +77,7 @@ def plan_reads(
     requests
         Ranges in any order; they may overlap.
     max_gap
-        Bytes that may be read in vain between two ranges.
+        Largest gap in bytes between two ranges that are read as one.
     max_read
         Size in bytes up to which reads are joined and above which they are cut; ``None`` for
         no limit and no cutting.
@@ -105,7 +105,7 @@ def plan_reads(
         if len(members) == 1:
             only = requests[members[0]]
             if (only.end or 0) - (only.start or 0) <= limit:
-                # By far the most common case: one small range of an object.
+                # The most common case by far: one small range of an object.
                 pieces[members[0]].append((len(reads), 0, None))
                 reads.append(only)
                 continue
@@ -197,7 +197,7 @@ def quoted(etag: str) -> str:
 
 
 def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) -> None:
-    """Compare an object with the conditions of a read, for stores that do not do it themselves.
+    """Compare an object with the conditions of a read, for stores that do not compare themselves.
 
     The fraction of ``modified_at`` (seconds since 1970) is dropped: references keep whole
     seconds, and a file written at 7.8 s was recorded as 7 s.
@@ -214,7 +214,7 @@ def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) 
 
 
 def modified_error(read: ReadRequest) -> ChunkModifiedError:
-    """Return the error for an object that is not the one that its reference was made for."""
+    """Return the error for an object that changed after its reference was made."""
     wanted = (
         f"etag {read.if_match!r}"
         if read.if_match is not None

@@ -1,1 +1,1 @@
-"""Codecs of chunks, and the chain that applies them. Documents and data types are one folder up."""
+"""Encodes and decodes chunks. Documents and data types are one folder up."""

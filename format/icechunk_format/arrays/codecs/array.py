@@ -1,16 +1,16 @@
-"""The codecs of a chain that turn arrays into arrays: ``transpose``, ``scale_offset``, filters.
+"""Implements the array-to-array codecs: ``transpose``, ``scale_offset`` and numcodecs filters.
 
 Rules of this file
 ------------------
-1. A codec is made for one data type and says what data type and fill value it leaves behind, so
-   that the codecs after it, an inner shard above all, know what they store.
-2. Arithmetic is that of the stored data type. A value that does not fit is an error, never
-   a wrapped or a rounded one.
+1. A codec is made for one data type, and gives the data type and fill value of its encoded array
+   to the codecs after it (above all to inner shards).
+2. Arithmetic is that of the stored data type. A value that does not fit is an error; no value is
+   wrapped or rounded.
 3. Elements are values in native byte order between the codecs of a chain. A byte order in a
    parameter of a filter (``astype=">i4"``) changes nothing: the ``bytes`` codec stores the bytes.
 
 Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcodecs.*``.
-``cast_value`` has a file of its own.
+``cast_value`` is in its own file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_array_codec(
 
 
 class Transpose:
-    """Axes in another order."""
+    """The ``transpose`` codec."""
 
     name = "transpose"
     is_identity_on_shape = False
@@ -125,7 +125,7 @@ class ScaleOffset:
         if scale not in (1, -1) and bool((array % self._scale).any()):
             raise ValueError(f"an element is not a multiple of the scale {scale}")
         self._check_range(int(array.min()) // scale + offset, int(array.max()) // scale + offset)
-        # Exact division truncates nothing; -1 is done by subtraction, which wraps where // fails.
+        # The division is exact. Division by -1 is a subtraction, which wraps where // fails.
         if scale == -1:
             quotient: Array = np.subtract(self._dtype.type(0), array)
         else:
@@ -166,7 +166,7 @@ class ScaleOffset:
 
 
 class PackBits:
-    """Eight booleans in a byte, behind a byte that says how many of the last are padding."""
+    """Eight booleans per byte, after one byte with the number of padding bits."""
 
     name = "numcodecs.packbits"
     is_identity_on_shape = False
@@ -194,12 +194,12 @@ class PackBits:
 
     def encoded_fill(self, fill_value: Any) -> Any:
         """See ``ArrayCodec``."""
-        # As in zarr-python, which leaves the value alone: shards behind this filter have no use.
+        # zarr-python leaves the fill value unchanged as well.
         return np.uint8(bool(fill_value))
 
 
 class NumcodecsFilter:
-    """A numcodecs codec between arrays of one shape, perhaps of two types."""
+    """A numcodecs codec that keeps the shape, and may change the type."""
 
     is_identity_on_shape = True
 
@@ -225,7 +225,7 @@ class NumcodecsFilter:
         wanted = self.encoded.numpy
         _check_result(result, array.shape, wanted)
         if result.dtype.newbyteorder("=") != wanted:
-            # bitround gives the bits of floats as integers; they are stored as they are.
+            # bitround returns the bits of floats as integers; they are stored unchanged.
             if result.dtype.itemsize != wanted.itemsize:
                 raise ValueError(f"it gives elements of type {result.dtype}, expected {wanted}")
             result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
@@ -265,9 +265,9 @@ def _typed_filter(name: str, configuration: dict[str, Any], data_type: DataType)
     config = {key: value for key, value in configuration.items() if value is not None}
     config.setdefault(decoded_key, data_type.numpy.str)
     types = {key: _type_parameter(config, key) for key in (decoded_key, encoded_key)}
-    # Rule 3: numcodecs would reinterpret the native elements that it gets as swapped ones.
+    # Rule 3: numcodecs would read the native elements as swapped ones.
     config |= {key: given.numpy.str for key, given in types.items() if given is not None}
-    # zarr-python stores what quantize gives in the array's own type.
+    # zarr-python stores the result of quantize in the array's own type.
     encoded = None if name == "numcodecs.quantize" else types[encoded_key]
     return NumcodecsFilter(name, make_numcodec(name, config), data_type, encoded)
 

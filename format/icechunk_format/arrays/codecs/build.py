@@ -1,7 +1,7 @@
-"""Putting a chain of codecs together from its JSON: names, order, and what each step leaves behind.
+"""Builds a chain of codecs from its JSON, and checks their names and order.
 
-Which of the three parts of a chain a codec belongs to follows from its name. A name that is not
-known belongs where it stands: it may be a codec of another installed package.
+The name of a codec tells its part of the chain. An unknown name may be a codec of another installed
+package; its position tells its part.
 
 Spec: Zarr v3 core, "Codecs".
 """
@@ -79,12 +79,8 @@ def build_chain(
 
     Parameters
     ----------
-    codecs_json
-        The list from the document.
     data_type, fill_value, ndim
-        Of the chunks that go in.
-    node_path, field
-        For messages.
+        Those of the decoded chunks.
     make_sharding
         Makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
         dimensions that reach it, and its field. Shards hold chains, so they are made by the caller.
@@ -140,7 +136,7 @@ def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
     """Return the position of the codec that makes bytes, and check the order of the rest."""
     positions = [i for i, name in enumerate(names) if name in _ELEMENT_CODECS]
     if not positions:
-        # A codec of another package may be the one: the first that is none of the others.
+        # It may be a codec of another package: the first that belongs to neither other part.
         positions = [
             i
             for i, name in enumerate(names)

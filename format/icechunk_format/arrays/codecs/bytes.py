@@ -1,4 +1,4 @@
-"""The codecs of a chain that turn bytes into bytes, by name: compressors and checksums.
+"""Makes the byte-to-byte codecs by name: compressors and checksums.
 
 Spec: Zarr v3 codecs ``gzip``, ``zstd``, ``blosc``, ``crc32c``; the registered ``numcodecs.*``.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def make_byte_codec(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec | None:
     """Make the bytes-to-bytes codec of a name; ``None`` if the name is not one of them.
 
-    ``itemsize`` is the width of what comes before, for codecs that shuffle and were not told.
+    ``itemsize`` is the width of an element in bytes, for codecs that shuffle without a given width.
 
     Raises
     ------
@@ -44,12 +44,12 @@ def make_byte_codec(name: str, configuration: dict[str, Any], itemsize: int) -> 
 
 def crc32c(data: Buffer) -> int:
     """Return the CRC-32C of the bytes, an integer below 2**32."""
-    # The wheel takes arrays, and views of bytes only as arrays.
+    # google_crc32c takes no memoryview, so bytes go in as an array.
     return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8)))
 
 
 class Crc32c:
-    """CRC-32C behind or in front of the bytes."""
+    """The ``crc32c`` codec: a checksum after or before the bytes."""
 
     is_fixed_size = True
 
@@ -82,7 +82,7 @@ class Crc32c:
 
 
 class Numcodec:
-    """Any numcodecs codec that has no size of its own to lie about."""
+    """A numcodecs codec whose stream does not state a decoded size."""
 
     def __init__(self, name: str, codec: Any, extra: int | None) -> None:
         self.name = name
@@ -241,4 +241,4 @@ _MAKERS: Final[dict[str, Callable[[str, dict[str, Any], int], ByteCodec]]] = {
 }
 
 BYTE_CODECS: Final = frozenset(_MAKERS)
-"""Names of the codecs that are made here."""
+"""Names of the byte-to-byte codecs."""

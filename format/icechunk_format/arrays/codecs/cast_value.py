@@ -1,7 +1,7 @@
-"""The ``cast_value`` codec: numbers stored as another type of number, by value.
+"""Implements the ``cast_value`` codec, which stores numbers as another numeric type.
 
-Each element is looked up in the explicit map first. What is not in it is rounded to the target type
-in the configured direction, and what is then out of range is clamped, wrapped or refused.
+Elements in the explicit map are replaced by its values. All others are rounded to the target type
+in the configured direction; results out of range are clamped, wrapped or refused.
 
 Rules of this file
 ------------------
@@ -133,7 +133,7 @@ class CastValue:
             )
         rounded = _round(values, self._rounding)
         limits = np.iinfo(target)
-        # The upper limit itself may not be a float64; one more is a power of two and always is.
+        # The upper limit may be no float64; the limit plus one is a power of two and always is.
         below, above = rounded < float(limits.min), rounded >= float(int(limits.max) + 1)
         outside = below | above
         if not outside.any():
@@ -149,7 +149,7 @@ class CastValue:
     def _to_float(self, array: Array, target: np.dtype[Any]) -> Array:
         result = _round_to_float(array, target, self._rounding)
         if target.itemsize < 8:
-            # From the next power of two on no direction of rounding leads back into the range.
+            # Beyond the next power of two, no direction of rounding gives a value in range.
             too_much = 2 ** int(np.finfo(target).maxexp)
             result[array >= too_much] = np.inf
             result[array <= -too_much] = -np.inf
@@ -169,7 +169,7 @@ class CastValue:
 
 
 def _is_exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether every value of one type is a value of the other."""
+    """Tell whether every value of one type is a value of the other."""
     if source.kind != "f" and target.kind == "f":
         # NumPy calls a cast of 64-bit integers to float64 safe, although it rounds.
         return int(np.iinfo(source).max) <= 1 << (int(np.finfo(target).nmant) + 1)
@@ -192,7 +192,7 @@ def _parse_map(entries: Any, source: DataType, target: DataType) -> list[tuple[A
             pairs.append((key, decode_fill_value(entry[1], target)))
         except FormatError as error:
             raise ConfigurationError(f"scalar_map entry: {error.facts['problem']}") from error
-    # Of two entries for one number the last one counts, and the first match is taken.
+    # The last entry for a number counts, and the first match is taken, so reverse them.
     return pairs[::-1]
 
 
@@ -210,7 +210,7 @@ def _round(values: Array, rounding: str) -> Array:
 
 
 def _round_to_float(array: Array, target: np.dtype[Any], rounding: str) -> Array:
-    """Round numbers to floats in a direction; beyond the largest they become infinite."""
+    """Round numbers to floats in a direction; numbers beyond the largest float become infinite."""
     nearest = array.astype(target)
     if rounding == "nearest-even" or array.size == 0:
         return nearest
@@ -233,7 +233,7 @@ def _round_to_float(array: Array, target: np.dtype[Any], rounding: str) -> Array
 
 
 def _compare_integers(floats: Array, integers: Array) -> tuple[Array, Array]:
-    """Return where floats, rounded from integers, are below and above them; exactly."""
+    """Return exactly where floats that were rounded from integers are below and above them."""
     wide = floats.astype(np.float64)
     limits = np.iinfo(integers.dtype)
     beyond = wide >= float(int(limits.max) + 1)
@@ -244,10 +244,10 @@ def _compare_integers(floats: Array, integers: Array) -> tuple[Array, Array]:
 def _away_on_ties(
     array: Array, nearest: Array, up: Array, down: Array, too_low: Array, too_high: Array
 ) -> Array:
-    """Move results that were ties to the float that is farther from zero.
+    """Change results of ties to the float that is farther from zero.
 
-    The middle between two neighbouring floats has one bit more than they have: a float64 holds it
-    where the target is narrower, and 64-bit integers hold it where the source is an integer.
+    The middle between two neighbouring floats needs one more bit than they have: a float64 holds it
+    if the target is narrower, and 64-bit integers hold it if the source is an integer.
     """
     other = np.where(too_low, up, down)
     near = nearest.astype(np.float64)

@@ -1,16 +1,15 @@
-"""The chain of codecs that turns a chunk into stored bytes, and back.
+"""Encodes chunks into stored bytes, and decodes them, with the codecs of an array.
 
-Array codecs come first, then exactly one codec that makes bytes of elements, then byte codecs. The
-chain is checked and put together once; decoding a chunk then costs a few calls.
+A chain has array codecs, then exactly one codec from elements to bytes, then byte codecs. The chain
+is checked and built once; decoding a chunk then costs a few calls.
 
 Rules of this file
 ------------------
-1. What ``decode`` gives is C-contiguous, in native byte order, of exactly the asked shape, and may
-   be read-only. Anything else is ``FormatError``: damaged bytes never become an array of another
-   size.
-2. Every step has a limit on what it may decode to, from the shape and the codecs before it. Only
-   elements of variable length have none; for them the limit is ``max_variable_nbytes``.
-3. A chain keeps no state between chunks that threads could disturb, and is pickled as its JSON.
+1. ``decode`` returns a C-contiguous array in native byte order, of exactly the requested shape,
+   perhaps read-only. Damaged bytes raise ``FormatError``, never give an array of another size.
+2. Every step has a limit on its decoded bytes, from the shape and the codecs before it; for
+   elements of variable length it is ``max_variable_nbytes``.
+3. Threads can share a chain. A chain is pickled as its JSON.
 
 Spec: Zarr v3 core, "Codecs".
 """
@@ -48,7 +47,7 @@ _MAX_PLANS: Final = 64
 
 
 class _Plan:
-    """What decoding a chunk of one shape does: the steps, with what each may give."""
+    """The steps of decoding a chunk of one shape, each with the size that it must give."""
 
     __slots__ = ("array_steps", "byte_steps", "stored_shape")
 
@@ -77,20 +76,19 @@ class ChunkCodecs:
     node_path
         For messages about the metadata.
     max_variable_nbytes
-        Limit for chunks of variable-length elements.
+        Limit on the decoded bytes of a chunk of variable-length elements.
 
     Attributes
     ----------
     sharding
-        Set when the chain is nothing but ``sharding_indexed``, so that inner chunks can be fetched
-        as ranges.
+        Set if ``sharding_indexed`` is the only codec: inner chunks can then be fetched as ranges.
 
     Raises
     ------
     FormatError
         If the codecs are in an impossible order or have impossible parameters.
     UnsupportedError
-        If one of them is not available; the message names the package that would bring it.
+        If a codec is not available; the message names the package that brings it.
     """
 
     def __init__(
@@ -130,12 +128,12 @@ class ChunkCodecs:
 
     @property
     def is_fixed_size(self) -> bool:
-        """Whether the stored size follows from the shape alone: no compression anywhere."""
+        """Whether the shape alone gives the stored size: no codec compresses."""
         return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
 
     @property
     def can_encode(self) -> bool:
-        """Whether chunks can be written; some formats are only read, such as GRIB messages."""
+        """Whether chunks can be written; some codecs only decode, such as GRIB."""
         inner = self._elements.inner if isinstance(self._elements, Sharding) else self._elements
         return bool(getattr(inner, "can_encode", True))
 
@@ -156,7 +154,7 @@ class ChunkCodecs:
         FormatError
             If the bytes are not a chunk of this shape and type; ``file_type`` is ``"chunk"``.
         UnsupportedError
-            If the shape is larger than what is handled at once.
+            If the chunk is too large.
         """
         key = shape if isinstance(shape, tuple) else tuple(shape)
         plan = self._plans.get(key)
@@ -186,8 +184,8 @@ class ChunkCodecs:
     def encode(self, array: Array) -> bytes:
         """Return the stored bytes of a whole chunk.
 
-        Inner chunks that hold nothing but the fill value are left out of shards. Whether a whole
-        chunk is stored at all is the caller's choice: see ``is_all_fill``.
+        Shards leave out inner chunks that hold only the fill value. The caller decides whether a
+        whole chunk of fill values is stored: see ``is_all_fill``.
 
         Raises
         ------
@@ -217,15 +215,15 @@ class ChunkCodecs:
         return data if isinstance(data, bytes) else bytes(data)
 
     def fill_array(self, shape: Sequence[int]) -> Array:
-        """Return a new, writable array of fill values: what a missing chunk holds."""
+        """Return a new, writable array of fill values, the content of a missing chunk."""
         return fill_array(self.data_type, self.fill_value, shape)
 
     def is_all_fill(self, array: Array) -> bool:
-        """Whether a chunk need not be stored, because every element has the fill value's bits."""
+        """Tell whether every element has the fill value's bits: such a chunk can be left out."""
         return is_all_fill(array, self.fill_value)
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes that a chunk is stored in, exact where ``is_fixed_size``.
+        """Return the most bytes of a stored chunk, exact where ``is_fixed_size``.
 
         ``None`` where elements have no fixed size.
         """
@@ -294,7 +292,7 @@ class ChunkCodecs:
             )
         if given.dtype == wanted:
             return given
-        # NumPy's own string types, which are neither of the two that are stored.
+        # NumPy's own string types are none of the stored types; cast them.
         kinds = {"string": "UT", "bytes": "S"}.get(self.data_type.kind, "")
         if given.dtype.kind in kinds:
             if given.dtype.kind == "T" or np.can_cast(given.dtype, wanted, "safe"):
@@ -394,7 +392,7 @@ def _restore(
 
 def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
     if isinstance(error, FormatError):
-        # From an inner chunk, which does not know the key of its shard.
+        # The error is of an inner chunk, whose codecs do not know the key of the shard.
         problem, field = error.facts["problem"], error.facts["field"]
         return FormatError(problem, object_key=what, file_type="chunk", field=field)
     problem = str(error) or type(error).__name__

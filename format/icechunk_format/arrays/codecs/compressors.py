@@ -1,11 +1,11 @@
-"""Compressors, each with a limit on what it may decompress to.
+"""Implements the compressors, each with a limit on the decompressed size.
 
 Rules of this file
 ------------------
-1. ``decode(data, limit, exact)`` gives at most ``limit`` bytes, and exactly that many where
-   ``exact``. Sizes that a stream claims for itself are read and compared *before* memory is taken
-   for them, and streams that claim nothing are decoded up to the limit and no further.
-2. Objects keep their configuration only, so that threads may share them.
+1. ``decode(data, limit, exact)`` returns at most ``limit`` bytes, and exactly that many if
+   ``exact``. A size in the stream is compared with the limit *before* memory is taken; streams
+   without one are decoded up to the limit and no further.
+2. Threads can share the objects, which hold only their configuration.
 
 Spec: RFC 8878 (Zstandard), RFC 1950 and 1952 (zlib, gzip), the headers of Blosc 1 and of numcodecs'
 LZ4.
@@ -26,11 +26,11 @@ from icechunk_format.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# blosc's own thread pool is one per process and takes a lock; chunks are decoded in parallel by
-# the callers instead. zarr-python sets the same.
+# blosc has one thread pool per process, behind a lock. Callers decode chunks in parallel instead;
+# zarr-python does the same.
 numcodecs_blosc.use_threads = False
 
-# Of the third byte of a blosc header.
+# Bits of the third byte of a blosc header.
 _BLOSC_SNAPPY = 2
 _BLOSC_IS_COPY = 2
 
@@ -59,7 +59,7 @@ class Zstd(_Compressor):
             if size > limit or (exact and size != limit):
                 raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
             if size == 0:
-                # numcodecs takes the result of an empty frame for a failure.
+                # numcodecs reports the result of an empty frame as a failure.
                 return b""
             result: bytes = numcodecs_zstd.decompress(data)
             return result
@@ -157,7 +157,7 @@ class Deflate(_Compressor):
 
 
 class Streamed(_Compressor):
-    """bzip2 and LZMA: the standard library's decompressors, which stop at a limit."""
+    """bzip2 and LZMA streams; the standard library's decompressors stop at a limit."""
 
     def __init__(
         self, name: str, make_decompressor: Callable[[], Any], compress: Callable[[Buffer], bytes]
@@ -191,7 +191,7 @@ class Streamed(_Compressor):
 
 
 class Lz4(_Compressor):
-    """LZ4 blocks behind a length of four bytes."""
+    """LZ4 blocks after a length of four bytes."""
 
     def __init__(self, name: str, codec: Any) -> None:
         self.name = name
@@ -216,7 +216,7 @@ def _wanted(limit: int, exact: bool) -> str:
 
 
 def _zstd_content_size(data: Buffer) -> int | None:
-    """Return the size that a Zstandard frame announces, if it does (RFC 8878, 3.1.1.1)."""
+    """Return the content size in a Zstandard frame header, if any (RFC 8878, 3.1.1.1)."""
     if len(data) < 9 or data[:4] != b"\x28\xb5\x2f\xfd":
         raise ValueError("it is not a Zstandard frame")
     descriptor = data[4]
@@ -235,8 +235,8 @@ def _zstd_content_size(data: Buffer) -> int | None:
 def _check_zstd_blocks(data: Buffer, limit: int) -> None:
     """Refuse frames of unknown size whose blocks could hold more than ``limit`` bytes.
 
-    Blocks say whether they are raw, one byte repeated, or compressed, and none holds more than
-    128 KiB (RFC 8878, 3.1.1.2), so their headers alone bound what comes out.
+    Block headers tell whether a block is raw, one byte repeated, or compressed, and no block holds
+    more than 128 KiB (RFC 8878, 3.1.1.2), so the headers bound the decoded size.
     """
     at = 0
     total = 0
@@ -257,7 +257,7 @@ def _check_zstd_blocks(data: Buffer, limit: int) -> None:
             last, kind, size = bool(bits & 1), (bits >> 1) & 3, bits >> 3
             at += 3 + (1 if kind == 1 else size)
             total += 131072 if kind == 2 else size
-            # The last block alone may be partly filled, so allow for one.
+            # Only the last block may be partly filled, so allow for one.
             if total > limit + 131072:
                 raise ValueError(f"the frame may hold more than {limit} bytes")
         at += 4 if descriptor & 4 else 0

@@ -1,11 +1,11 @@
-"""The codecs of a chain that turn elements into bytes: ``bytes``, ``vlen-utf8``, numcodecs' two.
+"""Implements the array-to-bytes codecs: ``bytes``, ``vlen-utf8``, ``vlen-bytes`` and numcodecs'.
 
 Rules of this file
 ------------------
-1. What ``decode`` gives has the asked shape, native byte order, C order and aligned memory. It may
-   be a read-only view of the input: nothing is copied that need not be.
-2. Elements that NumPy would accept from bytes but not survive (code points beyond Unicode, booleans
-   other than 0 and 1) never leave this file.
+1. ``decode`` returns the requested shape in native byte order, C order and aligned memory. The
+   result may be a read-only view of the input.
+2. Bytes that NumPy would accept but compute wrongly with are refused or corrected: code points
+   beyond Unicode, and booleans other than 0 and 1.
 
 Spec: Zarr v3 codec ``bytes``; the registered ``vlen-utf8``, ``vlen-bytes``, ``numcodecs.pcodec``,
 ``numcodecs.zfpy``.
@@ -43,7 +43,7 @@ _MAX_CODE_POINT: Final = 0x10FFFF
 def make_element_codec(
     name: str, configuration: dict[str, Any], data_type: DataType, *, node_path: str
 ) -> ElementCodec:
-    """Make the codec of a name that turns elements into bytes; ``sharding_indexed`` is not here.
+    """Make the array-to-bytes codec of a name, except ``sharding_indexed``.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def make_element_codec(
 
 
 class Bytes:
-    """Elements one after another."""
+    """The ``bytes`` codec: elements one after another."""
 
     name = "bytes"
     is_fixed_size = True
@@ -104,7 +104,7 @@ class Bytes:
         if len(data) != expected:
             raise ValueError(f"the elements take {expected} bytes, found {len(data)}")
         if not isinstance(data, bytes):
-            # A slice of a shard may start anywhere; consumers count on aligned elements.
+            # A slice of a shard may start at any byte, but consumers need aligned elements.
             array = np.frombuffer(data, dtype=self._stored)
             if not array.flags.aligned:
                 array = array.copy()
@@ -128,7 +128,7 @@ class Bytes:
 
 
 class VariableLength:
-    """Elements each behind its length: ``vlen-utf8`` and ``vlen-bytes``."""
+    """The codecs ``vlen-utf8`` and ``vlen-bytes``: each element after its length."""
 
     is_fixed_size = False
 
@@ -166,7 +166,7 @@ class VariableLength:
 
 
 class NumcodecsElements:
-    """numcodecs codecs that take an array and give bytes: ``zfpy``, and any that is registered."""
+    """A numcodecs codec from arrays to bytes: ``zfpy``, or any registered one."""
 
     is_fixed_size = False
 
@@ -200,7 +200,7 @@ class NumcodecsElements:
 class PCodec(NumcodecsElements):
     """``numcodecs.pcodec``, decoded into memory of the expected size.
 
-    The stream says how many elements it has; the library would take memory for as many.
+    The library would take memory for as many elements as the stream claims.
     """
 
     def __init__(self, name: str, codec: Any, data_type: DataType, standalone: Any) -> None:
@@ -219,7 +219,7 @@ class PCodec(NumcodecsElements):
 def _sanitize_bool(array: Array) -> Array:
     as_bytes: Any = array.view(np.uint8)
     if as_bytes.size and as_bytes.max() > 1:
-        # Any value but zero is true; NumPy computes wrong sums from other bytes than 0 and 1.
+        # Any value but zero is true; NumPy computes wrong sums from bytes other than 0 and 1.
         result: Array = as_bytes != 0
         return result
     return array

@@ -1,10 +1,9 @@
-"""The ``gribberish`` codec: GRIB2 messages as chunks, as virtual weather archives refer to them.
+"""Decodes GRIB2 messages of virtual weather archives: the ``gribberish`` codec, reading only.
 
-The library behind it takes what a message says for granted, time and memory included, so how many
-points the message claims is read first and compared with the chunk.
+The library trusts the sizes in a message, so the number of points is first compared with the chunk.
 
 Format: WMO FM 92 GRIB edition 2, sections 0 and 3; the parameters are those of gribberish's own
-codec for zarr-python. Reading only.
+codec for zarr-python.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     from icechunk_format.arrays.data_types import DataType
 
 MAX_POINTS: Final = 2**28
-"""Messages with more points than this are refused; the largest global grids have some 2**25."""
+"""Most points of a message; the largest global grids have about 2**25."""
 
 # Latitude/longitude, Mercator, polar stereographic, Lambert and Gaussian grids.
 _TEMPLATES_OF_ROWS: Final = frozenset({0, 1, 10, 20, 30, 40})
 
 
 class Grib:
-    """GRIB2 messages, as virtual weather archives refer to them; reading only."""
+    """The ``gribberish`` codec; it cannot encode."""
 
     name = "gribberish"
     is_fixed_size = False
@@ -56,7 +55,7 @@ class Grib:
         try:
             result = np.asarray(self._parse(message, is_coordinate))
         except BaseException as error:
-            # A panic of the library is no ``Exception``, and damaged messages cause some.
+            # Damaged messages can make the library panic, which is no ``Exception``.
             if type(error).__name__ != "PanicException":
                 raise
             raise ValueError(f"the library gave up: {error}") from error

@@ -1,12 +1,11 @@
-"""Codecs that come from other installed packages, and what to install where one is missing.
+"""Finds codecs of other installed packages, and names the package to install if one is missing.
 
 Rules of this file
 ------------------
-1. What an installed package registers is used only if it is a numcodecs codec: an object with
-   ``encode`` and ``decode`` on bytes or arrays.
-2. Metadata is untrusted, so the codecs of numcodecs that run what they decode (``pickle``) or that
-   no Zarr v3 array has are not reachable through a name in it.
-3. A codec that cannot be had is ``UnsupportedError``, with the array and the package to install.
+1. Only numcodecs codecs are used: classes with ``encode`` and ``decode`` on bytes or arrays.
+2. Metadata is untrusted: no name in it reaches numcodecs' own codecs that execute what they decode
+   (``pickle``) or that no Zarr v3 array has.
+3. A missing codec is ``UnsupportedError``, with the array and the package to install.
 """
 
 from __future__ import annotations
@@ -107,5 +106,5 @@ def _load(entry: Any) -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError):
-        # A package that is half installed is a package that does not bring the codec.
+        # A package that does not load counts as not installed.
         return None

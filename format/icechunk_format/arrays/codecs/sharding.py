@@ -1,11 +1,10 @@
-"""Shards: many inner chunks in one stored chunk, with an index that says where each is.
+"""Encodes and decodes shards: chunks of many inner chunks, with an index of their places.
 
 Rules of this file
 ------------------
 1. An inner chunk is missing exactly when its offset and its length are both 2**64 - 1.
-2. No offset or length is used before it was compared with the size of the shard.
-3. A reader that wants few inner chunks fetches the index, then the ranges: nothing here needs the
-   whole shard.
+2. Every offset and length is compared with the size of the shard before use.
+3. A reader of few inner chunks fetches the index and their ranges, not the whole shard.
 
 Spec: Zarr v3 codec ``sharding_indexed``.
 """
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     from icechunk_format.arrays.data_types import DataType
 
 MISSING: Final = 2**64 - 1
-"""Offset and length of an inner chunk that the shard does not have."""
+"""Offset and length of a missing inner chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRange:
-    """Which bytes of a shard hold its index: from start to end, or the last ``suffix``."""
+    """The bytes of a shard that hold its index: ``[start, end)``, or the last ``suffix``."""
 
     start: int | None = None
     end: int | None = None
@@ -42,7 +41,7 @@ class IndexRange:
 
 
 class Chain(Protocol):
-    """What a shard needs from the codecs of its inner chunks and of its index."""
+    """The methods of ``ChunkCodecs`` that a shard uses for its inner chunks and its index."""
 
     data_type: DataType
     fill_value: Any
@@ -116,7 +115,7 @@ class Sharding:
         return nbytes
 
     def index_byte_range(self, shard_shape: Shape, shard_nbytes: int | None = None) -> IndexRange:
-        """Return where the index is: start and end, or a suffix where the size is not known.
+        """Return the place of the index: start and end, or a suffix if the size is unknown.
 
         Raises
         ------
@@ -166,7 +165,7 @@ class Sharding:
         offsets, lengths = index[..., 0], index[..., 1]
         missing = np.uint64(MISSING)
         present = (offsets != missing) | (lengths != missing)
-        # A chunk that is there has a length below 2**63, so the sum cannot wrap unnoticed.
+        # Offsets are clamped to the end, so the difference cannot wrap.
         end = np.uint64(2**63 if shard_nbytes is None else shard_nbytes)
         bad = present & (
             (offsets > end) | (lengths > end) | (lengths > end - np.minimum(offsets, end))
@@ -221,7 +220,7 @@ class Sharding:
         return out
 
     def encode(self, array: Array) -> Buffer:
-        """Return a whole shard; inner chunks of fill values alone are left out.
+        """Return a whole shard, without the inner chunks that hold only the fill value.
 
         Raises
         ------
@@ -253,7 +252,7 @@ class Sharding:
         return b"".join(parts)
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes that a shard of a shape takes."""
+        """Return the most bytes of a shard of a shape."""
         inner = self.inner.encoded_bound(self.inner_shape)
         if inner is None:
             return None

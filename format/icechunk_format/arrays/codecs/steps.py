@@ -1,8 +1,7 @@
-"""What the steps of a codec chain are to one another, whatever library does the work.
+"""Defines the interfaces of the three kinds of codecs in a chain.
 
-A chain is array codecs, then one element codec, then byte codecs. A step may fail by any exception;
-the chain turns it into ``FormatError`` or ``InvalidInputError`` with the codec's name. Parameters
-that cannot be are ``ConfigurationError``, when the step is made.
+A step may raise any exception; the chain turns it into ``FormatError`` or ``InvalidInputError``
+with the codec's name. Invalid parameters raise ``ConfigurationError`` when the step is made.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Buffer = bytes | memoryview
 
 
 class ConfigurationError(ValueError):
-    """A codec was given parameters that it cannot have; the text says which."""
+    """A codec has invalid parameters; the text names them."""
 
 
 class ArrayCodec(Protocol):
@@ -45,7 +44,7 @@ class ArrayCodec(Protocol):
         ...
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        """Return what the fill value is encoded to."""
+        """Return the encoded fill value."""
         ...
 
 
@@ -75,7 +74,7 @@ class ByteCodec(Protocol):
     is_fixed_size: bool
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """Return the bytes before encoding: at most ``limit``, and just as many if ``exact``."""
+        """Return the decoded bytes: at most ``limit`` of them, exactly ``limit`` if ``exact``."""
         ...
 
     def encode(self, data: Buffer) -> Buffer:
@@ -93,7 +92,7 @@ def compressed_bound(nbytes: int) -> int:
 
 
 def as_buffer(result: Any) -> Buffer:
-    """Return what a numcodecs codec gave as bytes or as a flat view of bytes."""
+    """Return the result of a numcodecs codec as bytes, or as a flat view of bytes."""
     if isinstance(result, bytes):
         return result
     if isinstance(result, np.ndarray):

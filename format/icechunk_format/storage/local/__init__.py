@@ -1,1 +1,1 @@
-"""Objects as files of a local folder."""
+"""Stores objects as files of a local folder."""

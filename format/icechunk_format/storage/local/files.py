@@ -1,6 +1,6 @@
-"""What files of a folder say of themselves, and how one is written before it has its name.
+"""Stages files and opens the lock file; turns file status and system errors into ours.
 
-Versions, listings, staging and the system's errors for ``local.py``, whose head has the rules.
+The rules are in the head of ``store.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESERVED: Final = ".storage-"
 NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 _FOREIGN_STAGED: Final = re.compile(r"#\d+$")
-# What others stage, where it is certainly an object of a repository.
+# Names that other implementations stage objects of a repository under.
 _FOREIGN_STAGED_OBJECT: Final = re.compile(r"(?:[0-9A-Z]{20}|repo|ref\.json|config\.yaml)#\d+")
 _LOCK_NAME: Final = ".storage-lock"
 _LOCK_FLAGS: Final = (
@@ -42,12 +42,12 @@ _HINTS: Final = {
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a name is no object: one of ours or of others, on the way to its place."""
+    """Tell whether a file is a staged write or the lock, and so no object."""
     return name.startswith(RESERVED) or _FOREIGN_STAGED.search(name) is not None
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    """Return what a listing says of a file."""
+    """Return the listing entry of a file."""
     return ObjectInfo(
         key=key,
         size=status.st_size,
@@ -57,12 +57,12 @@ def info_of(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def modified(status: os.stat_result) -> datetime:
-    """Return when a file was changed."""
+    """Return the modification time of a file."""
     return datetime.fromtimestamp(status.st_mtime, UTC)
 
 
 def version_of(status: os.stat_result, content: bytes | None = None) -> ObjectVersion:
-    """Return the version of a file, with a digest where its content is at hand."""
+    """Return the version of a file, with a digest where its content is given."""
     return ObjectVersion(
         etag=f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}",
         generation=None if content is None else _digest(content),
@@ -74,14 +74,14 @@ def _digest(content: bytes) -> str:
 
 
 def is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
-    """Tell whether two versions are one; a digest counts where one is expected."""
+    """Tell whether two versions are equal; digests are compared where ``expected`` has one."""
     return current.etag == expected.etag and (
         expected.generation is None or current.generation == expected.generation
     )
 
 
 def is_at(path: str, expected: ObjectVersion) -> bool:
-    """Tell whether the file still has this version; called under the lock."""
+    """Tell whether the file still has a version; call it under the lock."""
     try:
         with open(path, "rb") as file:
             return is_same(version_of(os.fstat(file.fileno()), file.read()), expected)
@@ -91,7 +91,7 @@ def is_at(path: str, expected: ObjectVersion) -> bool:
 
 @contextlib.contextmanager
 def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
-    """Write ``data`` beside ``path``; what was not moved or linked away is removed again."""
+    """Write ``data`` to a staged file beside ``path``; remove it at the end if it was not moved."""
     folder = os.path.dirname(path)
     staged = os.path.join(folder, f"{RESERVED}staged-{secrets.token_hex(8)}")
     # 0o666 and not mkstemp's 0o600: objects are as readable as the user's umask says.
@@ -113,7 +113,7 @@ def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
 
 
 def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path and the status of every file that is staged, by whatever writer."""
+    """Yield path and status of every staged file, also those of other implementations."""
     for folder, _, names in os.walk(root):
         for name in names:
             is_ours = name.startswith(f"{RESERVED}staged-")
@@ -126,14 +126,14 @@ def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def open_lock(root: str, *, follow_symlinks: bool) -> int:
-    """Return a descriptor of the file that writers of a root lock, made where it is missing.
+    """Open the lock file of a root, made where it is missing, and return its descriptor.
 
-    It may be written by whoever may write the root, whatever the umask of its maker.
+    The file gets the write permissions of the root's folder, whatever the umask.
 
     Raises
     ------
     StorageError
-        It is a link or no file, or belongs to another user who lets nobody read it.
+        The lock file is a link or no file, or its owner lets nobody else read it.
     """
     path = os.path.join(root, _LOCK_NAME)
     flags = _LOCK_FLAGS & ~getattr(os, "O_NOFOLLOW", 0) if follow_symlinks else _LOCK_FLAGS
@@ -170,13 +170,13 @@ def _open_existing_lock(path: str, flags: int) -> int:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's words for an error."""
+    """Return the system's text of an error."""
     return error.strerror or type(error).__name__
 
 
 @contextlib.contextmanager
 def as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
-    """Turn the system's errors into ours; a missing file stays ``FileNotFoundError``."""
+    """Turn ``OSError`` into ``StorageError``; a missing file stays ``FileNotFoundError``."""
     try:
         yield
     except OSError as error:
@@ -186,7 +186,7 @@ def as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, action: str, key: str, root: str) -> StorageError:
-    """Return our error for one of the system, with what helps."""
+    """Return the ``StorageError`` for an ``OSError``, with a hint."""
     hint = _HINTS.get(error.errno or 0, "check the folder and the file system")
     return StorageError(
         f"cannot {action} object {key!r} below {root}: {reason_of(error)}; {hint}",

@@ -1,21 +1,21 @@
-"""Objects as files below one folder, with writes that other processes can rely on.
+"""Stores objects as files below one folder; writes are atomic, also between processes.
 
 Rules of this file
 ------------------
 1. A write is staged in the target's folder under a reserved name and moved into place, so a
-   reader never meets half an object. After a crash of the machine (not of the process) the last
-   writes may be missing, as with any store that does not sync every file.
+   reader never sees half an object. Files are not synced: a crash of the machine (not of the
+   process) may lose the last writes.
 2. ``CreateOnly`` is a hard link, which fails where the name is taken. ``ReplaceIfUnchanged``
-   compares and replaces under an exclusive lock on one reserved file of the root; programs that
-   do not take that lock (other Icechunk implementations replace blindly) are not held back.
+   compares and replaces under an exclusive lock on one reserved file of the root. Other Icechunk
+   implementations replace without that lock, and it does not stop them.
    Whoever may write the root may take the lock.
-3. A version is the file's (modification time, size, inode); where the content was at hand, also
-   a digest of it, because those three can repeat within one tick of the file system's clock.
+3. A version is the file's modification time, size and inode, and a digest of the content where
+   it was read or written: the three can repeat within one tick of the file system's clock.
 4. Reserved names begin with ``.storage-``: they are never listed, and are refused as keys. Names
-   such as ``name#3``, which other implementations stage under, are not listed either. What a
-   killed writer left staged is deleted by ``delete_staged``.
-5. Links that lead out of the root are not followed (a repository may come from a stranger's
-   archive), unless the option ``follow_symlinks`` is set.
+   such as ``name#3``, which other implementations stage under, are not listed either.
+   ``delete_staged`` deletes the staged files of killed writers.
+5. Links that lead out of the root are followed only with the option ``follow_symlinks``: a
+   repository may come from a stranger's archive.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -77,12 +77,12 @@ if TYPE_CHECKING:
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _THREADS: Final = 8
-# Threads pay for themselves on cold disks and network mounts; for a handful of files they do not.
+# Threads are faster on cold disks and network mounts, but not for a handful of files.
 _FILES_FOR_THREADS: Final = 16
 
 
 class LocalStorage:
-    """Objects below a folder, which is made by the first write.
+    """Objects below a folder; the first write makes the folder.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class LocalStorage:
         )
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
-        # A local read costs a system call, not a round trip: only touching ranges are joined.
+        # Only touching ranges are joined: a local read costs a system call and no round trip.
         plan = plan_reads(requests, max_gap=0, max_read=None)
         by_key: dict[str, list[int]] = {}
         for index, read in enumerate(plan.reads):
@@ -154,7 +154,7 @@ class LocalStorage:
         return plan.assemble(answers)
 
     def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
-        # The size is checked before memory is asked for: lengths come from stored references.
+        # Lengths come from stored references: compare them with the size before taking memory.
         if read.suffix is not None:
             first, last = max(size - read.suffix, 0), size
         else:
@@ -163,7 +163,7 @@ class LocalStorage:
         check_length(read, last - first, self._root)
         parts: list[bytes] = []
         try:
-            # Each read has a descriptor of its own, so seeking is safe (and Windows has no pread).
+            # Seeking is safe, since each read has its own descriptor. Windows has no pread.
             os.lseek(descriptor, first, os.SEEK_SET)
             while first < last:
                 part = os.read(descriptor, last - first)
@@ -314,7 +314,7 @@ class LocalStorage:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)  # which gives the lock back
+            os.close(descriptor)  # releases the lock
 
     # Paths
 
@@ -335,7 +335,7 @@ class LocalStorage:
         folder = os.path.dirname(path)
         if folder not in self._trusted_folders:
             self._refuse_outside(folder, key)
-            # Only folders that exist are remembered: others may become links later.
+            # Folders that do not exist yet are not remembered: they may become links later.
             if os.path.isdir(folder):
                 self._trusted_folders.add(folder)
         if os.path.islink(path):

@@ -1,8 +1,7 @@
-"""Where requests go, and whether anybody answers there.
+"""Finds the endpoint of a location, and checks that its host can be connected to.
 
-A wrong endpoint must fail in seconds, with its name, while a busy store deserves minutes of
-patience. The two look alike to a client's retries, so the host is connected to once per process
-before the first request.
+A wrong endpoint must fail in seconds and by name; a busy store is retried for minutes. Clients
+cannot tell the two apart, so each process connects to the host once before its first request.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
 
 
 def server_url(address: Address, options: StorageOptions, region: str | None = None) -> str | None:
-    """Return the URL of the server that will be asked; ``None`` where only the client knows."""
+    """Return the URL of the server; ``None`` where only the client knows."""
     given = endpoint_url(address, options)
     if given is not None:
         return given
@@ -68,7 +67,7 @@ def server_url(address: Address, options: StorageOptions, region: str | None = N
 def check_reachable(url: str, *, root_url: str) -> None:
     """Connect to the host of ``url`` once, so that a wrong one fails fast and by name.
 
-    Nothing is done where a proxy stands between.
+    Hosts behind a proxy are not checked.
 
     Raises
     ------

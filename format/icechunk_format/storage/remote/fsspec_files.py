@@ -1,7 +1,6 @@
-"""fsspec file systems made from options: which words each implementation wants.
+"""Opens fsspec file systems, and translates the options to the words of each implementation.
 
-For the kinds of URL that are known here, the options are translated; for all others they are
-passed on as they are, because only the implementation knows them.
+Options of unknown kinds of URL are passed on as given, because only the implementation knows them.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def open_file_system(
             f"{safe_reason(str(error), secrets)}"
         ) from None
     except Exception as error:
-        # Nobody knows what the file systems raise; none of it may carry an option's value.
+        # File systems raise anything; the error must not show the value of an option.
         reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
         raise UnsupportedError(
             f"fsspec cannot open {address.shown_url}: {reason}; check the URL and the options"

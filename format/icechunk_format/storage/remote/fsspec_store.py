@@ -1,14 +1,15 @@
-"""Objects on whatever file system fsspec opens.
+"""Stores objects on any file system that fsspec opens.
 
 Rules of this file
 ------------------
-1. What fsspec's file systems promise differs; here only what all of them can do is used: whole or
-   ranged reads, ``pipe_file``, ``info``, ``walk``, ``rm_file``.
-2. None of them can replace an object conditionally, so conditions are refused, except in fsspec's
-   own memory (one process, one lock here) and where the user promises with ``single_writer=true``
-   that only one process writes: then compare and write are two steps. S3 has ``s3fs_store.py``.
+1. fsspec's file systems differ; only what all of them can do is used: whole or ranged reads,
+   ``pipe_file``, ``info``, ``walk``, ``rm_file``.
+2. No file system of fsspec replaces an object conditionally, so conditional writes are refused,
+   except in fsspec's own memory (one process, one lock) and with ``single_writer=true``, by
+   which the user promises that one process writes. Both compare first and then write. S3 has
+   ``s3_store.py``.
 3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
-4. Any exception of a file system becomes a typed error: which ones there are, nobody knows.
+4. Any exception of a file system becomes a typed error: their kinds are not documented.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -106,13 +107,13 @@ class FsspecStorage:
     root
         Path of the root in it.
     root_url
-        The root, for people.
+        The root, for messages.
     kind
         Kind of URL, for hints and limits.
     single_writer
-        Whether the user promises that nobody else writes (rule 2).
+        Whether the user promises that one process writes (rule 2).
     secrets
-        What must not be shown.
+        Texts that no error may show.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class FsspecStorage:
         )
 
     def _answered(self, read: ReadRequest, answer: Any) -> bytes:
-        """Return one answer of a batch; what may pass is asked for once more by itself."""
+        """Return the bytes of one answer of a batch; a failed read is repeated on its own."""
         if isinstance(answer, BaseException):
             path = self._path(read.key)
             first = -read.suffix if read.suffix is not None else read.start
@@ -228,13 +229,8 @@ class FsspecStorage:
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
-        try:
-            info = self._server.attempt(lambda: self._files.info(path))
-        except RequestFailedError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self._server.error(error.failure, "look at", key) from None
-        return _object_info(key, info) if info["type"] == "file" else None
+        info = self._server.head(key, lambda: self._files.info(path))
+        return _object_info(key, info) if info is not None and info["type"] == "file" else None
 
     # Writing
 
@@ -270,7 +266,7 @@ class FsspecStorage:
         expected = condition.version
         if current.version.etag != expected.etag:
             return False
-        # Times of file systems are coarse: where the content was seen, it must be the same.
+        # Modification times are coarse: compare the content as well where its digest is known.
         return expected.generation is None or self.get(key).version.generation == (
             expected.generation
         )
@@ -357,9 +353,9 @@ _BROKEN_ERRNOS: Final = (
 
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
-    """Return what an exception of a file system means; what is unknown counts as refused."""
+    """Return the failure for an exception of a file system; unknown ones count as refused."""
     for seen in (error, error.__cause__):
-        # fsspec's HTTP says FileNotFoundError for every status; the cause has the real one.
+        # fsspec's HTTP raises FileNotFoundError for every status; the cause has the real one.
         status = getattr(seen, "status", None)
         if isinstance(status, int) and 300 <= status < 600:
             return failure_of_status(status)
@@ -396,7 +392,7 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _modified(info: Mapping[str, Any]) -> datetime:
-    """Return when an object changed; 1970 where the file system does not say."""
+    """Return the modification time of an object; 1970 where the file system has none."""
     for field in _TIME_FIELDS:
         value = info.get(field)
         if isinstance(value, datetime):

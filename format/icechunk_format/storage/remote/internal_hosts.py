@@ -1,11 +1,11 @@
-"""Hosts that answer to whoever asks from inside: this machine, and metadata services of clouds.
+"""Recognises loopback, link-local and cloud-metadata hosts, and refuses redirects to them.
 
-Whoever writes a repository, or runs a server that redirects, must not make a reader ask them.
+A repository or a redirecting server must never make a reader contact such a host.
 
 Rules of this file
 ------------------
-1. Hosts are judged by what they are called; a name that resolves to such an address is not known
-   before it is resolved, which is for firewalls.
+1. Only the text of a host is checked. Names that resolve to such an address are not found; that
+   is the task of firewalls.
 2. A redirect to such a host is followed only from that very host.
 """
 
@@ -29,10 +29,7 @@ _SERVICE_ADDRESSES: Final = frozenset(
 
 
 def is_this_machine(authority: str) -> bool:
-    """Tell whether a host is loopback, link-local or a cloud's metadata service, by its name.
-
-    Such hosts answer to whoever asks from inside, so no repository may point there by itself.
-    """
+    """Tell whether the text of a host names a loopback, link-local or cloud-metadata host."""
     host = authority.rpartition("@")[2].lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0].partition("%")[0]
@@ -65,12 +62,12 @@ def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
     Parameters
     ----------
     root_url
-        The URL that the user gave; it may be of this machine.
+        The URL that the user gave; its own host may be of this machine.
     """
     own = urlsplit(root_url).netloc.rpartition("@")[2].lower()
 
     async def make(**arguments: Any) -> Any:
-        # Not there without fsspec's http extra, and slow to import.
+        # Imported here: slow, and missing without fsspec's http extra.
         import aiohttp
 
         async def check(_session: Any, _context: Any, redirect: Any) -> None:

@@ -1,7 +1,7 @@
-"""One server as a storage talks to it: repeat what may be repeated, and word what went wrong.
+"""Sends requests to a server, repeats them where safe, and turns failures into errors.
 
-The three clients of remote objects (obstore, s3fs, fsspec) differ in their calls and exceptions.
-What follows from a failure is the same for all of them, and is here.
+The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions; they
+share what follows from a failure.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server, the root that is used on it, and how failures are read.
+    """A server, the root of a storage on it, and the rules for failures.
 
     Attributes
     ----------
     root_url
-        The root, for people: without credentials.
+        The root for messages: without credentials.
     kind
         Kind of URL, for hints and limits.
     endpoint
-        Where requests go, for hints.
+        URL of the server, for hints.
     classify
-        Turns an exception of the client (and what must not be shown) into a failure, or ``None``
-        for what is not a failed request.
+        Turns an exception of the client, and ``secrets``, into a failure; ``None`` if the exception
+        is no failed request.
     secrets
-        What must not be shown.
+        Texts that no error may show.
     backoff
-        How often requests are repeated here, on top of what the client does.
+        Repetitions beyond those of the client itself.
     conditional_backoff
-        The same for conditional writes, which no client repeats.
+        Repetitions of conditional writes, which no client repeats.
     """
 
     root_url: str
@@ -71,7 +71,7 @@ class Server:
         return self.kind == "http"
 
     def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
-        """Send a request, again where that may help.
+        """Send a request, and repeat it where that is safe.
 
         Raises
         ------
@@ -114,17 +114,67 @@ class Server:
             conditional=conditional,
         )
 
-    def read_error(
+    def head(self, key: str, operation: Callable[[], T]) -> T | None:
+        """Ask for an object without its bytes; ``None`` where there is none.
+
+        Raises
+        ------
+        StorageError
+            The request failed.
+        """
+        try:
+            return self.attempt(operation)
+        except RequestFailedError as error:
+            if error.failure.kind is FailureKind.MISSING:
+                return None
+            raise self.error(error.failure, "look at", key) from None
+
+    def write_conditionally(self, key: str, operation: Callable[[], T]) -> T | None:
+        """Send a conditional write; ``None`` where its condition does not hold.
+
+        Raises
+        ------
+        StorageError
+            The request failed; with ``outcome_unknown`` where the write may have landed.
+        """
+        try:
+            return self.attempt(operation, conditional=True)
+        except RequestFailedError as error:
+            # Missing: the object to be replaced is gone.
+            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
+                return None
+            raise self.error(error.failure, "write", key, conditional=True) from None
+
+    def read(
+        self,
+        read: ReadRequest,
+        operation: Callable[[], T],
+        head: Callable[[str], ObjectInfo | None],
+    ) -> T:
+        """Send a read; ``head`` finds the size of an object that is too short for it.
+
+        Raises
+        ------
+        NotFoundError, ChunkModifiedError
+            The object is missing, or was changed.
+        StorageError
+            The object is shorter than the range, or the request failed.
+        """
+        try:
+            return self.attempt(operation)
+        except RequestFailedError as error:
+            raise self._read_error(read, error.failure, head) from None
+
+    def _read_error(
         self,
         read: ReadRequest,
         failure: Failure,
         head: Callable[[str], ObjectInfo | None],
     ) -> IcechunkError:
-        """Return the error to show for a read: of a changed, a short or a missing object."""
         if failure.kind is FailureKind.CONDITION:
             return modified_error(read)
         if failure.kind is FailureKind.RANGE:
-            # The range begins behind the last byte; the size makes the error say so.
+            # The range begins behind the last byte: the size is needed for the error.
             info = head(read.key)
             found = max((info.size if info else 0) - (read.start or 0), 0)
             try:
@@ -134,12 +184,12 @@ class Server:
         return self.error(failure, "read", read.key)
 
     def refuse_writing(self, key: str = "") -> None:
-        """Refuse every write where the server takes none.
+        """Refuse every write to a web server.
 
         Raises
         ------
         ReadOnlyError
-            It is a web server.
+            The server is a web server.
         """
         if self.is_read_only:
             what = f"object {key!r} below " if key else ""
@@ -150,12 +200,12 @@ class Server:
             )
 
     def refuse_listing(self) -> None:
-        """Refuse to list where there is no listing.
+        """Refuse to list a web server, which has no listing.
 
         Raises
         ------
         UnsupportedError
-            It is a web server.
+            The server is a web server.
         """
         if self.kind == "http":
             raise UnsupportedError(

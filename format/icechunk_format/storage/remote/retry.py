@@ -1,16 +1,15 @@
-"""What a failed request means, whether trying again can help, and what to tell the user.
+"""Classifies failed requests, repeats those that are safe to repeat, and makes their errors.
 
 Rules of this file
 ------------------
-1. Each client turns its own exceptions into a :class:`Failure`; everything after that is the same
-   for all of them.
+1. Each client turns its own exceptions into a :class:`Failure`; everything after that is shared.
 2. Transient failures (5xx, throttling, timeouts, lost connections) are tried again with
    exponential backoff and full jitter. Refusals (400, 401, 403, 404, 412) are not.
-3. A conditional write is tried again only where the store said that it did not look at it
-   (throttled, or never connected). Any other lost answer is ``outcome_unknown``: sending it again
-   could meet our own first try and call it somebody else's.
-4. Texts of clients may hold credentials (signed URLs, request dumps): what is shown of them is
-   cut, stripped of queries and of every secret option, and the exception is not chained.
+3. A conditional write is tried again only if the store did not process it (throttled, or never
+   connected). After any other lost answer the outcome is unknown: a repetition can fail because
+   the first attempt succeeded.
+4. Texts of clients may hold credentials (signed URLs, request dumps): errors show them shortened,
+   without queries and secret options, and do not chain the client's exception.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NEVER_LOOKED_AT: Final = (FailureKind.THROTTLED, FailureKind.UNREACHABLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failed request: what it means, and why in a few words that are safe to show."""
+    """The meaning of a failed request, and a short reason without secrets."""
 
     kind: FailureKind
     reason: str
@@ -80,13 +79,13 @@ class Backoff:
     give_up_after: float = 90.0
 
     def delay(self, retry: int) -> float:
-        """Return the seconds to wait before a retry (0 is the first), between none and all."""
+        """Return the seconds to wait before a retry (0 is the first): random, up to the longest."""
         longest = min(self.max_delay, self.first_delay * 2.0 ** min(retry, 30))
         return random.uniform(0.0, longest)
 
 
 class RequestFailedError(Exception):
-    """Inside the storage layer: a request failed, and this is what it means."""
+    """A request failed; raised and caught within the storage layer only."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.reason)
@@ -100,14 +99,14 @@ def call_with_retries(
     backoff: Backoff,
     conditional: bool = False,
 ) -> T:
-    """Call ``operation``; try again where that can help and do no harm.
+    """Call ``operation``, and repeat it after transient failures.
 
     Parameters
     ----------
     operation
         Sends one request.
     classify
-        Turns a client's exception into a failure; ``None`` for what is not a failed request.
+        Turns a client's exception into a failure; ``None`` if it is no failed request.
     backoff
         How often to try again.
     conditional
@@ -140,7 +139,7 @@ def call_with_retries(
 
 
 def failure_of_status(status: int, code: str = "") -> Failure:
-    """Return what an HTTP status and the store's error code mean."""
+    """Return the failure for an HTTP status and an error code of the store."""
     reason = f"HTTP {status}" + (f" {code}" if code else "")
     if code in ("NoSuchBucket", "ContainerNotFound"):
         kind = FailureKind.MISSING_BUCKET
@@ -168,7 +167,7 @@ _MAX_REASON: Final = 300
 
 
 def safe_reason(text: str, secrets: Iterable[str]) -> str:
-    """Return a client's text on one line, short, and without anything that may be secret."""
+    """Return a client's text on one line, shortened, without secrets, queries and users of URLs."""
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, "***")
@@ -201,15 +200,15 @@ def error_of(
     Parameters
     ----------
     failure
-        What happened.
+        The classified failure.
     action, key, root_url
-        What was tried: ``"read"``, the key (may be empty), and the root without credentials.
+        The verb such as ``"read"``, the key (may be empty), and the root without credentials.
     kind
         Kind of URL, for the hint.
     endpoint
-        Host that was asked, for failures to reach it.
+        URL of the server, for the hint.
     conditional
-        Whether it was a conditional write, whose outcome may now be unknown.
+        Whether the request was a conditional write, whose outcome may now be unknown.
     """
     what = f"object {key!r} below {root_url}" if key else root_url
     if failure.kind is FailureKind.MISSING_BUCKET:

@@ -1,9 +1,9 @@
-"""S3 settings and credentials, found the same way for both clients.
+"""Finds the settings and credentials of an S3 location, and makes botocore clients.
 
 Order of credentials: ``storage.anon``; ``storage.key`` and ``storage.secret``; ``storage.profile``;
 then what botocore finds (environment, configuration files, single sign-on, containers, instance).
-botocore is asked rather than the client, because obstore alone does not read the AWS
-configuration files, and waits long for an instance's metadata where there is none.
+botocore looks up the credentials of obstore as well: obstore does not read the AWS configuration
+files, and waits long for an instance's metadata outside of AWS.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _DEFAULT_REGION: Final = "us-east-1"
 _REFRESH_SECONDS: Final = 300
 _READ_SECONDS: Final = 60
-CONNECT_SECONDS: Final = 5
+_CONNECT_SECONDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """What both clients need to know of an S3 bucket.
+    """The settings of an S3 bucket, for both clients.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class S3Settings:
     any_certificate
         Whether TLS certificates go unchecked.
     timeout
-        Seconds without a byte after which a request of botocore is given up.
+        Seconds without a byte after which botocore gives up a request.
     credentials
-        Where keys come from; ``None`` to send requests unsigned.
+        Keys, or their source; ``None`` to send requests unsigned.
     """
 
     bucket: str
@@ -55,7 +55,7 @@ class S3Settings:
 
     @property
     def addressing_style(self) -> str:
-        """Botocore's word for where the bucket stands."""
+        """Botocore's ``addressing_style``: the bucket in the host name, or in the path."""
         return "virtual" if self.virtual_hosted_style else "path"
 
 
@@ -77,7 +77,7 @@ class S3Credentials:
         return frozen.access_key, frozen.secret_key, frozen.token, again
 
     def secrets(self) -> list[str]:
-        """Return what must not be shown."""
+        """Return the texts that no error may show."""
         key, secret, token, _ = self.current()
         return [part for part in (key, secret, token) if part]
 
@@ -88,13 +88,13 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
     Raises
     ------
     InvalidInputError
-        ``key`` without ``secret`` or the other way round, or an unknown profile.
+        ``key`` without ``secret``, ``secret`` without ``key``, or an unknown profile.
     StorageError
         There are no credentials anywhere.
     """
     session = _LazySession(options.get("profile"))
     endpoint = endpoint_url(address, options)
-    # A server that is not AWS takes any region; AWS redirects or refuses, and says which one.
+    # A server that is not AWS takes any region; AWS names the right one in its refusal.
     region = (
         options.get("region")
         or os.environ.get("AWS_REGION")
@@ -145,19 +145,9 @@ def _credentials(
     return S3Credentials(renewing=found)
 
 
-def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
-    """Return a plain botocore client that sends each request exactly once.
-
-    s3fs cannot do that: beneath it, aiohttp repeats a PUT by itself when the connection closes
-    before the answer, and a repeated conditional write meets its own first try.
-
-    Raises
-    ------
-    UnsupportedError
-        The installed botocore does not know the conditions of ``put_object``. It would be told
-        to drop them by s3fs, which is a silent overwrite.
-    """
-    # Imported here because it takes half a second, and only conditional writes need it.
+def make_client(settings: S3Settings, profile: str | None, *, connections: int) -> Any:
+    """Return a botocore client that sends each request exactly once."""
+    # Imported here because it takes half a second, and most locations do without it.
     import botocore
     import botocore.config
     import botocore.session
@@ -175,26 +165,36 @@ def client_that_sends_once(settings: S3Settings, profile: str | None) -> Any:
         }
     if settings.any_certificate:
         arguments["verify"] = False
-    client = botocore.session.Session(profile=profile).create_client(
+    return botocore.session.Session(profile=profile).create_client(
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint,
         config=botocore.config.Config(
-            connect_timeout=CONNECT_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
             read_timeout=settings.timeout,
+            max_pool_connections=connections,
             retries={"total_max_attempts": 1, "mode": "standard"},
             s3={"addressing_style": settings.addressing_style},
             **config,
         ),
         **arguments,
     )
+
+
+def check_conditions(client: Any) -> None:
+    """Refuse conditional writes where the installed botocore is too old for them.
+
+    Raises
+    ------
+    UnsupportedError
+        Its ``put_object`` does not know ``IfMatch`` or ``IfNoneMatch``.
+    """
     known = client.meta.service_model.operation_model("PutObject").input_shape.members
     if not {"IfMatch", "IfNoneMatch"} <= set(known):
         raise UnsupportedError(
             "the installed botocore is too old for conditional writes, so two writers could "
             "overwrite one another; upgrade s3fs and aiobotocore, or use storage.client=obstore"
         )
-    return client
 
 
 class _LazySession:

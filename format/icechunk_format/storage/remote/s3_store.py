@@ -1,24 +1,22 @@
-"""Objects on S3 through s3fs, with conditional writes.
+"""Stores objects on S3 through botocore: for ``storage.client=fsspec``, and after a fork.
 
 Rules of this file
 ------------------
-1. s3fs brings session, credentials and event loop; the requests are its ``call_s3``, because its
-   file verbs know no conditions and hold listings in memory.
-2. botocore and s3fs are told not to repeat anything: what may be repeated is decided in
-   ``retry.py``.
-3. Conditional writes do not go through s3fs at all, because aiohttp beneath it repeats requests
-   on its own; see :func:`icechunk_format.storage.remote.s3_credentials.client_that_sends_once`.
+1. One botocore client sends every request exactly once; ``retry.py`` decides what is sent again.
+   s3fs would not do: aiohttp beneath it repeats a PUT by itself when the connection closes before
+   the answer, and a repeated conditional write can fail because the first one succeeded.
+2. Requests run side by side in threads.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.storage.concurrency import PerProcess, WorkerThreads
+from icechunk_format.storage.concurrency import WorkerThreads
 from icechunk_format.storage.protocol import (
     NO_ATTRIBUTES,
     OVERWRITE,
@@ -57,26 +55,24 @@ from icechunk_format.storage.remote.retry import (
     safe_reason,
 )
 from icechunk_format.storage.remote.s3_credentials import (
-    CONNECT_SECONDS,
-    S3Settings,
-    client_that_sends_once,
+    check_conditions,
+    make_client,
     s3_settings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icechunk_format.storage.address import Address
     from icechunk_format.storage.options import StorageOptions
 
-T = TypeVar("T")
-
 _DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000
 _MULTIPART_FROM: Final = 256 * 2**20
+_PART_SIZE: Final = 64 * 2**20
 
 
-def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
+def open_s3(address: Address, options: StorageOptions) -> S3Storage:
     """Return the storage of an S3 location; its server is contacted once.
 
     Raises
@@ -86,36 +82,13 @@ def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
     StorageError
         Nobody answers at the endpoint, or there are no credentials.
     """
-    # Imported here because it takes a second, and most locations do without it.
-    import s3fs
-
     settings = s3_settings(address, options)
     server = server_url(address, options, settings.region)
     if server is not None:
         check_reachable(server, root_url=address.shown_url)
     concurrency = options.number("concurrency", _DEFAULT_CONCURRENCY)
-    files = s3fs.S3FileSystem(
-        **_credential_arguments(settings, options.get("profile")),
-        endpoint_url=settings.endpoint,
-        requester_pays=settings.requester_pays,
-        client_kwargs={
-            "region_name": settings.region,
-            **({"verify": False} if settings.any_certificate else {}),
-        },
-        config_kwargs={
-            "connect_timeout": CONNECT_SECONDS,
-            "read_timeout": settings.timeout,
-            "max_pool_connections": concurrency,
-            "retries": {"max_attempts": 0, "mode": "standard"},
-            "s3": {"addressing_style": settings.addressing_style},
-        },
-        use_listings_cache=False,
-        skip_instance_cache=True,
-    )
-    files.retries = 1
-    return S3fsStorage(
-        files,
-        once=PerProcess(lambda: client_that_sends_once(settings, options.get("profile"))),
+    return S3Storage(
+        make_client(settings, options.get("profile"), connections=concurrency),
         bucket=address.bucket,
         prefix=address.root_prefix,
         root_url=address.shown_url,
@@ -128,60 +101,49 @@ def open_s3fs(address: Address, options: StorageOptions) -> S3fsStorage:
     )
 
 
-def _credential_arguments(settings: S3Settings, profile: str | None) -> dict[str, Any]:
-    if settings.credentials is None:
-        return {"anon": True}
-    if settings.credentials.renewing is not None:
-        # s3fs asks botocore itself, and renews by itself.
-        return {"profile": profile} if profile else {}
-    key, secret, token, _ = settings.credentials.current()
-    return {"key": key, "secret": secret, "token": token}
-
-
-class S3fsStorage:
+class S3Storage:
     """Objects below a prefix of an S3 bucket.
 
     Parameters
     ----------
-    files
-        An ``s3fs.S3FileSystem`` that repeats nothing.
-    once
-        Makes a botocore client that repeats nothing, for conditional writes.
+    client
+        A botocore client of this process that repeats nothing.
     bucket, prefix
-        Where the root is; the prefix is empty or ends with a slash.
+        Place of the root; the prefix is empty or ends with a slash.
     root_url
-        The root, for people.
+        The root, for messages.
     endpoint
         URL of the server, for hints.
     requester_pays
-        Whether conditional writes say so too.
+        Whether each request says that its sender pays.
     concurrency
         Requests in flight at once.
     max_gap
-        Bytes between two ranges that are read rather than asked for apart.
+        Largest gap in bytes between two ranges that are read as one.
+    max_retries
+        Tries after the first one.
     secrets
-        What must not be shown.
+        Texts that no error may show.
     """
 
     def __init__(
         self,
-        files: Any,
+        client: Any,
         *,
-        once: PerProcess[Any],
         bucket: str,
         prefix: str,
         root_url: str,
-        endpoint: str = "",
-        requester_pays: bool = False,
-        concurrency: int = _DEFAULT_CONCURRENCY,
-        max_gap: int = DEFAULT_MAX_GAP,
-        max_retries: int = DEFAULT_RETRIES,
-        secrets: Sequence[str] = (),
+        endpoint: str,
+        requester_pays: bool,
+        concurrency: int,
+        max_gap: int,
+        max_retries: int,
+        secrets: Sequence[str],
     ) -> None:
-        self._files = files
-        self._once = once
-        self._payer = {"RequestPayer": "requester"} if requester_pays else {}
-        self._bucket = bucket
+        self._client = client
+        self._bucket = {"Bucket": bucket}
+        if requester_pays:
+            self._bucket["RequestPayer"] = "requester"
         self._prefix = prefix
         self._server = Server(
             root_url=root_url,
@@ -192,12 +154,11 @@ class S3fsStorage:
             backoff=Backoff(max_retries=max_retries),
             conditional_backoff=Backoff(max_retries=max_retries),
         )
-        self._concurrency = concurrency
         self._max_gap = max_gap
         self._threads = WorkerThreads(concurrency)
 
     def __repr__(self) -> str:
-        return f"S3fsStorage({self.root_url!r})"
+        return f"S3Storage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
@@ -208,7 +169,7 @@ class S3fsStorage:
         return False
 
     def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
+        return {**self._bucket, "Key": self._prefix + check_key(key)}
 
     # Reading
 
@@ -224,43 +185,17 @@ class S3fsStorage:
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         plan = plan_reads(requests, max_gap=self._max_gap)
-        if not plan.reads:
-            return plan.assemble([])
-
-        async def fetch_all() -> list[Any]:
-            limit = asyncio.Semaphore(self._concurrency)
-
-            async def fetch(read: ReadRequest) -> Any:
-                async with limit:
-                    return await self._fetch(read)
-
-            return await asyncio.gather(*map(fetch, plan.reads), return_exceptions=True)
-
-        answers: list[bytes] = []
-        for read, outcome in zip(plan.reads, self._run(fetch_all), strict=True):
-            if isinstance(outcome, Exception):
-                failure = classify(outcome, self._server.secrets)
-                if failure.kind not in (FailureKind.BROKEN, FailureKind.THROTTLED):
-                    raise self._server.read_error(read, failure, self.head) from None
-                outcome = self._read(read)
-            answers.append(self._checked(read, *outcome))
-        return plan.assemble(answers)
+        return plan.assemble(self._threads.map(lambda read: self._read(read)[0], plan.reads))
 
     def _read(self, read: ReadRequest) -> tuple[bytes, Any]:
-        try:
-            data, answer = self._server.attempt(lambda: self._run(lambda: self._fetch(read)))
-        except RequestFailedError as error:
-            raise self._server.read_error(read, error.failure, self.head) from None
-        return self._checked(read, data, answer), answer
-
-    def _checked(self, read: ReadRequest, data: bytes, answer: Any) -> bytes:
-        # Not every S3-compatible server heeds the conditions.
+        data, answer = self._server.read(read, lambda: self._fetch(read), self.head)
+        # Some S3-compatible servers ignore the conditions.
         modified_at = answer["LastModified"].timestamp()
         check_unchanged(read, etag=answer.get("ETag"), modified_at=modified_at)
         check_length(read, len(data), self.root_url)
-        return data
+        return data, answer
 
-    async def _fetch(self, read: ReadRequest) -> tuple[bytes, Any]:
+    def _fetch(self, read: ReadRequest) -> tuple[bytes, Any]:
         arguments: dict[str, Any] = self._at(read.key)
         if read.suffix is not None:
             arguments["Range"] = f"bytes=-{read.suffix}"
@@ -272,19 +207,14 @@ class S3fsStorage:
             arguments["IfMatch"] = quoted(read.if_match)
         if read.if_unmodified_since is not None:
             arguments["IfUnmodifiedSince"] = datetime.fromtimestamp(read.if_unmodified_since, UTC)
-        answer = await self._files._call_s3("get_object", **arguments)
-        async with answer["Body"] as body:
-            return await body.read(), answer
+        answer = self._client.get_object(**arguments)
+        with contextlib.closing(answer["Body"]) as body:
+            return body.read(), answer
 
     def head(self, key: str) -> ObjectInfo | None:
-        try:
-            answer = self._server.attempt(
-                lambda: self._files.call_s3("head_object", **self._at(key))
-            )
-        except RequestFailedError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self._server.error(error.failure, "look at", key) from None
+        answer = self._server.head(key, lambda: self._client.head_object(**self._at(key)))
+        if answer is None:
+            return None
         return ObjectInfo(
             key=key,
             size=answer["ContentLength"],
@@ -311,29 +241,39 @@ class S3fsStorage:
                 demand = {"IfMatch": quoted(version.etag)}
             case _:
                 return Written(version=self._overwrite(key, data, attributes))
-        arguments = {**self._at(key), **self._payer, **demand, "Metadata": dict(attributes)}
-        client = self._once.get()
-        try:
-            answer = self._server.attempt(
-                lambda: client.put_object(Body=data, **arguments), conditional=True
-            )
-        except RequestFailedError as error:
-            # Missing: the object to be replaced is gone.
-            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
-                return Lost()
-            raise self._server.error(error.failure, "write", key, conditional=True) from None
-        return Written(version=_version(answer))
+        check_conditions(self._client)
+        arguments = {**self._at(key), **demand, "Metadata": dict(attributes)}
+        answer = self._server.write_conditionally(
+            key, lambda: self._client.put_object(Body=data, **arguments)
+        )
+        return Lost() if answer is None else Written(version=_version(answer))
 
     def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
-        at = self._at(key)
+        arguments = {**self._at(key), "Metadata": dict(attributes)}
 
         def write() -> Any:
             if len(data) < _MULTIPART_FROM:
-                return self._files.call_s3("put_object", **at, Body=data, Metadata=dict(attributes))
-            self._files.pipe_file(f"{at['Bucket']}/{at['Key']}", data, Metadata=dict(attributes))
-            return self._files.call_s3("head_object", **at)
+                return self._client.put_object(Body=data, **arguments)
+            return self._upload_parts(data, arguments)
 
         return _version(self._server.call("write", key, write))
+
+    def _upload_parts(self, data: bytes, arguments: dict[str, Any]) -> Any:
+        client = self._client
+        upload_id = client.create_multipart_upload(**arguments)["UploadId"]
+        upload = {**arguments, "UploadId": upload_id}
+        del upload["Metadata"]
+        try:
+            parts = []
+            for number, first in enumerate(range(0, len(data), _PART_SIZE), start=1):
+                body = data[first : first + _PART_SIZE]
+                answer = client.upload_part(Body=body, PartNumber=number, **upload)
+                parts.append({"ETag": answer["ETag"], "PartNumber": number})
+            return client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to show
+                client.abort_multipart_upload(**upload)
+            raise
 
     def put_many(
         self,
@@ -351,10 +291,8 @@ class S3fsStorage:
             answer = self._server.call(
                 "delete from",
                 "",
-                lambda batch=objects: self._files.call_s3(  # type: ignore[misc]
-                    "delete_objects",
-                    Bucket=self._bucket,
-                    Delete={"Objects": batch, "Quiet": True},
+                lambda batch=objects: self._client.delete_objects(  # type: ignore[misc]
+                    **self._bucket, Delete={"Objects": batch, "Quiet": True}
                 ),
             )
             failures += [
@@ -370,23 +308,18 @@ class S3fsStorage:
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
-        arguments: dict[str, Any] = {**self._at(target), "CopySource": self._at(source)}
+        source_at = {"Bucket": self._bucket["Bucket"], "Key": self._at(source)["Key"]}
+        arguments: dict[str, Any] = {**self._at(target), "CopySource": source_at}
         if source_version is not None and source_version.etag is not None:
             arguments["CopySourceIfMatch"] = quoted(source_version.etag)
         try:
-            answer = self._server.attempt(lambda: self._files.call_s3("copy_object", **arguments))
+            answer = self._server.attempt(lambda: self._client.copy_object(**arguments))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.CONDITION:
                 return Lost()
             action = f"copy to {target!r} the"
             raise self._server.error(error.failure, action, source) from None
         return Written(version=_version(answer["CopyObjectResult"]))
-
-    def _run(self, coroutine: Callable[[], Any]) -> Any:
-        # Imported here like s3fs itself, which has imported it by now.
-        from fsspec.asyn import sync
-
-        return sync(self._files.loop, coroutine)
 
     # Listing; last, because inside the class the name hides the type.
 
@@ -395,11 +328,9 @@ class S3fsStorage:
         return self._pages(prefix)
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
-        arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+        arguments = {**self._bucket, "Prefix": self._prefix + prefix}
         while True:
-            page = self._server.call(
-                "list", "", lambda: self._files.call_s3("list_objects_v2", **arguments)
-            )
+            page = self._server.call("list", "", lambda: self._client.list_objects_v2(**arguments))
             for entry in page.get("Contents", []):
                 yield ObjectInfo(
                     key=entry["Key"].removeprefix(self._prefix),
@@ -413,37 +344,31 @@ class S3fsStorage:
 
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
-    """Return what an exception of s3fs or botocore means.
-
-    s3fs turns botocore's errors into ``OSError`` and keeps the server's answer in ``__cause__``.
-    """
+    """Return the failure for an exception of botocore."""
     import botocore.exceptions
 
-    chained: BaseException | None = error
-    while chained is not None:
-        if isinstance(chained, botocore.exceptions.ClientError):
-            code = str(chained.response.get("Error", {}).get("Code", ""))
-            status = int(chained.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            if status == 0 and code.isdigit():
-                status = int(code)
-            return failure_of_status(status, "" if code.isdigit() else code)
-        if isinstance(
-            chained,
-            (
-                botocore.exceptions.EndpointConnectionError,
-                botocore.exceptions.ConnectTimeoutError,
-                botocore.exceptions.ProxyConnectionError,
-                botocore.exceptions.SSLError,
-            ),
-        ):
-            reason = safe_reason(type(chained).__name__, secrets)
-            return Failure(kind=FailureKind.UNREACHABLE, reason=reason)
-        if isinstance(
-            chained, (botocore.exceptions.HTTPClientError, botocore.exceptions.IncompleteReadError)
-        ):
-            reason = safe_reason(f"{type(chained).__name__}: {chained}", secrets)
-            return Failure(kind=FailureKind.BROKEN, reason=reason)
-        chained = chained.__cause__
+    if isinstance(error, botocore.exceptions.ClientError):
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if status == 0 and code.isdigit():
+            status = int(code)
+        return failure_of_status(status, "" if code.isdigit() else code)
+    if isinstance(
+        error,
+        (
+            botocore.exceptions.EndpointConnectionError,
+            botocore.exceptions.ConnectTimeoutError,
+            botocore.exceptions.ProxyConnectionError,
+            botocore.exceptions.SSLError,
+        ),
+    ):
+        reason = safe_reason(type(error).__name__, secrets)
+        return Failure(kind=FailureKind.UNREACHABLE, reason=reason)
+    if isinstance(
+        error, (botocore.exceptions.HTTPClientError, botocore.exceptions.IncompleteReadError)
+    ):
+        reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
+        return Failure(kind=FailureKind.BROKEN, reason=reason)
     return fsspec_store.classify(error, secrets)
 
 

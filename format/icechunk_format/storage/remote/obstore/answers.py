@@ -1,4 +1,4 @@
-"""What obstore's answers and exceptions mean, for ``object_store.py``."""
+"""Turns answers and exceptions of obstore into versions and failures, for ``store.py``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")
 
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
-    """Return what an exception of obstore means.
+    """Return the failure for an exception of obstore.
 
-    The class decides where obstore has one. For the rest it has only a text; the HTTP status and
-    the error code that the server sent are taken from it, and what has neither counts as broken
-    off, the case in which a write may have landed.
+    The class of the exception decides first. The rest has only a text, which may hold the server's
+    HTTP status and error code. Errors without both count as ``BROKEN``: a write may have landed.
     """
     text = str(error)
     if isinstance(error, obstore.exceptions.NotSupportedError):

@@ -1,7 +1,7 @@
-"""obstore clients made from options: S3, Google, Azure and plain HTTP.
+"""Makes obstore clients of S3, Google, Azure and plain HTTP from the options of a location.
 
-Two clients per bucket: one that tries again by itself, and one that never does, for conditional
-writes (their repetition could meet our own first try; see ``retry.py``).
+Each bucket has two clients: one repeats failed requests, the other never does. Conditional writes
+use the second, since a repetition can fail because the first attempt succeeded (see ``retry.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEFAULT_TIMEOUT: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObstoreClients:
-    """The two clients of a bucket, and what must not be shown of their errors."""
+    """The two clients of a bucket, and the texts that their errors must not show."""
 
     patient: Any
     once: Any
@@ -41,7 +41,7 @@ class ObstoreClients:
 
 
 def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
-    """Return the clients of a location; the server is contacted once to see that it is there.
+    """Return the clients of a location; connect to the server once to check that it answers.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _s3_arguments(settings: S3Settings) -> dict[str, Any]:
     if settings.endpoint is not None:
         arguments["endpoint"] = settings.endpoint
         if settings.virtual_hosted_style:
-            # obstore wants the bucket in the host then; users give the server.
+            # Here obstore expects the bucket in the host; users give the server alone.
             scheme, _, host = settings.endpoint.partition("://")
             if not host.startswith(f"{settings.bucket}."):
                 arguments["endpoint"] = f"{scheme}://{settings.bucket}.{host}"
@@ -142,7 +142,7 @@ def _s3_arguments(settings: S3Settings) -> dict[str, Any]:
 
 
 class _Provider:
-    """Hands keys to obstore, so that nothing from the environment is mixed into them."""
+    """Gives obstore the keys, so that it takes none from the environment."""
 
     def __init__(self, credentials: S3Credentials) -> None:
         self._credentials = credentials

@@ -1,13 +1,13 @@
-"""Objects on S3, Google, Azure and HTTP servers, through obstore.
+"""Stores objects on S3, Google, Azure and HTTP servers, through obstore.
 
 Rules of this file
 ------------------
 1. obstore's calls block without holding Python's lock, so concurrency is plain threads.
-2. obstore repeats what may be repeated (see ``obstore_clients.py``); conditional writes go through
-   a client that never does.
-3. obstore has one runtime per process that does not survive a fork: :func:`claim_runtime` says
-   whether this process may use it. A child of a process that did must use fsspec.
-4. An entity tag loses its quotes when it comes in and gets them back when it goes out.
+2. obstore repeats failed requests itself; conditional writes use a client that never does (see
+   ``clients.py``).
+3. obstore has one runtime per process that does not survive a fork: :func:`claim_runtime` tells
+   whether this process may use it. A child of a process that used it needs another client.
+4. Entity tags have no quotes outside of this file; requests add them again.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -72,7 +72,7 @@ _DELETE_BATCH: Final = 1000
 _LIST_PAGE: Final = 1000
 _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
 _PART_SIZE: Final = 16 * 2**20
-# obstore has repeated the request itself; what is left is a body that broke off halfway.
+# obstore repeats requests itself, but not those whose body broke off halfway.
 _ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
 
 _WHOLE_BATCH: Final = (
@@ -86,7 +86,7 @@ _runtime_owner: int | None = None
 
 
 def claim_runtime() -> bool:
-    """Say that this process is about to use obstore; false if its parent did before the fork."""
+    """Claim obstore for this process; false if its parent used obstore before the fork."""
     global _runtime_owner
     if _runtime_owner is None:
         _runtime_owner = os.getpid()
@@ -125,20 +125,20 @@ class ObjectStoreStorage:
     clients
         Clients of the bucket.
     root_url
-        The root, for people.
+        The root, for messages.
     prefix
-        What stands before every key in the bucket: empty, or a path with a slash at its end.
+        Prefix of every key in the bucket: empty, or a path with a slash at its end.
     lists_in_order
-        True if the store lists keys in the order of their bytes, and from any key on.
+        Whether the store lists keys in the order of their bytes, and from any key on.
     kind
         Kind of URL (``"s3"``, ``"gs"``, ``"az"``, ``"http"``, ``"memory"``), for hints and limits.
     concurrency
-        Requests in flight at once. None for 32, and for up to 256 small reads where answers take
-        long.
+        Requests in flight at once. None for 32, and for up to 256 small reads where latency is
+        high.
     max_gap
-        Bytes between two ranges that are read rather than asked for apart.
+        Largest gap in bytes between two ranges that are read as one.
     max_retries
-        How often a throttled conditional write is sent again.
+        Repetitions of a throttled conditional write.
     """
 
     def __init__(
@@ -227,20 +227,18 @@ class ObjectStoreStorage:
             return result.bytes().to_bytes(), result.meta
 
         try:
-            data, meta = self._server.attempt(fetch)
+            data, meta = self._server.read(read, fetch, self.head)
         except UnsupportedError:
             if read.suffix is None:
                 raise
             return self._read_without_suffix(read)
-        except RequestFailedError as error:
-            raise self._server.read_error(read, error.failure, self.head) from None
-        # Not every server heeds the conditions (plain web servers, some S3-compatible ones).
+        # Plain web servers and some S3-compatible ones ignore the conditions.
         check_unchanged(read, etag=meta["e_tag"], modified_at=meta["last_modified"].timestamp())
         check_length(read, len(data), self.root_url)
         return data, meta
 
     def _read_without_suffix(self, read: ReadRequest) -> tuple[bytes, Any]:
-        """Answer a suffix request for stores that know only ranges (Azure)."""
+        """Read a suffix as a range, for stores without suffix requests (Azure)."""
         info, length = self.head(read.key), read.suffix or 0
         if info is None:
             raise missing_object(read.key, self.root_url)
@@ -257,13 +255,8 @@ class ObjectStoreStorage:
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._prefix + check_key(key)
-        try:
-            meta = self._server.attempt(lambda: obstore.head(self._clients.patient, path))
-        except RequestFailedError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self._server.error(error.failure, "look at", key) from None
-        return self._info(meta)
+        meta = self._server.head(key, lambda: obstore.head(self._clients.patient, path))
+        return None if meta is None else self._info(meta)
 
     # Writing
 
@@ -298,17 +291,11 @@ class ObjectStoreStorage:
                 use_multipart=False,
             )
 
-        try:
-            result = self._server.attempt(send, conditional=True)
-        except RequestFailedError as error:
-            # Missing: the object to be replaced is gone.
-            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
-                return Lost()
-            raise self._server.error(error.failure, "write", key, conditional=True) from None
-        return Written(version=version_of(result))
+        result = self._server.write_conditionally(key, send)
+        return Lost() if result is None else Written(version=version_of(result))
 
     def _with_generation(self, key: str, version: ObjectVersion) -> ObjectVersion | None:
-        """Add what Google's conditions need and its listings leave out; None if it is history."""
+        """Add the generation that Google's conditions need; None if the version is outdated."""
         if self._kind != "gs" or version.generation is not None:
             return version
         found = self.head(key)
@@ -357,8 +344,8 @@ class ObjectStoreStorage:
                 raise self._server.error(error.failure, "delete from", "") from None
             if len(keys) == 1:
                 return [DeleteFailure(key=keys[0], reason=error.failure.reason)]
-            # A batch does not say which object failed, and some stores fail for missing ones:
-            # halves find them in few requests.
+            # The error of a batch does not name the object, and some stores fail for missing ones:
+            # halving the batch finds them in few requests.
             middle = len(keys) // 2
             return self._delete(keys[:middle]) + self._delete(keys[middle:])
         return []
@@ -397,9 +384,9 @@ class ObjectStoreStorage:
         return self._pages(folder, prefix if rest else "")
 
     def _pages(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        # obstore lists whole path segments. A prefix within one is compared here, and where keys
-        # come in order, the listing begins shortly before it and ends behind it: many processes
-        # can share a folder of millions of objects by prefixes.
+        # obstore lists whole path segments, so a prefix within a segment is compared here. Where
+        # keys come in order, the listing begins shortly before the prefix and ends behind it: many
+        # processes can then share a folder of millions of objects by prefixes.
         offset = _shortly_before(start) if self._lists_in_order else None
         stream = obstore.list(
             self._clients.patient,
@@ -420,10 +407,9 @@ class ObjectStoreStorage:
 
 
 def _shortly_before(start: str) -> str | None:
-    """Return a key before all that begin with a prefix, and behind nearly all that go before.
+    """Return an offset shortly before all keys that begin with a prefix; None if there is none.
 
-    A listing begins behind its offset, so the prefix itself, which may be a key, will not do.
-    None where there is no such key that a store would take.
+    A listing begins behind its offset. The prefix may be a key itself, so it cannot be the offset.
     """
     if not start or start[-1] < "!" or start[-1] > "~" or start[-1] == "0":
         return None
