@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.options import fold_name
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.session.noted_options import NotedOptions
@@ -45,6 +45,7 @@ def write(
     dims: Names | None = None,
     chunks: Sizes | None = None,
     shards: Sizes | None = None,
+    order: Mapping[str, str] | str | None = None,
     encoding: Mapping[str, Any] | str | None = None,
     create_branch: bool | None = None,
     message: str | None = None,
