@@ -46,7 +46,7 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in :data:`icechunk_spark.options.options.OPTIONS` and in the README.
+    The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the README.
     """
 
     # The id of the snapshot, or what a metadata table is pinned to; a class attribute, because

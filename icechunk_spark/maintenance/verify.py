@@ -39,7 +39,8 @@ from icechunk_format.maintenance.verifying.verify import add_summary, plan_verif
 from icechunk_spark.maintenance import verify_tasks
 from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
-from icechunk_spark.options.options import collect_options, fold_name
+from icechunk_spark.options.declare import fold_name
+from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import spark_type
 

@@ -23,50 +23,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import (
-    LAYOUTS,
-    METADATA_TABLES,
     Option,
     Use,
+    declared_options,
     fold_name,
     is_snapshot_id,
 )
 from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_spark.options.read import READING
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import listed
-from icechunk_spark.options.write import WRITING
+from icechunk_spark.options.write import WriteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
-__all__ = [
-    "EXCLUSIVE",
-    "LAYOUTS",
-    "METADATA_TABLES",
-    "OPTIONS",
-    "SPARK_OPTIONS",
-    "Option",
-    "ReadOptions",
-    "Use",
-    "check_layout",
-    "collect_options",
-    "default_of",
-    "fold_name",
-    "option_table_markdown",
-    "parse_read_options",
-    "refuse_catalog_table",
-    "require_path",
-    "split_path",
-]
-
-OPTIONS: Final[tuple[Option, ...]] = (*READING, *WRITING)
+OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
 
 #: What Spark itself puts among the options of tables, views and streams (compared after folding).
 SPARK_OPTIONS: Final = frozenset(
@@ -116,40 +91,6 @@ _STORAGE_WORDS: Final = frozenset(
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of one load, parsed and checked; attributes are documented in `OPTIONS`."""
-
-    path: str
-    branch: str | None
-    tag: str | None
-    snapshot: str | None
-    as_of: datetime | None
-    storage_client: Literal["auto", "obstore", "fsspec"]
-    storage_options: Mapping[str, str] = field(repr=False)
-    virtual_authorize: tuple[str, ...]
-    virtual_storage_options: Mapping[str, str] = field(repr=False)
-    layout: Literal["cells", "chunks", "refs", "summary"]
-    group: str | None
-    variables: tuple[str, ...] | None
-    coords: tuple[str, ...]
-    decode_cf: bool
-    missing_chunks: Literal["fill", "skip"]
-    timestamp_type: Literal["ntz", "utc"]
-    decoded: bool
-    block: str | None
-    where: str | None
-    sel: str | None
-    sel_method: Literal["exact", "nearest"]
-    isel: str | None
-    pushdown: bool
-    rows_per_partition: int | None
-    read_ahead_bytes: int
-    table: str | None
-    from_version: str | None
-    to_version: str | None
-
-
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options of one load.
 
@@ -167,21 +108,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     refuse_catalog_table(options)
     given = collect_options(options, use="read")
     _check_exclusive(given)
-    values = {
-        item.attribute: given.get(item.name, default_of(item))
-        for item in OPTIONS
-        if "read" in item.uses
-    }
     path, table = split_path(require_path(given, options, use="read"))
-    if table is not None and values["table"] not in (None, table):
+    if table is not None and given.get("table", table) != table:
         raise InvalidInputError(
             f"the path names the metadata table '{table}', but option 'table' names"
-            f" '{values['table']}': give one of the two",
+            f" '{given['table']}': give one of the two",
             option="table",
         )
-    values["path"] = path
-    values["table"] = table or values["table"]
-    parsed = ReadOptions(**values)
+    values = by_attribute(given)
+    parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
     if parsed.table is None:
         check_layout(given, parsed.layout)
     else:
@@ -266,9 +201,9 @@ def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
     )
 
 
-def default_of(option: Option) -> Any:
-    """Return the value of an option that was not given."""
-    return {} if option.is_prefix else option.default
+def by_attribute(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options by the fields of `ReadOptions` or `WriteRequest`."""
+    return {item.attribute: given[item.name] for item in OPTIONS if item.name in given}
 
 
 def _check_exclusive(given: Mapping[str, Any]) -> None:

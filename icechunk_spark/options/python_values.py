@@ -22,7 +22,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import fold_name
+from icechunk_spark.options.declare import fold_name
 
 # What the values of options may be, for annotations.
 Names = str | Sequence[str]

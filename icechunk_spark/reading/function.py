@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.options import fold_name, parse_read_options
+from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.session.last_line import errors_on_one_line
 from icechunk_spark.session.noted_options import NotedOptions
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_spark.options.options import ReadOptions
     from icechunk_spark.options.python_values import Names, Selection, Sizes
+    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 
 # An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as

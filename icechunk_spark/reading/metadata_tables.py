@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.metadata_tables.declared import MetadataTable
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
-    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.options.read import ReadOptions
 
 # Between the two snapshots that `changes` is pinned to; no id holds one.
 _TO = ".."

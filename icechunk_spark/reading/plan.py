@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.dataset.table.table import Table
-    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import TaskReader
 
 # What is guessed of a metadata table: rows of one that opens manifests, and of one that does not.

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.commit import WriteResult
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_spark.options.write_request import Mode, WriteRequest
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
 #: A unit is a task as long as there are not more of them than this; then tasks own several.
 MAX_TASKS: Final = 10_000

@@ -14,7 +14,8 @@ from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
-    from icechunk_spark.options.write_request import Mode, WriteRequest
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
 
 def location_of(request: WriteRequest) -> Location:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from icechunk_spark.options.write_request import Mode, WriteRequest
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
 # Rows are staged in fragments of about this many bytes.
 _FRAGMENT_BYTES: Final = 16 * 2**20
