@@ -28,7 +28,7 @@ _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.mapped_tasks",
     "icechunk_spark.reading.reader",
-    "icechunk_spark.reading.metadata_tables",
+    "icechunk_format.dataset.metadata_tables.read",
     "obstore.store",
     "numcodecs.blosc",
     "pandas",

@@ -45,6 +45,7 @@ from pyspark.sql.types import (
 )
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +93,11 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     if pa.types.is_struct(arrow_type):
         return StructType([StructField(item.name, spark_type(item.type)) for item in arrow_type])
     raise UnsupportedError(f"Arrow type {arrow_type} has no Spark type", arrow_type=str(arrow_type))
+
+
+def spark_struct(schema: pa.Schema) -> StructType:
+    """Return the Spark schema of rows that our own tasks exchange."""
+    return StructType([StructField(field.name, spark_type(field.type)) for field in schema])
 
 
 def spark_schema(columns: Sequence[Column]) -> StructType:
@@ -228,7 +234,6 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(target, check_metadata=False):
         return batch
-    arrays = []
     for column, wanted in zip(batch.columns, target, strict=True):
         if not wanted.nullable and column.null_count:
             raise InvalidInputError(
@@ -236,8 +241,7 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
                 " spark.read.schema() says NOT NULL: leave NOT NULL out",
                 column=wanted.name,
             )
-        arrays.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+    return fitted(batch, target)
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.write_request import parse_write_options
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

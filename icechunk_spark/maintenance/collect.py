@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 from icechunk_format.maintenance.collecting import parts as collect_parts
@@ -35,8 +35,11 @@ from icechunk_format.maintenance.collecting.parts import SweepTask
 from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.maintenance import collect_tasks
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import grouped_rows
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.schema import spark_struct
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,16 +50,9 @@ if TYPE_CHECKING:
     from icechunk_format.maintenance.collecting.result import CollectResult
     from icechunk_format.storage.location import Location
 
-_PACKED: Final = StructType([StructField("part", LongType()), StructField("ids", BinaryType())])
-_MANIFESTS: Final = StructType(
-    [
-        *_PACKED.fields,
-        StructField("sizes", BinaryType()),
-        StructField("size", LongType()),
-        StructField("refs", LongType()),
-    ]
-)
-_REPORT: Final = StructType([StructField("report", BinaryType())])
+_PACKED: Final = spark_struct(collect_tasks.PACKED)
+_MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
+_REPORT: Final = spark_struct(collect_tasks.REPORT)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
     "What is gone was garbage, every version is whole, and collecting again finishes the work"
@@ -112,7 +108,7 @@ def collect_garbage(
     for each distinct chunk of a part that is kept (up to four million), 20 for each object of it
     that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
     """
-    location = location_from(path, options)
+    location = upkeep_location(path, options)
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
     try:

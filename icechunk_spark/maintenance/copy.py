@@ -36,8 +36,10 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,8 +98,8 @@ def copy(
     60 bytes for each chunk of its part, of which there are 32 or 1024.
     """
     plan = plan_copy(
-        location_from(source, {**options, **(source_options or {})}),
-        location_from(target, {**options, **(target_options or {})}),
+        upkeep_location(source, {**options, **(source_options or {})}),
+        upkeep_location(target, {**options, **(target_options or {})}),
         branch=branch,
         tag=tag,
         target_branch=target_branch,

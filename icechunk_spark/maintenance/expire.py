@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.maintenance import expire as one_process
-from icechunk_spark.maintenance.target import location_from
+from icechunk_spark.options.location import upkeep_location
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,7 +42,7 @@ def expire_snapshots(
         ``storage.*`` options, as in ``spark.read.option``.
     """
     return one_process.expire_snapshots(
-        location_from(path, options),
+        upkeep_location(path, options),
         older_than,
         delete_expired_branches=delete_expired_branches,
         delete_expired_tags=delete_expired_tags,

@@ -17,6 +17,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_spark.session.partitions import dealt_out, together
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -63,23 +65,14 @@ def work_rows(
     )
     rows = spark.createDataFrame(table, schema=_ROWS)
     partitions = max(1, min(len(pieces), partitions))
-    dealt = _dealt_out(rows, "number", partitions)
+    dealt = dealt_out(rows, F.col("number"), partitions)
     # Ranges cost a look at the rows, which are here, and are as even.
     return rows.repartitionByRange(partitions, "number") if dealt is None else dealt
 
 
 def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
     """Return rows with those of equal numbers together, one number after the other in each task."""
-    dealt = _dealt_out(rows, column, tasks)
-    # Hashes, because a look at the rows for ranges would compute them twice.
-    spread = rows.repartition(tasks, column) if dealt is None else dealt
-    return spread.sortWithinPartitions(column)
-
-
-def _dealt_out(rows: DataFrame, column: str, tasks: int) -> DataFrame | None:
-    """Give numbers to tasks in turn, so that all get about as many; None before Spark 4.1."""
-    by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
-    return None if by_id is None else by_id(tasks, (F.col(column) % tasks).cast("int"))
+    return together(rows, F.col(column), tasks).sortWithinPartitions(column)
 
 
 def _task(run: Callable[[Any], Any]) -> Callable[..., Iterator[pa.RecordBatch]]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.maintenance.verifying.checks.state import WantedVersion
 from icechunk_format.maintenance.verifying.findings import (
@@ -37,15 +36,16 @@ from icechunk_format.maintenance.verifying.parts import (
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
 from icechunk_spark.maintenance import verify_tasks
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
 from icechunk_spark.options.declare import fold_name
+from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.schema import spark_type
+from icechunk_spark.schema import spark_struct
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _WAVES: Final = 4
@@ -102,7 +102,7 @@ def verify(
     """
     given = collect_options(option_texts(options), use="read")
     others = {name: value for name, value in options.items() if not _is_virtual(name)}
-    location = location_from(path, others)
+    location = upkeep_location(path, others)
     report = Report(max_findings)
     state, context = plan_verification(
         location,
@@ -114,24 +114,20 @@ def verify(
     )
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
     pieces = work_rows(spark, cut_pieces(state, partitions), partitions)
-    work = pieces.mapInArrow(verify_tasks.pieces_task(context), _struct(WORK_SCHEMA))
+    work = pieces.mapInArrow(verify_tasks.pieces_task(context), spark_struct(WORK_SCHEMA))
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
-    work = work.mapInArrow(verify_tasks.manifests_task(context), _struct(WORK_SCHEMA))
+    work = work.mapInArrow(verify_tasks.manifests_task(context), spark_struct(WORK_SCHEMA))
     parts = work_rows(spark, listing_parts(), partitions)
-    listing = parts.mapInArrow(verify_tasks.listing_task(context), _struct(LISTING_SCHEMA))
+    listing = parts.mapInArrow(verify_tasks.listing_task(context), spark_struct(LISTING_SCHEMA))
     joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
-    found = joined.mapInArrow(verify_tasks.joined_task(context), _struct(REPORT_SCHEMA))
+    found = joined.mapInArrow(verify_tasks.joined_task(context), spark_struct(REPORT_SCHEMA))
     found = found.repartition(1)
-    found = found.mapInArrow(verify_tasks.merge_task(context), _struct(REPORT_SCHEMA))
+    found = found.mapInArrow(verify_tasks.merge_task(context), spark_struct(REPORT_SCHEMA))
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
         report.absorb(row.asDict() for row in found.collect())
     add_summary(report, state)
-    return spark.createDataFrame(report.to_table(), schema=_struct(FINDINGS_SCHEMA))
+    return spark.createDataFrame(report.to_table(), schema=spark_struct(FINDINGS_SCHEMA))
 
 
 def _is_virtual(name: str) -> bool:
     return fold_name(name).startswith(fold_name("virtual."))
-
-
-def _struct(schema: pa.Schema) -> StructType:
-    return StructType([StructField(field.name, spark_type(field.type)) for field in schema])

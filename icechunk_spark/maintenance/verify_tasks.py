@@ -17,6 +17,7 @@ import pyarrow as pa
 from icechunk_format.maintenance.verifying import parts as verify_parts
 from icechunk_format.maintenance.verifying.findings import REPORT_SCHEMA
 from icechunk_format.maintenance.verifying.parts import LISTING_SCHEMA, WORK_SCHEMA
+from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,10 +83,4 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
 
 
 def _fitted(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield Spark's batches in the types of ``schema``, by position."""
-    for batch in batches:
-        columns = [
-            column if column.type.equals(field.type) else column.cast(field.type)
-            for column, field in zip(batch.columns, schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    return (fitted(batch, schema) for batch in batches)

@@ -30,7 +30,7 @@ from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.noted_options import NotedOptions
 
 if TYPE_CHECKING:

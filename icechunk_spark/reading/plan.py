@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
+from icechunk_spark.options.location import location_of
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
 from icechunk_spark.reading.pushdown import make_pushdown_reader
 from icechunk_spark.reading.reader import IcechunkReader
@@ -73,7 +73,7 @@ def resolve_snapshot(options: ReadOptions) -> str:
 
 
 def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
-    place = _place(options)
+    place = location_of(options)
     if pinned is not None:
         return Repository.open_version(place, snapshot=pinned)
     return Repository.open_version(
@@ -82,12 +82,6 @@ def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository,
         tag=options.tag,
         snapshot=options.snapshot,
         as_of=options.as_of,
-    )
-
-
-def _place(options: ReadOptions) -> Location:
-    return Location(
-        url=options.path, client=options.storage_client, options=options.storage_options
     )
 
 
@@ -236,7 +230,7 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "isel": options.isel,
     }
     told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
-    return " ".join(["icechunk", str(_place(options)), *told])
+    return " ".join(["icechunk", str(location_of(options)), *told])
 
 
 def _one_line(text: str) -> str:

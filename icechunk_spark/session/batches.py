@@ -1,4 +1,4 @@
-"""How Spark cuts rows into Arrow batches on their way to Python.
+"""Sets how Spark cuts rows into Arrow batches, and fits batches to a schema.
 
 Spark bounds a batch by rows (10,000 by default) and by bytes (64 MiB). For the latter it adds up
 the buffers of all columns again after each row, which takes longer than all else that it does to a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     DateType,
@@ -54,3 +55,12 @@ def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
         yield
     finally:
         conf.unset(_MAX_BYTES)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch under the names and in the types of `schema`, column by column."""
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -39,16 +39,18 @@ from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.location import location_of
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.batches import bounded_by_rows
 from icechunk_spark.session.errors import raised_in_tasks
+from icechunk_spark.session.partitions import cores_of, together
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,
     label_type,
     quoted,
 )
-from icechunk_spark.writing.target import dataset_options, location_of
+from icechunk_spark.writing.target import dataset_options
 from icechunk_spark.writing.tasks import cell_task, layout_task
 
 if TYPE_CHECKING:
@@ -127,16 +129,9 @@ def _write_cells(
 def _for_rows(prepared: PreparedWrite, frame: DataFrame, rows: int) -> PreparedWrite:
     """Return the write cut finely enough to keep all of Spark's cores busy, where it is large."""
     options = prepared.options
-    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * _cores(frame)))
+    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * cores_of(frame.sparkSession)))
     units = replace(options, rows_per_unit=min(options.rows_per_unit, share))
     return replace(prepared, options=units)
-
-
-def _cores(frame: DataFrame) -> int:
-    spark = frame.sparkSession
-    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
-        return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
-    return spark.sparkContext.defaultParallelism
 
 
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
@@ -231,11 +226,7 @@ def _distributed(
     """Return the rows with those of a unit in one partition, sorted."""
     if distribution == "hash":
         tasks = max(1, min(units, MAX_TASKS))
-        by_id = getattr(rows, "repartitionById", None)
-        if by_id is not None:  # Spark 4.1: no two units share a partition while another is empty
-            rows = by_id(tasks, (F.coalesce(unit, F.lit(0)) % tasks).cast("int"))
-        else:
-            rows = rows.repartition(tasks, unit)
+        rows = together(rows, F.coalesce(unit, F.lit(0)), tasks)
     return rows.sortWithinPartitions(*order)
 
 

@@ -11,18 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
     from icechunk_spark.options.write import WriteRequest
     from icechunk_spark.options.write_request import Mode
-
-
-def location_of(request: WriteRequest) -> Location:
-    """Return where the repository is."""
-    return Location(
-        url=request.path, client=request.storage_client, options=request.storage_options
-    )
 
 
 def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import write_layout_batches
+from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,15 +62,6 @@ def layout_task(context: WriteContext, schema: pa.Schema) -> Task:
         yield receipt_batch(receipt)
 
     return run
-
-
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return Spark's batch under the names and in the types of `schema`, by position."""
-    columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def receipt_batch(receipt: object) -> pa.RecordBatch:

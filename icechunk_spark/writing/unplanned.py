@@ -28,9 +28,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.location import open_storage
+from icechunk_spark.options.location import location_of
 from icechunk_spark.schema import write_schema
-from icechunk_spark.writing.target import dataset_options, location_of
-from icechunk_spark.writing.tasks import fitted
+from icechunk_spark.session.batches import fitted
+from icechunk_spark.writing.target import dataset_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
