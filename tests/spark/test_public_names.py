@@ -21,3 +21,12 @@ import pytest
 )
 def test_a_public_name_is_importable_first(statement):
     subprocess.run([sys.executable, "-c", statement], check=True)
+
+
+def test_a_plan_without_a_condition_imports_neither_a_parser_nor_a_client():
+    code = (
+        "import sys, icechunk_spark.reading.plan;"
+        " print(sorted({'pandas', 'sqlglot', 'obstore', 's3fs'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"
