@@ -1,4 +1,4 @@
-"""Expiration, beside the jobs of upkeep: it changes one object, so it needs no executor."""
+"""Expires snapshots on the driver: expiration changes one object, so it needs no executor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def expire_snapshots(
     Parameters
     ----------
     spark
-        The session; it is taken for likeness with the other jobs.
+        The session, as the other jobs take it; it is not used.
     path
         Root of the repository.
     older_than, delete_expired_branches, delete_expired_tags, dry_run

@@ -1,9 +1,9 @@
-"""Rewriting manifests on executors: each task makes about one new manifest, one commit joins them.
+"""Rewrites manifests on executors: each task makes about one, and one commit publishes all.
 
 Rules of this file
 ------------------
-1. Only answers that Spark hands back count; what a lost or speculative attempt stored has ids of
-   its own that no commit mentions.
+1. Only manifests in the answers that Spark hands back are committed. Those of a lost or speculative
+   attempt have ids of their own, which no commit mentions.
 2. The driver holds lists of manifests, never references.
 """
 

@@ -1,18 +1,18 @@
-"""Verification as one Spark job, for repositories that one process is too slow or too small for.
+"""Verifies a repository in one Spark job, where one process is too slow or too small.
 
 How the work is cut
 -------------------
 The driver reads ``repo`` (in spec version 1, the refs and the chain of snapshots) and the names
-below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and say
-which manifests they use; rows about one manifest come together, and each manifest is read once; its
-references are joined with a listing of ``chunks/``, which tasks make by the first character of the
-ids. Findings pass through all of that in the same rows, so that it is one job, which runs once.
+below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and list
+the manifests that these use; rows about one manifest come together, and each manifest is read once.
+Its references are joined with a listing of ``chunks/``, which tasks make by the first character of
+the ids. Findings travel in the same rows as the work, so that there is one job, which runs once.
 
 Rules of this file
 ------------------
-1. No set of ids is on the driver, but what ``repo`` lists. What comes back is findings, merged in a
-   task to at most ``max_findings`` of each severity.
-2. ``icechunk_format.maintenance.verifying.parts`` says what tasks do; rows hold no credentials.
+1. The driver holds no set of ids but the one in ``repo``. It gets findings back, which a task has
+   merged to at most ``max_findings`` of each severity.
+2. Rows hold no credentials. The work itself is in ``icechunk_format.maintenance.verifying.parts``.
 """
 
 from __future__ import annotations
@@ -65,11 +65,10 @@ def verify(
     max_findings: int = DEFAULT_MAX_FINDINGS,
     **options: Any,
 ) -> DataFrame:
-    """Check a repository with Spark, and answer with what was found.
+    """Check a repository with Spark, and return the findings.
 
-    The job runs when this is called; the DataFrame holds its answer. It is that of
-    ``icechunk_format.maintenance.verify``, row for row, and the docstring there says what the
-    rows mean.
+    The job runs in this call, and the DataFrame holds its result: the rows of
+    ``icechunk_format.maintenance.verify``, whose docstring explains them.
 
     Parameters
     ----------

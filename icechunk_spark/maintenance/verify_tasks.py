@@ -1,8 +1,8 @@
-"""What executors run in a verification: rows in, rows out.
+"""Tasks of a verification: each takes rows of one stage, and returns rows of the next.
 
 Rules of this file
 ------------------
-1. The functions close over a ``VerifyContext``; every task unpickles it. What they do is in
+1. The functions close over a ``VerifyContext``, which every task unpickles. The work itself is in
    ``icechunk_format.maintenance.verifying.parts``.
 2. Executors import this module, so it imports nothing that only a driver needs.
 """

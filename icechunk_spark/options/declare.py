@@ -1,9 +1,9 @@
-"""What an option is: its name, type, default, help, and where it means something.
+"""Defines `Option`, and declares options as fields of dataclasses.
 
 Rules of this file
 ------------------
-1. Options are declared in :mod:`icechunk_spark.options.read` and
-   :mod:`icechunk_spark.options.write`; everything else is derived from those declarations.
+1. An option is declared once, as a field of `ReadOptions` or `WriteRequest`. Its parser, default,
+   error texts and documentation follow from that field.
 2. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
 
@@ -44,12 +44,12 @@ _SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
 
 
 def fold_name(name: str) -> str:
-    """Return `name` as options are compared: without case, ``-`` and ``_``."""
+    """Return `name` without case, ``-`` and ``_``, in which spellings of an option may differ."""
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def is_snapshot_id(text: str) -> bool:
-    """Whether `text` has the form of a snapshot id, so that ``versionAsOf`` takes it for one."""
+    """Whether `text` has the form of a snapshot id."""
     return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
 
 

@@ -1,18 +1,12 @@
-"""Every option of the data source: what is declared, found among what Spark hands over.
-
-Users of array connectors have lost days to options that were silently ignored, so nothing here is
-ignored silently.
+"""Finds and checks the options of a load or a write among those that Spark hands over.
 
 Rules of this file
 ------------------
-1. An option exists if and only if it stands in :data:`OPTIONS`, which is declared in
-   :mod:`icechunk_spark.options.read` and :mod:`icechunk_spark.options.write`. Parsing,
-   defaults, error texts and the table in the README all come from there.
-2. Names ignore case, ``-`` and ``_``: Spark hands them over in lower case anyway, and users come
-   from tools that spell them in each of the three ways. A dot may be a ``_``, as keywords of
-   Python need it.
-3. An unknown option is an error that names the nearest known one. Only what Spark itself adds for
-   tables and views is let through (:data:`SPARK_OPTIONS`).
+1. No option is ignored silently. An unknown one is an error that names the nearest known one; only
+   the options that Spark itself adds for tables and views are passed over (:data:`SPARK_OPTIONS`).
+2. An option exists if and only if a field of `ReadOptions` or `WriteRequest` declares it.
+3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
+   ``_``, as keywords of Python need it.
 4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
    metadata table, are errors as well.
 5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
 
 OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
 
-#: What Spark itself puts among the options of tables, views and streams (compared after folding).
+#: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
     {
         "owner",
@@ -64,7 +58,7 @@ SPARK_OPTIONS: Final = frozenset(
 # Spark repeats the options of CREATE TABLE under "option." when it makes the table.
 _SPARK_PREFIXES: Final = ("option.",)
 
-# Words that mean something only behind "storage.": newcomers leave the prefix out.
+# Words that need the prefix "storage.", for the advice to users who leave it out.
 _STORAGE_WORDS: Final = frozenset(
     {
         "key",

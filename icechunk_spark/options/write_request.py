@@ -1,10 +1,7 @@
-"""The options of one write, parsed and checked.
+"""Parses and checks the options and the save mode of one write.
 
-Rules of this file
-------------------
-1. The options themselves are declared in :mod:`icechunk_spark.options.write`.
-2. The planned and the unplanned write take the same options, so that a job does not change its
-   meaning when `register` is forgotten.
+The planned and the unplanned write take the same options, so that a job does not change its meaning
+when `register` is forgotten.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _MODES: Final[dict[str, Mode]] = {
 
 
 def parse_mode(text: str | None) -> Mode:
-    """Return the save mode that Spark's spelling `text` means; None is Spark's default.
+    """Return the save mode for Spark's spelling of it; None is Spark's default.
 
     Raises
     ------

@@ -41,7 +41,7 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-# Those that are made of their text alone.
+# Errors whose constructor takes nothing but a text.
 _BY_NAME: Final[dict[str, type[errors.IcechunkError]]] = {
     cls.__name__: cls
     for cls in (
@@ -58,7 +58,7 @@ _BY_NAME: Final[dict[str, type[errors.IcechunkError]]] = {
 }
 
 
-# What Spark says where something died, and what that was; the first that is found counts.
+# Spark's words for a death, and ours; the first pattern that matches counts.
 _DEATHS: Final = (
     (re.compile(r"No space left on device"), "a disk of the cluster is full ({0})"),
     (
@@ -81,7 +81,7 @@ _MOST_SHOWN: Final = 300
 
 @contextlib.contextmanager
 def errors_on_one_line() -> Iterator[None]:
-    """Let errors of ours leave with the same class and facts, and their text on one line."""
+    """Join the lines of an error's text; its class and facts stay."""
     try:
         yield
     except errors.IcechunkError as error:
@@ -96,12 +96,12 @@ def errors_on_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised_in_tasks(target: str) -> Iterator[None]:
-    """Turn Spark's report of a failed task into the error that the task raised.
+    """Turn Spark's report of a failed write into the error that a task raised.
 
     Parameters
     ----------
     target
-        The branch and the repository that are written, for messages.
+        The branch and the repository, for messages.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
         text = str(failure)
         error = _error_in(text)
         if error is None and "Traceback (most recent call last)" in text:
-            raise  # of something that nobody foresaw, and the traceback says what
+            raise  # an error that is none of ours: its traceback says more
         if error is None:
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             reason = next((line for line in lines if "Exception: " in line), lines[0])
@@ -159,7 +159,7 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
 
 
 def _death_in(text: str, target: str) -> errors.StorageError | None:
-    """Return what died, as Spark reports it, or None where a function merely raised."""
+    """Return an error that says which process died, or None where Spark reports no death."""
     for pattern, what in _DEATHS:
         found = pattern.search(text)
         if found is not None:
@@ -168,7 +168,7 @@ def _death_in(text: str, target: str) -> errors.StorageError | None:
 
 
 def _aborted(text: str, target: str) -> errors.StorageError:
-    """Return an error for a report of the JVM that has no class of its own in PySpark."""
+    """Return an error for a report of the JVM for which PySpark has no class."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
     return _unfinished(f"Spark gave the job up ({_shortened(reason)})", target)
@@ -189,7 +189,7 @@ def _shortened(text: str) -> str:
 
 
 def _error_in(text: str) -> errors.IcechunkError | None:
-    """Return the error of ours that a report of Spark's holds, or None."""
+    """Return the error of `icechunk_format.errors` in a report of Spark's, or None."""
     found = _RAISED.findall(text)
     if not found:
         return None
