@@ -1,16 +1,16 @@
-"""Between the columns of a table and Spark's schema, in both directions.
+"""Converts the columns of a table to Spark's schema, and Spark's schema to Arrow's.
 
 Rules of this file
 ------------------
 1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner asks
    for the schema in a worker that has none.
-2. What leaves the reader must *equal* Spark's own Arrow mapping of the schema: Spark 4.2 and
-   later compare strictly, and earlier versions swap or garble columns that differ. So the target
-   is made by Spark's `to_arrow_schema`, and every batch is fitted to it by position.
-3. A user's schema selects, orders and renames by case; types may be widened where no value
-   changes, and nothing else.
-4. Field metadata is what Spark's JVM can hold: objects, text, numbers, and lists of one type.
-   Other JSON is kept as text under one key, so that nothing is lost.
+2. The batches of a reader must have *exactly* the Arrow schema to which Spark maps its own: Spark
+   4.2 and later compare strictly, and earlier versions swap or garble columns that differ. So
+   Spark's `to_arrow_schema` makes the target, and every batch is fitted to it by position.
+3. A user's schema may select and order columns, change the case of names, and widen types where no
+   value changes.
+4. Spark's JVM holds objects, text, numbers, and lists of one type as field metadata. Other JSON is
+   kept as text under one key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.table.table import Column
 
-#: Key of a field's metadata that holds what we know of the column.
+#: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"
 
 # Key that marks JSON which Spark's metadata cannot hold, kept as text.
@@ -81,7 +81,7 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     Raises
     ------
     UnsupportedError
-        The type has no place in the contract with Spark.
+        No Spark type is known for it.
     """
     simple = _SIMPLE_TYPES.get(arrow_type)
     if simple is not None:
@@ -96,7 +96,7 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
 
 
 def spark_struct(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of rows that our own tasks exchange."""
+    """Return the Spark schema for an Arrow schema of rows that tasks exchange."""
     return StructType([StructField(field.name, spark_type(field.type)) for field in schema])
 
 
@@ -152,7 +152,7 @@ def column_names(schema: StructType, columns: Sequence[Column]) -> list[str]:
 
 
 def _by_folded_name(name: str, columns: Sequence[Column]) -> Column:
-    """Find a column as Spark resolves names: without case, if that leaves no doubt."""
+    """Return the one column of that name without case, as Spark resolves names."""
     found = [column for column in columns if column.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
@@ -194,8 +194,7 @@ _CANDIDATES: Final = (
 def _holds(asked: DataType, found: DataType) -> bool:
     """Whether every value of type `found` is, unchanged, a value of type `asked`.
 
-    TIMESTAMP holds TIMESTAMP_NTZ here, because our times without a zone are UTC by the CF
-    conventions, and so each of them is one instant.
+    TIMESTAMP holds TIMESTAMP_NTZ here, because times without a zone are UTC by the CF conventions.
     """
     if isinstance(asked, DecimalType):
         if isinstance(found, DecimalType):
@@ -248,10 +247,10 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def write_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a DataFrame to write; its fields carry what our reader gave.
+    """Return the Arrow schema of a DataFrame to write, with the metadata of columns that were read.
 
     The metadata of a field is a JSON object under the key ``icechunk``, as in the schemas of the
-    dataset layer; columns that were made by other means have none.
+    dataset layer; columns from elsewhere have none.
 
     Raises
     ------
@@ -279,7 +278,7 @@ def write_schema(schema: StructType) -> pa.Schema:
 
 
 def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field's metadata: ours under one key, and a comment, which DESCRIBE shows."""
+    """Return a field's metadata: that of the column under one key, and a comment for DESCRIBE."""
     held: dict[str, Any] = {METADATA_KEY: _held_by_spark(dict(metadata))}
     attributes = metadata.get("attributes") or {}
     words = [
@@ -293,10 +292,7 @@ def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_metadata(field: StructField) -> dict[str, Any]:
-    """Return what a field of ours carries: the column's metadata as the table gave it.
-
-    A field that did not come from this source gives an empty dictionary.
-    """
+    """Return the metadata of the column that a field came from; empty for other fields."""
     held = (field.metadata or {}).get(METADATA_KEY)
     return dict(_as_given(held)) if isinstance(held, dict) else {}
 

@@ -1,13 +1,11 @@
-"""The metadata tables through Spark: ``load(path + "#snapshots")``.
+"""Plans reads of metadata tables: ``load(path + "#snapshots")``.
 
 Rules of this file
 ------------------
-1. ``icechunk_format.dataset.metadata_tables.declared`` is the schema; its texts are the comments
-   that DESCRIBE shows.
-2. Versions are pinned as those of arrays are: as a text on the data source. A table about the
-   whole repository is pinned to nothing and shows what is there when its task runs.
-3. Executors import this module for the reader. The plan stays on the driver, and each partition
-   holds one task of it.
+1. ``icechunk_format.dataset.metadata_tables.declared`` gives the schema, and the comments that
+   DESCRIBE shows.
+2. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
+   repository is not pinned; its task reads the repository as it is then.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.declared import MetadataTable
     from icechunk_spark.options.read import ReadOptions
 
-# Between the two snapshots that `changes` is pinned to; no id holds one.
+# Separates the two snapshots to which `changes` is pinned; no id contains it.
 _TO = ".."
 
 
 def resolve_versions(options: ReadOptions) -> str:
-    """Return what a metadata table is pinned to: a snapshot, two of them, or nothing.
+    """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
 
     Raises
     ------

@@ -1,11 +1,11 @@
-"""From options to a planned read, on the driver.
+"""Plans a read from its options, on the driver.
 
 Rules of this file
 ------------------
 1. The plan is made when the reader is made, not in `partitions()`: Spark pickles the reader for
    the executors *before* it asks for the partitions.
-2. The snapshot comes from the caller where one is pinned; then no branch or tag is looked at.
-3. Only the driver imports this module: it pulls in the planner and the SQL parser.
+2. If the caller gives a pinned snapshot, no branch or tag is resolved.
+3. Only the driver imports this module, because it imports the planner.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import TaskReader
 
-# What is guessed of a metadata table: rows of one that opens manifests, and of one that does not.
+# Guesses of the rows of metadata tables: of a task that opens manifests, and of any other table.
 _ROWS_OF_A_TASK: Final = 1_000_000
 _ROWS_OF_A_SMALL_TABLE: Final = 10_000
-# Cells that make a row of the layout `summary`, where nobody says how many blocks there are.
+# Guess of the cells of a block of the layout `summary`, which is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
-# As Spark's optimizer counts: for a row itself, and for values whose width differs.
+# The estimates of Spark's optimizer for a row, and for a value of variable width.
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
 _MOST_SHOWN: Final = 8
@@ -53,7 +53,7 @@ _MOST_CHARACTERS: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTable:
-    """What the options name: a group of one snapshot, seen as a table."""
+    """A group of one snapshot as a table, as the options name it."""
 
     snapshot: str
     """The id of the snapshot, as text."""
@@ -116,7 +116,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
 
 
 def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
-    """Warn of variables that nobody named, and that the table leaves out: once for each table."""
+    """Warn once for each table of the variables that it leaves out by default."""
     if options.variables is not None or options.layout not in ("cells", "summary"):
         return
     others = opened.dataset.left_out(opened.table)
@@ -166,12 +166,12 @@ class PlannedTable:
 
 
 def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
-    """Plan a whole read: of arrays or of a metadata table, pinned to what the options mean now.
+    """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
 
     Parameters
     ----------
     options
-        The options; ``pushdown`` is not looked at.
+        The options; ``pushdown`` has no effect.
     schema
         The columns to read, in order, or None for all.
 
@@ -278,7 +278,7 @@ def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -
         return plan_read(options, opened, columns, where=where)
 
     if options.pushdown:
-        # Spark speaks of the columns in the user's schema, `where` of those of the table.
+        # Spark's filters have the types of the user's schema, `where` has those of the table.
         ours = spark_schema(opened.table.columns)
         alike = {field.name for field in schema for our in ours if _is_same(field, our)}
         return make_pushdown_reader(plan, target, where=options.where, columns=frozenset(alike))

@@ -1,13 +1,13 @@
-"""Reading on executors: the reader that Spark ships to them, and how its batches leave.
+"""Reads the tasks of a plan on executors, as Arrow batches of the schema that Spark expects.
 
 Rules of this file
 ------------------
-1. Every task gets a copy of the pickled reader, so only the scan context and the Arrow target
-   travel in it; what belongs to one task is in its partition.
-2. An empty plan is an empty list. Spark turns that into one partition without a task (``None``
+1. Every task gets a copy of the pickled reader, so the reader holds only what tasks share; what
+   belongs to one task is in its partition.
+2. An empty plan has no partitions. Spark makes one partition without a task of that (``None``
    before 4.2, ``InputPartition(None)`` since), which must read as no rows.
-3. A reader carries no optional method of Spark's unless asked: a class that has `pushFilters`
-   fails every read while Spark's setting for it is off, which is the default.
+3. `IcechunkReader` has no `pushFilters`: with that method, every read fails while Spark's setting
+   for pushdown is off, which is the default.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 

@@ -1,9 +1,6 @@
-"""From the options of a write to the words of the dataset layer.
+"""Converts the options of a write to those of the dataset layer, for planned and unplanned writes.
 
-Rules of this file
-------------------
-1. The planned and the unplanned write come through here, so they cannot mean different things.
-2. Options that only say how Spark moves the rows stop here.
+Options that only say how Spark moves the rows have no counterpart there.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:
-    """Return what the dataset layer needs to know of a write."""
+    """Return the options of a write for the dataset layer."""
     return WriteOptions(
         mode=mode,
         group=request.group,
