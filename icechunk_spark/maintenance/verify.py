@@ -17,10 +17,13 @@ Rules of this file
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
+from icechunk_format.maintenance.verifying import parts
 from icechunk_format.maintenance.verifying.checks.state import WantedVersion
 from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
@@ -28,15 +31,9 @@ from icechunk_format.maintenance.verifying.findings import (
     REPORT_SCHEMA,
     Report,
 )
-from icechunk_format.maintenance.verifying.parts import (
-    LISTING_SCHEMA,
-    WORK_SCHEMA,
-    cut_pieces,
-    listing_parts,
-)
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_spark.maintenance import verify_tasks
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
+from icechunk_spark.maintenance.verify_tasks import over_pieces, over_rows
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.options.options import collect_options
@@ -49,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _WAVES: Final = 4
+_JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AUTHORIZE: Final = "virtual.authorize"
 _VIRTUAL: Final = "virtual.storage.*"
 _AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
@@ -112,16 +110,27 @@ def verify(
         virtual_options=given.get(_VIRTUAL, {}),
     )
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
-    pieces = work_rows(spark, cut_pieces(state, partitions), partitions)
-    work = pieces.mapInArrow(verify_tasks.pieces_task(context), spark_struct(WORK_SCHEMA))
+    pieces = work_rows(spark, parts.cut_pieces(state, partitions), partitions)
+    work = pieces.mapInArrow(
+        over_pieces(partial(parts.check_piece, context)), spark_struct(parts.WORK_SCHEMA)
+    )
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
-    work = work.mapInArrow(verify_tasks.manifests_task(context), spark_struct(WORK_SCHEMA))
-    parts = work_rows(spark, listing_parts(), partitions)
-    listing = parts.mapInArrow(verify_tasks.listing_task(context), spark_struct(LISTING_SCHEMA))
+    work = work.mapInArrow(
+        over_rows(partial(parts.check_manifest_rows, context), parts.WORK_SCHEMA),
+        spark_struct(parts.WORK_SCHEMA),
+    )
+    places = work_rows(spark, parts.listing_parts(), partitions)
+    listing = places.mapInArrow(
+        over_pieces(partial(parts.list_chunk_objects, context)), spark_struct(parts.LISTING_SCHEMA)
+    )
     joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
-    found = joined.mapInArrow(verify_tasks.joined_task(context), spark_struct(REPORT_SCHEMA))
+    found = joined.mapInArrow(
+        over_rows(partial(parts.check_joined_rows, context), _JOINED), spark_struct(REPORT_SCHEMA)
+    )
     found = found.repartition(1)
-    found = found.mapInArrow(verify_tasks.merge_task(context), spark_struct(REPORT_SCHEMA))
+    found = found.mapInArrow(
+        over_rows(partial(parts.merge_reports, context), REPORT_SCHEMA), spark_struct(REPORT_SCHEMA)
+    )
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
         report.absorb(row.asDict() for row in found.collect())
     add_summary(report, state)
