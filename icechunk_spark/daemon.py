@@ -1,9 +1,8 @@
-"""A daemon for Spark's Python workers that has imported what reading needs.
+"""Runs Spark's daemon for Python workers, after importing the modules that reads need.
 
-Spark ends a worker whose rows it did not take to the end: after `show`, `first`, `take` and every
-other LIMIT, its runner closes the worker's socket, and no function can prevent that. The next query
-starts a new worker, which imports Arrow, NumPy, pandas and this package anew. Spark's daemon makes
-workers by a fork, so what the daemon has imported is there at once::
+Spark ends a worker whose rows it did not take to the end, as after `show`, `first`, `take` and
+every other LIMIT. The next query starts a new worker, which has to import Arrow, NumPy, pandas and
+this package again. Spark's daemon forks its workers, so they have the daemon's imports at once::
 
     SparkSession.builder.config("spark.python.daemon.module", "icechunk_spark.daemon")
 
@@ -12,7 +11,7 @@ Rules of this file
 1. Only modules are imported. Clients of stores, thread pools and caches are made by workers: a
    client that was made before a fork hangs after it. NumPy and Arrow start threads when they are
    imported, and have handlers that make forks safe.
-2. What cannot be imported is left to the workers, which raise an error that a user sees.
+2. A module that cannot be imported is left to the workers, which raise an error that a user sees.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.mapped_tasks",
     "icechunk_spark.reading.reader",
-    "icechunk_spark.reading.metadata_tables",
+    "icechunk_format.dataset.metadata_tables.read",
     "obstore.store",
     "numcodecs.blosc",
     "pandas",

@@ -1,20 +1,20 @@
-"""Making ``format("icechunk")`` known to a session, for fast reading and for planned writes.
+"""Registers ``format("icechunk")`` with a session, for fast reads and for planned writes.
 
-An installed package is found by Spark itself, through the module ``pyspark_icechunk``. Registering
-is still the first line of every example: that lookup gives up altogether when any one
-``pyspark_*`` package on the machine is broken, Spark moves the rows of a Python source with twice
-the work of those of `mapInArrow`, and a Python source has neither a say in how the rows to write
-are distributed nor the save modes ``errorifexists`` and ``ignore``.
+Spark finds an installed package itself, through the module ``pyspark_icechunk``. Examples register
+all the same, for three reasons: one broken ``pyspark_*`` package on the machine makes that lookup
+fail; Spark does twice the work for the rows of a Python source that it does for `mapInArrow`; and
+a Python source can neither distribute the rows to write nor offer the save modes ``errorifexists``
+and ``ignore``.
 
 Rules of this file
 ------------------
-1. Registering twice, or registering what the lookup has found, is fine and says nothing.
-2. Classic and Connect sessions are served alike; each has a DataFrame class of its own. Reading
-   stays with the source over Connect, whose client may not reach the storage.
-3. ``DataFrame.write`` is replaced once per DataFrame class, by a property that asks the replaced
-   one for the writer, and leaves that as it is for sessions that were unregistered.
-   ``SparkSession.read`` is replaced likewise, and changes for registered sessions only.
-   `unregister` puts the replaced ones back when no session is left.
+1. Registering twice, or registering a source that the lookup has found, has no effect.
+2. Writes are planned in classic and in Connect sessions, each of which has its own DataFrame class.
+   Reads of Connect go through the source, since its client may not reach the storage.
+3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the replaced
+   one, and returns its writer unchanged for sessions that were unregistered. ``SparkSession.read``
+   is replaced likewise, and changes for registered sessions only. `unregister` puts both back when
+   no session is left.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: What reads ``format("icechunk")``: a function for `mapInArrow`, or Spark's data source.
+#: How ``format("icechunk")`` is read: by a function for `mapInArrow`, or by Spark's data source.
 Reader = Literal["function", "source"]
 
 _CLASSIC: Final = "pyspark.sql.classic.dataframe"
@@ -46,8 +46,8 @@ _CLASSIC_SESSION: Final = "pyspark.sql.session"
 
 # Sessions with the planned write, by module of DataFrame.
 _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: WeakSet()}
-# Not simply "all others": Spark makes several Python objects for one session, and a copy of the
-# session for each streaming query, whose batches are to be written as planned.
+# A set of its own: Spark makes several Python objects for one session, and a copy of the session
+# for each streaming query, and writes of these are planned, too, though none is in `_registered`.
 _unregistered: Final[WeakSet[Any]] = WeakSet()
 # The properties that were replaced, by class and name.
 _replaced: Final[dict[tuple[Any, str], property]] = {}

@@ -1,16 +1,16 @@
-"""Between the columns of a table and Spark's schema, in both directions.
+"""Converts the columns of a table to Spark's schema, and Spark's schema to Arrow's.
 
 Rules of this file
 ------------------
 1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner asks
    for the schema in a worker that has none.
-2. What leaves the reader must *equal* Spark's own Arrow mapping of the schema: Spark 4.2 and
-   later compare strictly, and earlier versions swap or garble columns that differ. So the target
-   is made by Spark's `to_arrow_schema`, and every batch is fitted to it by position.
-3. A user's schema selects, orders and renames by case; types may be widened where no value
-   changes, and nothing else.
-4. Field metadata is what Spark's JVM can hold: objects, text, numbers, and lists of one type.
-   Other JSON is kept as text under one key, so that nothing is lost.
+2. The batches of a reader must have *exactly* the Arrow schema to which Spark maps its own: Spark
+   4.2 and later compare strictly, and earlier versions swap or garble columns that differ. So
+   Spark's `to_arrow_schema` makes the target, and every batch is fitted to it by position.
+3. A user's schema may select and order columns, change the case of names, and widen types where no
+   value changes.
+4. Spark's JVM holds objects, text, numbers, and lists of one type as field metadata. Other JSON is
+   kept as text under one key.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from pyspark.sql.types import (
 )
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.dataset.table.table import Column
 
-#: Key of a field's metadata that holds what we know of the column.
+#: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"
 
 # Key that marks JSON which Spark's metadata cannot hold, kept as text.
@@ -80,7 +81,7 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     Raises
     ------
     UnsupportedError
-        The type has no place in the contract with Spark.
+        No Spark type is known for it.
     """
     simple = _SIMPLE_TYPES.get(arrow_type)
     if simple is not None:
@@ -92,6 +93,11 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     if pa.types.is_struct(arrow_type):
         return StructType([StructField(item.name, spark_type(item.type)) for item in arrow_type])
     raise UnsupportedError(f"Arrow type {arrow_type} has no Spark type", arrow_type=str(arrow_type))
+
+
+def spark_struct(schema: pa.Schema) -> StructType:
+    """Return the Spark schema for an Arrow schema of rows that tasks exchange."""
+    return StructType([StructField(field.name, spark_type(field.type)) for field in schema])
 
 
 def spark_schema(columns: Sequence[Column]) -> StructType:
@@ -146,7 +152,7 @@ def column_names(schema: StructType, columns: Sequence[Column]) -> list[str]:
 
 
 def _by_folded_name(name: str, columns: Sequence[Column]) -> Column:
-    """Find a column as Spark resolves names: without case, if that leaves no doubt."""
+    """Return the one column of that name without case, as Spark resolves names."""
     found = [column for column in columns if column.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
@@ -188,8 +194,7 @@ _CANDIDATES: Final = (
 def _holds(asked: DataType, found: DataType) -> bool:
     """Whether every value of type `found` is, unchanged, a value of type `asked`.
 
-    TIMESTAMP holds TIMESTAMP_NTZ here, because our times without a zone are UTC by the CF
-    conventions, and so each of them is one instant.
+    TIMESTAMP holds TIMESTAMP_NTZ here, because times without a zone are UTC by the CF conventions.
     """
     if isinstance(asked, DecimalType):
         if isinstance(found, DecimalType):
@@ -228,7 +233,6 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(target, check_metadata=False):
         return batch
-    arrays = []
     for column, wanted in zip(batch.columns, target, strict=True):
         if not wanted.nullable and column.null_count:
             raise InvalidInputError(
@@ -236,18 +240,17 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
                 " spark.read.schema() says NOT NULL: leave NOT NULL out",
                 column=wanted.name,
             )
-        arrays.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+    return fitted(batch, target)
 
 
 # --- writing ----------------------------------------------------------------------------------
 
 
 def write_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a DataFrame to write; its fields carry what our reader gave.
+    """Return the Arrow schema of a DataFrame to write, with the metadata of columns that were read.
 
     The metadata of a field is a JSON object under the key ``icechunk``, as in the schemas of the
-    dataset layer; columns that were made by other means have none.
+    dataset layer; columns from elsewhere have none.
 
     Raises
     ------
@@ -275,7 +278,7 @@ def write_schema(schema: StructType) -> pa.Schema:
 
 
 def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field's metadata: ours under one key, and a comment, which DESCRIBE shows."""
+    """Return a field's metadata: that of the column under one key, and a comment for DESCRIBE."""
     held: dict[str, Any] = {METADATA_KEY: _held_by_spark(dict(metadata))}
     attributes = metadata.get("attributes") or {}
     words = [
@@ -289,10 +292,7 @@ def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_metadata(field: StructField) -> dict[str, Any]:
-    """Return what a field of ours carries: the column's metadata as the table gave it.
-
-    A field that did not come from this source gives an empty dictionary.
-    """
+    """Return the metadata of the column that a field came from; empty for other fields."""
     held = (field.metadata or {}).get(METADATA_KEY)
     return dict(_as_given(held)) if isinstance(held, dict) else {}
 

@@ -1,17 +1,16 @@
-"""The data source that Spark sees: options in, a pinned snapshot, a reader out.
+"""Implements the data source ``icechunk``: resolves options to a snapshot, and makes readers.
 
 Rules of this file
 ------------------
 1. Importing it is cheap. Spark imports it in a planner process at the first lookup of *any*
    source, so only pyspark's data source module and our options are imported at the top; Arrow and
    the dataset layer are imported by the methods that use them.
-2. The snapshot is resolved once, at the first call that Spark makes. It pickles the instance
-   after `schema()`, so what `schema()` keeps on it is what `reader()` sees. Where the user gave a
-   schema, Spark calls nothing before the first action, then skips `schema()`, and 4.0 makes a new
-   reader for every action; so an instance that is not pinned by then is pinned while it is
-   pickled.
-3. Our errors pass through as they are, but on one line: Spark prints them under a traceback,
-   and the last line is what users read.
+2. The snapshot is resolved once, at the first call that Spark makes. Spark pickles the instance
+   after `schema()`, so `reader()` sees the snapshot that `schema()` keeps on it. Where the user
+   gave a schema, Spark calls nothing before the first action, then skips `schema()`, and 4.0 makes
+   a new reader for every action; such an instance is pinned while it is pickled.
+3. Errors of `icechunk_format.errors` leave on one line: Spark prints them under a traceback, and
+   users read the last line.
 4. `self.options` may hold credentials. It never enters a message or a `repr`.
 """
 
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import DataSource
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.write_request import parse_write_options
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -46,17 +45,17 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in :data:`icechunk_spark.options.options.OPTIONS` and in the README.
+    The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the README.
     """
 
-    # The id of the snapshot, or what a metadata table is pinned to; a class attribute, because
-    # Spark asks that `__init__` stays as it is.
+    # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
+    # Spark asks sources to leave `__init__` alone.
     _pinned_snapshot: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pin the snapshot before the instance leaves for the JVM: see rule 2."""
         if self._pinned_snapshot is None:
-            # What cannot be resolved may be about to be created; a reader will say what is wrong.
+            # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):
                 options = parse_read_options(self.options)
                 # Heavy (the repository layer): see rule 1.

@@ -1,21 +1,25 @@
-"""Garbage collection as Spark jobs, for repositories whose ids do not fit into one process.
+"""Collects garbage in Spark jobs, where the ids of a repository do not fit into one process.
 
 How the work is cut
 -------------------
-The driver reads ``repo`` and nothing else (in spec version 1, the chain of snapshots). Executors
-read the kept snapshots, part the manifests that they list by the first character of their ids,
-read each manifest once, part the chunks in the same way by one or two characters, and sweep: the
-task of a part lists its objects alone, drops what is kept, and deletes the rest. Ids are packed:
-a row is all that one task found of one part, so shuffling a billion of them is shuffling bytes.
+1. The driver reads ``repo`` alone (in spec version 1, the chain of snapshots).
+2. Executors read the kept snapshots, and group the manifests in them by the first character of
+   their ids.
+3. Executors read each manifest once, and group its chunks by the first one or two characters.
+4. A task for each group of ids lists the objects of the group, and deletes those that are old and
+   not referenced.
+
+A row holds all ids of one group that one task found, as bytes, so that the shuffle is cheap. The
+marks are the ids of referenced objects; a part is a group of ids.
 
 Rules of this file
 ------------------
-1. No set of ids is ever on the driver, but the snapshots that ``repo`` lists. Jobs answer with
-   numbers, and with those of these snapshots that go.
-2. All marks are complete and stored before ``repo`` changes, and ``repo`` changes before a file
-   goes. Lost marks are made again from the same files, which stay, so they come out the same.
-3. A task that runs twice does no harm: what it deletes is gone already. Only the counts of the
-   attempt that Spark takes are reported, so what a lost attempt had deleted is not counted.
+1. The driver holds no set of ids but the snapshots in ``repo``. Jobs return counts, and which of
+   these snapshots are deleted.
+2. All marks are complete and stored before ``repo`` changes, and ``repo`` changes before a file is
+   deleted. If Spark loses marks, the same files give the same marks again.
+3. A task that runs twice does no harm: its objects are deleted already. Reported counts are those
+   of the attempt that Spark takes.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 from icechunk_format.maintenance.collecting import parts as collect_parts
@@ -35,8 +39,11 @@ from icechunk_format.maintenance.collecting.parts import SweepTask
 from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.maintenance import collect_tasks
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import grouped_rows
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.schema import spark_struct
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,28 +54,21 @@ if TYPE_CHECKING:
     from icechunk_format.maintenance.collecting.result import CollectResult
     from icechunk_format.storage.location import Location
 
-_PACKED: Final = StructType([StructField("part", LongType()), StructField("ids", BinaryType())])
-_MANIFESTS: Final = StructType(
-    [
-        *_PACKED.fields,
-        StructField("sizes", BinaryType()),
-        StructField("size", LongType()),
-        StructField("refs", LongType()),
-    ]
-)
-_REPORT: Final = StructType([StructField("report", BinaryType())])
+_PACKED: Final = spark_struct(collect_tasks.PACKED)
+_MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
+_REPORT: Final = spark_struct(collect_tasks.REPORT)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
     "What is gone was garbage, every version is whole, and collecting again finishes the work"
 )
 
-# A part of chunks that one task keeps at once has about so many ids; see _depth.
+# Ids of a part of chunks, about, which one task holds at once; see _depth.
 _REFS_PER_PART: Final = 4_000_000
 # Compressed manifests that one task reads: some millions of references.
 _MANIFEST_BYTES_PER_TASK: Final = 32 * 2**20
 _MAX_TASKS: Final = 10_000
-# Ids that one task compares and snapshots that one task reads, where there are so many. Fewer make
-# fewer tasks, but at least one for each core: nobody knows beforehand how much garbage there is.
+# Ids that one task compares, and snapshots that one task reads. There is at least one task for each
+# core, since the amount of garbage is not known beforehand.
 _IDS_PER_TASK: Final = 1_000_000
 _SNAPSHOTS_PER_TASK: Final = 16
 # Tasks for each core at most.
@@ -87,8 +87,8 @@ def collect_garbage(
 ) -> CollectResult:
     """Delete the objects of a repository that no branch, tag or new snapshot reaches, with Spark.
 
-    The outcome is that of ``icechunk_format.maintenance.collect_garbage``, object for object, and
-    the docstring there says which cutoff protects writers at work.
+    The same objects are deleted as by ``icechunk_format.maintenance.collect_garbage``, whose
+    docstring says which cutoff protects writers at work.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def collect_garbage(
     for each distinct chunk of a part that is kept (up to four million), 20 for each object of it
     that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
     """
-    location = location_from(path, options)
+    location = upkeep_location(path, options)
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
     try:
@@ -131,19 +131,7 @@ def collect_garbage(
 
 
 class SparkCollector:
-    """Marks and sweeps on executors; see ``maintenance.collecting.collect.Collector``.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    location
-        Where the repository is.
-    older_than
-        The cutoff.
-    dry_run
-        Whether deletions are only counted.
-    """
+    """Marks and sweeps on executors; see ``maintenance.collecting.collect.Collector``."""
 
     def __init__(
         self, spark: SparkSession, location: Location, older_than: datetime, *, dry_run: bool
@@ -153,7 +141,7 @@ class SparkCollector:
         self._older_than = older_than
         self._dry_run = dry_run
         self._marks: dict[Phase, list[DataFrame]] = {}
-        # How many ids of each part the marks hold, for the tasks that get them to count.
+        # Number of ids of each part in the marks; a task that gets fewer refuses to delete.
         self._sent: dict[Phase, dict[int, int]] = {}
         self._depth = 1
 
@@ -165,7 +153,7 @@ class SparkCollector:
         self._marks, self._sent = {}, {}
 
     def old_snapshots(self, candidates: frozenset[Any]) -> frozenset[Any]:
-        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        """Return the candidates whose files exist and are older than the cutoff."""
         raw = collect_parts.snapshot_rows(candidates, 1)[0]
         parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
         task = collect_tasks.old_snapshots_task(self._location, self._older_than, raw)
@@ -177,12 +165,12 @@ class SparkCollector:
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
 
     def mark(self, kept: frozenset[Any]) -> None:
-        """Read kept snapshots and their manifests, and store what they need."""
+        """Read kept snapshots and their manifests, and store the ids in them."""
         self.close()
         self.mark_also(kept)
 
     def mark_also(self, added: frozenset[Any]) -> None:
-        """Read more snapshots and their manifests, and store what they need beside the rest."""
+        """Read more snapshots and their manifests, and add the ids in them to the marks."""
         cores = cores_of(self._spark)
         tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
         packed = collect_parts.snapshot_rows(added, tasks)
@@ -204,7 +192,7 @@ class SparkCollector:
             self._depth = _depth(references)
         depth = self._depth
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
-        # By their content and in order, so that a task that is run again gets and gives the same.
+        # Spread by content and sorted, so that a repeated task gets and returns the same rows.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
         read = collect_tasks.referenced_chunks_task(self._location, depth)
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
@@ -212,7 +200,7 @@ class SparkCollector:
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
 
     def sweep(self, phase: Phase, kept: frozenset[Any] | None) -> DeleteReport:
-        """Delete what is old and not needed."""
+        """Delete the objects of a phase that are older than the cutoff and not marked."""
         depth = self._depth if phase is Phase.CHUNKS else 1
         if kept is None:
             stored = [marks.select("part", "ids") for marks in self._marks[phase]]
@@ -238,7 +226,7 @@ class SparkCollector:
         return sum(reports, DeleteReport())
 
     def _by_part(self, rows: DataFrame, count: int, ids: int) -> DataFrame:
-        """Return the rows with those of a part together, and parts one after the other."""
+        """Return the rows grouped by part."""
         cores = cores_of(self._spark)
         tasks = min(count, max(cores, min(_WAVES * cores, ids // _IDS_PER_TASK)))
         return grouped_rows(rows, "part", tasks)
@@ -257,7 +245,7 @@ class SparkCollector:
     def _frame(
         self, rows: list[tuple[int, bytes]], number: dict[int, int] | None = None
     ) -> DataFrame:
-        """Return a few rows of packed ids as Spark has them."""
+        """Return a DataFrame of a few rows of packed ids."""
         columns = {
             "part": pa.array([part for part, _ in rows], pa.int64()),
             "ids": pa.array([ids for _, ids in rows], pa.binary()),
@@ -270,5 +258,5 @@ class SparkCollector:
 
 
 def _depth(references: int) -> int:
-    """Return how many characters part the chunks, by how many references there are."""
+    """Return how many characters of an id decide its part, by the number of references."""
     return 1 if references <= _REFS_PER_PART * collect_parts.part_count(1) else 2

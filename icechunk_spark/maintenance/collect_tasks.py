@@ -1,9 +1,9 @@
-"""What executors run in a collection: rows of packed ids in, rows of packed ids or a report out.
+"""Tasks of a collection: each takes rows of packed ids, and returns packed ids or a report.
 
 Rules of this file
 ------------------
-1. The functions close over a location and little else; every task unpickles them. What they do
-   with the ids is in ``icechunk_format.maintenance.collecting.parts``.
+1. The functions close over a location and little else, since every task unpickles them. The work
+   itself is in ``icechunk_format.maintenance.collecting.parts``.
 2. Rows of one part lie together in a partition, sorted by part.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
@@ -97,7 +97,7 @@ def sweep_task(task: SweepTask) -> Task:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part, rows in groupby(_rows(batches), key=itemgetter(0)):
-            # One row of each part carries the number, the others the ids: both once through.
+            # One row of each part carries the number, the others the ids.
             kept: list[bytes] = []
             expected = 0
             for _, ids, number in rows:

@@ -1,17 +1,16 @@
-"""Copying between repositories on executors: chunks go from store to store past the driver.
+"""Copies the history of a branch or tag to another repository; executors transfer the chunks.
 
 Jobs
 ----
-1. Tasks copy manifests, and answer with the chunks in them, by part of the id space (ids that begin
-   with the same one or two characters).
-2. Chunks of a part come together in one task, which asks the target what it has of them and copies
-   the rest.
-3. The driver stores snapshots and logs, and publishes.
+1. Tasks copy manifests, and return the ids of the chunks in them, grouped into parts (ids that
+   begin with the same one or two characters).
+2. One task gets all chunks of a part, lists those that the target has, and copies the others.
+3. The driver stores snapshots and transaction logs, and moves the target's branch.
 
 Rules of this file
 ------------------
-1. No set of chunks is ever on the driver; the lists of manifests are.
-2. What two attempts of a task do is the same, since an id stands for the same bytes.
+1. The driver holds lists of manifests, but never a set of chunks.
+2. A task may run twice: an id stands for the same bytes, so both attempts store the same objects.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +75,7 @@ def copy(
     target_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> CopyResult:
-    """Copy the line of a branch or a tag into another repository, with Spark.
+    """Copy the history of a branch or a tag into another repository, with Spark.
 
     Parameters
     ----------
@@ -96,8 +97,8 @@ def copy(
     60 bytes for each chunk of its part, of which there are 32 or 1024.
     """
     plan = plan_copy(
-        location_from(source, {**options, **(source_options or {})}),
-        location_from(target, {**options, **(target_options or {})}),
+        upkeep_location(source, {**options, **(source_options or {})}),
+        upkeep_location(target, {**options, **(target_options or {})}),
         branch=branch,
         tag=tag,
         target_branch=target_branch,

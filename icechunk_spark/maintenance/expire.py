@@ -1,11 +1,11 @@
-"""Expiration, beside the jobs of upkeep: it changes one object, so it needs no executor."""
+"""Expires snapshots on the driver: expiration changes one object, so it needs no executor."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.maintenance.target import location_from
+from icechunk_spark.options.location import upkeep_location
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,7 +33,7 @@ def expire_snapshots(
     Parameters
     ----------
     spark
-        The session; it is taken for likeness with the other jobs.
+        The session, as the other jobs take it; it is not used.
     path
         Root of the repository.
     older_than, delete_expired_branches, delete_expired_tags, dry_run
@@ -41,7 +41,7 @@ def expire_snapshots(
     **options
         ``storage.*`` options, as in ``spark.read.option``.
     """
-    return Repository.open(location_from(path, options)).expire_snapshots(
+    return Repository.open(upkeep_location(path, options)).expire_snapshots(
         older_than,
         delete_expired_branches=delete_expired_branches,
         delete_expired_tags=delete_expired_tags,

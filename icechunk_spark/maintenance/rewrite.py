@@ -1,9 +1,9 @@
-"""Rewriting manifests on executors: each task makes about one new manifest, one commit joins them.
+"""Rewrites manifests on executors: each task makes about one, and one commit publishes all.
 
 Rules of this file
 ------------------
-1. Only answers that Spark hands back count; what a lost or speculative attempt stored has ids of
-   its own that no commit mentions.
+1. Only manifests in the answers that Spark hands back are committed. Those of a lost or speculative
+   attempt have ids of their own, which no commit mentions.
 2. The driver holds lists of manifests, never references.
 """
 
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import answers_of
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +64,7 @@ def rewrite_manifests(
     Memory on an executor, for each task that runs: the references of one new manifest, at most
     about a million, and of its sources. On the driver: the lists of manifests.
     """
-    location = location_from(path, options)
+    location = upkeep_location(path, options)
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return one_process.planned_result(plan)

@@ -1,10 +1,10 @@
-"""Pieces of work as rows: one task of Spark for each, and one answer from each.
+"""Sends pieces of work to Spark's tasks as pickled rows, and collects one answer for each piece.
 
 Rules of this file
 ------------------
-1. What differs between pieces travels in rows, which show up in plans: no credential may be among
-   them. What they share, the location above all, travels with the function.
-2. Pieces are pickled by us and only opened by us, so that Spark need not know their types.
+1. Rows show up in plans, so no credential may be in a piece. The location of the repository travels
+   with the function instead.
+2. Pieces are pickled and unpickled here, so that Spark need not know their types.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from icechunk_spark.session.partitions import dealt_out, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +35,7 @@ def answers_of(
 ) -> Iterator[Any]:
     """Run a function on every piece of work, on executors; yield the answers in any order.
 
-    Parameters
-    ----------
-    spark
-        The session; classic or Connect.
-    pieces
-        Values that can be pickled, without credentials.
-    run
-        What is done with a piece; it can be pickled, and so can what it answers.
+    Pieces, function and answers must be picklable, and pieces free of credentials.
     """
     if not pieces:
         return
@@ -51,10 +46,7 @@ def answers_of(
 def work_rows(
     spark: SparkSession, pieces: Sequence[Any], partitions: int = MAX_PARTITIONS
 ) -> DataFrame:
-    """Return pieces of work as rows ``number``, ``piece`` (pickled), spread over Spark's tasks.
-
-    There is a task for each piece, unless that would be more than ``partitions``.
-    """
+    """Return pieces of work as rows ``number``, ``piece`` (pickled), in at most `partitions`."""
     table = pa.table(
         {
             "number": pa.array(range(len(pieces)), pa.int64()),
@@ -63,23 +55,14 @@ def work_rows(
     )
     rows = spark.createDataFrame(table, schema=_ROWS)
     partitions = max(1, min(len(pieces), partitions))
-    dealt = _dealt_out(rows, "number", partitions)
-    # Ranges cost a look at the rows, which are here, and are as even.
+    dealt = dealt_out(rows, F.col("number"), partitions)
+    # Ranges are as even; Spark samples the rows for them, which are few and on the driver.
     return rows.repartitionByRange(partitions, "number") if dealt is None else dealt
 
 
 def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
-    """Return rows with those of equal numbers together, one number after the other in each task."""
-    dealt = _dealt_out(rows, column, tasks)
-    # Hashes, because a look at the rows for ranges would compute them twice.
-    spread = rows.repartition(tasks, column) if dealt is None else dealt
-    return spread.sortWithinPartitions(column)
-
-
-def _dealt_out(rows: DataFrame, column: str, tasks: int) -> DataFrame | None:
-    """Give numbers to tasks in turn, so that all get about as many; None before Spark 4.1."""
-    by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
-    return None if by_id is None else by_id(tasks, (F.col(column) % tasks).cast("int"))
+    """Return rows with those of equal numbers in one partition, sorted by number."""
+    return together(rows, F.col(column), tasks).sortWithinPartitions(column)
 
 
 def _task(run: Callable[[Any], Any]) -> Callable[..., Iterator[pa.RecordBatch]]:

@@ -1,27 +1,29 @@
-"""Verification as one Spark job, for repositories that one process is too slow or too small for.
+"""Verifies a repository in one Spark job, where one process is too slow or too small.
 
 How the work is cut
 -------------------
 The driver reads ``repo`` (in spec version 1, the refs and the chain of snapshots) and the names
-below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and say
-which manifests they use; rows about one manifest come together, and each manifest is read once; its
-references are joined with a listing of ``chunks/``, which tasks make by the first character of the
-ids. Findings pass through all of that in the same rows, so that it is one job, which runs once.
+below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and list
+the manifests that these use; rows about one manifest come together, and each manifest is read once.
+Its references are joined with a listing of ``chunks/``, which tasks make by the first character of
+the ids. Findings travel in the same rows as the work, so that there is one job, which runs once.
 
 Rules of this file
 ------------------
-1. No set of ids is on the driver, but what ``repo`` lists. What comes back is findings, merged in a
-   task to at most ``max_findings`` of each severity.
-2. ``icechunk_format.maintenance.verifying.parts`` says what tasks do; rows hold no credentials.
+1. The driver holds no set of ids but the one in ``repo``. It gets findings back, which a task has
+   merged to at most ``max_findings`` of each severity.
+2. Rows hold no credentials. The work itself is in ``icechunk_format.maintenance.verifying.parts``.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 
+from icechunk_format.maintenance.verifying import parts
 from icechunk_format.maintenance.verifying.checks.state import WantedVersion
 from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
@@ -29,25 +31,22 @@ from icechunk_format.maintenance.verifying.findings import (
     REPORT_SCHEMA,
     Report,
 )
-from icechunk_format.maintenance.verifying.parts import (
-    LISTING_SCHEMA,
-    WORK_SCHEMA,
-    cut_pieces,
-    listing_parts,
-)
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_spark.maintenance import verify_tasks
-from icechunk_spark.maintenance.target import cores_of, location_from, raised_in_jobs
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
-from icechunk_spark.options.options import collect_options, fold_name
+from icechunk_spark.maintenance.verify_tasks import over_pieces, over_rows
+from icechunk_spark.options.declare import fold_name
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.schema import spark_type
+from icechunk_spark.schema import spark_struct
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _WAVES: Final = 4
+_JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AUTHORIZE: Final = "virtual.authorize"
 _VIRTUAL: Final = "virtual.storage.*"
 _AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
@@ -64,11 +63,10 @@ def verify(
     max_findings: int = DEFAULT_MAX_FINDINGS,
     **options: Any,
 ) -> DataFrame:
-    """Check a repository with Spark, and answer with what was found.
+    """Check a repository with Spark, and return the findings.
 
-    The job runs when this is called; the DataFrame holds its answer. It is that of
-    ``icechunk_format.maintenance.verify``, row for row, and the docstring there says what the
-    rows mean.
+    The job runs in this call, and the DataFrame holds its result: the rows of
+    ``icechunk_format.maintenance.verify``, whose docstring explains them.
 
     Parameters
     ----------
@@ -101,7 +99,7 @@ def verify(
     """
     given = collect_options(option_texts(options), use="read")
     others = {name: value for name, value in options.items() if not _is_virtual(name)}
-    location = location_from(path, others)
+    location = upkeep_location(path, others)
     report = Report(max_findings)
     state, context = plan_verification(
         location,
@@ -112,25 +110,32 @@ def verify(
         virtual_options=given.get(_VIRTUAL, {}),
     )
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
-    pieces = work_rows(spark, cut_pieces(state, partitions), partitions)
-    work = pieces.mapInArrow(verify_tasks.pieces_task(context), _struct(WORK_SCHEMA))
+    pieces = work_rows(spark, parts.cut_pieces(state, partitions), partitions)
+    work = pieces.mapInArrow(
+        over_pieces(partial(parts.check_piece, context)), spark_struct(parts.WORK_SCHEMA)
+    )
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
-    work = work.mapInArrow(verify_tasks.manifests_task(context), _struct(WORK_SCHEMA))
-    parts = work_rows(spark, listing_parts(), partitions)
-    listing = parts.mapInArrow(verify_tasks.listing_task(context), _struct(LISTING_SCHEMA))
+    work = work.mapInArrow(
+        over_rows(partial(parts.check_manifest_rows, context), parts.WORK_SCHEMA),
+        spark_struct(parts.WORK_SCHEMA),
+    )
+    places = work_rows(spark, parts.listing_parts(), partitions)
+    listing = places.mapInArrow(
+        over_pieces(partial(parts.list_chunk_objects, context)), spark_struct(parts.LISTING_SCHEMA)
+    )
     joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
-    found = joined.mapInArrow(verify_tasks.joined_task(context), _struct(REPORT_SCHEMA))
+    found = joined.mapInArrow(
+        over_rows(partial(parts.check_joined_rows, context), _JOINED), spark_struct(REPORT_SCHEMA)
+    )
     found = found.repartition(1)
-    found = found.mapInArrow(verify_tasks.merge_task(context), _struct(REPORT_SCHEMA))
+    found = found.mapInArrow(
+        over_rows(partial(parts.merge_reports, context), REPORT_SCHEMA), spark_struct(REPORT_SCHEMA)
+    )
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
         report.absorb(row.asDict() for row in found.collect())
     add_summary(report, state)
-    return spark.createDataFrame(report.to_table(), schema=_struct(FINDINGS_SCHEMA))
+    return spark.createDataFrame(report.to_table(), schema=spark_struct(FINDINGS_SCHEMA))
 
 
 def _is_virtual(name: str) -> bool:
     return fold_name(name).startswith(fold_name("virtual."))
-
-
-def _struct(schema: pa.Schema) -> StructType:
-    return StructType([StructField(field.name, spark_type(field.type)) for field in schema])

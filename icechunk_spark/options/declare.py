@@ -1,22 +1,24 @@
-"""What an option is: its name, type, default, help, and where it means something.
+"""Defines `Option`, and declares options as fields of dataclasses.
 
 Rules of this file
 ------------------
-1. Options are declared in :mod:`icechunk_spark.options.read` and
-   :mod:`icechunk_spark.options.write`; everything else is derived from those declarations.
+1. An option is declared once, as a field of `ReadOptions` or `WriteRequest`. Its parser, default,
+   error texts and documentation follow from that field.
 2. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields, replace
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_spark.options.values import parse_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from icechunk_spark.options.values import Parser
 
 Use = Literal["read", "write"]
@@ -36,17 +38,18 @@ METADATA_TABLES: Final = (
     "changes",
 )
 
-
+# Key of a field's metadata that holds its option.
+_DECLARED: Final = "option"
 _SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
 
 
 def fold_name(name: str) -> str:
-    """Return `name` as options are compared: without case, ``-`` and ``_``."""
+    """Return `name` without case, ``-`` and ``_``, in which spellings of an option may differ."""
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def is_snapshot_id(text: str) -> bool:
-    """Whether `text` has the form of a snapshot id, so that ``versionAsOf`` takes it for one."""
+    """Whether `text` has the form of a snapshot id."""
     return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
 
 
@@ -56,8 +59,6 @@ class Option:
 
     name: str
     """The documented spelling."""
-    attribute: str
-    """The attribute of :class:`ReadOptions` (or of the write options) that takes the value."""
     type_text: str
     """The type, in words for people."""
     help: str
@@ -65,15 +66,17 @@ class Option:
     write_help: str = ""
     """The same line for writing, where it differs."""
     parse: Parser = parse_text
-    default: Any = None
     default_text: str = ""
     """The default in words for people; empty where there is none."""
     aliases: tuple[str, ...] = ()
-    uses: tuple[Use, ...] = ("read",)
     layouts: tuple[str, ...] = LAYOUTS
     """The layouts for which the option means something."""
     tables: tuple[str, ...] = ()
     """The metadata tables for which the option means something."""
+    attribute: str = ""
+    """The field of `ReadOptions` and `WriteRequest` that takes the value."""
+    uses: tuple[Use, ...] = ()
+    """The classes that have the field."""
 
     @property
     def is_prefix(self) -> bool:
@@ -91,3 +94,32 @@ class Option:
     def spellings(self) -> tuple[str, ...]:
         """The documented name and the aliases."""
         return (self.name, *self.aliases)
+
+
+def option(name: str, *, default: Any = None, **declared: Any) -> Any:
+    """Declare a field of a dataclass as an option; `declared` are the fields of `Option`."""
+    held = {_DECLARED: Option(name=name, **declared)}
+    if held[_DECLARED].is_prefix:  # may hold credentials
+        return field(default_factory=dict, repr=False, metadata=held)
+    return field(default=default, metadata=held)
+
+
+def option_of(cls: type, attribute: str) -> Any:
+    """Declare a field as the option that is the field `attribute` of another dataclass."""
+    same: Field[Any] = next(item for item in fields(cls) if item.name == attribute)
+    return field(
+        default=same.default,
+        default_factory=same.default_factory,
+        repr=same.repr,
+        metadata=same.metadata,
+    )
+
+
+def declared_options(classes: Mapping[Use, type]) -> tuple[Option, ...]:
+    """Return the options that the fields of some dataclasses declare, each once."""
+    found: dict[str, Option] = {}
+    for use, cls in classes.items():
+        for item in fields(cls):
+            known = found.get(item.name, item.metadata[_DECLARED])
+            found[item.name] = replace(known, attribute=item.name, uses=(*known.uses, use))
+    return tuple(found.values())

@@ -1,11 +1,11 @@
-"""The options as keywords of ``icechunk_spark.read`` and ``icechunk_spark.write``.
+"""Derives the keywords of ``icechunk_spark.read`` and ``icechunk_spark.write`` from the options.
 
 Rules of this file
 ------------------
 1. A keyword has the option's name as Python spells names: ``asOf`` is ``as_of``, ``sel.method`` is
    ``sel_method``, ``from`` is ``from_``. A test compares the signatures with `OPTIONS`.
-2. What `help()` says of a keyword is the help of the option.
-3. Other spellings, and families such as ``storage.*``, go in as further keywords.
+2. `help()` shows the help of the option beside its keyword.
+3. Other spellings, and families such as ``storage.*``, are given as ``**options``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
-# `path` is an argument; the others are about what only the data source does.
+# `path` is an argument of its own; the others concern only the data source.
 _NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes"})
-# Stands where a docstring is to list the options.
+# The line of a docstring that the list of options replaces.
 _LIST: Final = "    (options)\n"
 
 

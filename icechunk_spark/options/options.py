@@ -1,18 +1,12 @@
-"""Every option of the data source: what is declared, found among what Spark hands over.
-
-Users of array connectors have lost days to options that were silently ignored, so nothing here is
-ignored silently.
+"""Finds and checks the options of a load or a write among those that Spark hands over.
 
 Rules of this file
 ------------------
-1. An option exists if and only if it stands in :data:`OPTIONS`, which is declared in
-   :mod:`icechunk_spark.options.read` and :mod:`icechunk_spark.options.write`. Parsing,
-   defaults, error texts and the table in the README all come from there.
-2. Names ignore case, ``-`` and ``_``: Spark hands them over in lower case anyway, and users come
-   from tools that spell them in each of the three ways. A dot may be a ``_``, as keywords of
-   Python need it.
-3. An unknown option is an error that names the nearest known one. Only what Spark itself adds for
-   tables and views is let through (:data:`SPARK_OPTIONS`).
+1. No option is ignored silently. An unknown one is an error that names the nearest known one; only
+   the options that Spark itself adds for tables and views are passed over (:data:`SPARK_OPTIONS`).
+2. An option exists if and only if a field of `ReadOptions` or `WriteRequest` declares it.
+3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
+   ``_``, as keywords of Python need it.
 4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
    metadata table, are errors as well.
 5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
@@ -23,52 +17,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import (
-    LAYOUTS,
-    METADATA_TABLES,
     Option,
     Use,
+    declared_options,
     fold_name,
     is_snapshot_id,
 )
 from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_spark.options.read import READING
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import listed
-from icechunk_spark.options.write import WRITING
+from icechunk_spark.options.write import WriteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
-__all__ = [
-    "EXCLUSIVE",
-    "LAYOUTS",
-    "METADATA_TABLES",
-    "OPTIONS",
-    "SPARK_OPTIONS",
-    "Option",
-    "ReadOptions",
-    "Use",
-    "check_layout",
-    "collect_options",
-    "default_of",
-    "fold_name",
-    "option_table_markdown",
-    "parse_read_options",
-    "refuse_catalog_table",
-    "require_path",
-    "split_path",
-]
+OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
 
-OPTIONS: Final[tuple[Option, ...]] = (*READING, *WRITING)
-
-#: What Spark itself puts among the options of tables, views and streams (compared after folding).
+#: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
     {
         "owner",
@@ -89,7 +58,7 @@ SPARK_OPTIONS: Final = frozenset(
 # Spark repeats the options of CREATE TABLE under "option." when it makes the table.
 _SPARK_PREFIXES: Final = ("option.",)
 
-# Words that mean something only behind "storage.": newcomers leave the prefix out.
+# Words that need the prefix "storage.", for the advice to users who leave it out.
 _STORAGE_WORDS: Final = frozenset(
     {
         "key",
@@ -116,40 +85,6 @@ _STORAGE_WORDS: Final = frozenset(
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of one load, parsed and checked; attributes are documented in `OPTIONS`."""
-
-    path: str
-    branch: str | None
-    tag: str | None
-    snapshot: str | None
-    as_of: datetime | None
-    storage_client: Literal["auto", "obstore", "fsspec"]
-    storage_options: Mapping[str, str] = field(repr=False)
-    virtual_authorize: tuple[str, ...]
-    virtual_storage_options: Mapping[str, str] = field(repr=False)
-    layout: Literal["cells", "chunks", "refs", "summary"]
-    group: str | None
-    variables: tuple[str, ...] | None
-    coords: tuple[str, ...]
-    decode_cf: bool
-    missing_chunks: Literal["fill", "skip"]
-    timestamp_type: Literal["ntz", "utc"]
-    decoded: bool
-    block: str | None
-    where: str | None
-    sel: str | None
-    sel_method: Literal["exact", "nearest"]
-    isel: str | None
-    pushdown: bool
-    rows_per_partition: int | None
-    read_ahead_bytes: int
-    table: str | None
-    from_version: str | None
-    to_version: str | None
-
-
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options of one load.
 
@@ -167,21 +102,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     refuse_catalog_table(options)
     given = collect_options(options, use="read")
     _check_exclusive(given)
-    values = {
-        item.attribute: given.get(item.name, default_of(item))
-        for item in OPTIONS
-        if "read" in item.uses
-    }
     path, table = split_path(require_path(given, options, use="read"))
-    if table is not None and values["table"] not in (None, table):
+    if table is not None and given.get("table", table) != table:
         raise InvalidInputError(
             f"the path names the metadata table '{table}', but option 'table' names"
-            f" '{values['table']}': give one of the two",
+            f" '{given['table']}': give one of the two",
             option="table",
         )
-    values["path"] = path
-    values["table"] = table or values["table"]
-    parsed = ReadOptions(**values)
+    values = by_attribute(given)
+    parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
     if parsed.table is None:
         check_layout(given, parsed.layout)
     else:
@@ -266,9 +195,9 @@ def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
     )
 
 
-def default_of(option: Option) -> Any:
-    """Return the value of an option that was not given."""
-    return {} if option.is_prefix else option.default
+def by_attribute(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options by the fields of `ReadOptions` or `WriteRequest`."""
+    return {item.attribute: given[item.name] for item in OPTIONS if item.name in given}
 
 
 def _check_exclusive(given: Mapping[str, Any]) -> None:

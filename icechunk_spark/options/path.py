@@ -1,9 +1,9 @@
-"""The path of a load or a write, and the metadata table that it may name.
+"""Finds the one path of a load or a write, and splits a metadata table off (``path#snapshots``).
 
 Rules of this file
 ------------------
-1. One load reads, and one write fills, one repository.
-2. Where Spark has dropped the path (tables of the catalog), the message says what to use instead.
+1. One load reads one repository, and one write fills one.
+2. Spark drops the path of tables of the catalog; the message then says what to use instead.
 3. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:
-    """Fail while a catalog table is made: once made, Spark reads it without any option."""
+    """Refuse the creation of a catalog table, which Spark would read without any option."""
     if {"provider", "owner"} <= {fold_name(name) for name in options}:
         raise InvalidInputError(
             "a catalog table cannot be read through icechunk, because Spark drops the options of"

@@ -1,14 +1,14 @@
-"""Options given as Python values, as the text that ``option()`` takes.
+"""Spells options given as Python values in the text that ``option()`` takes.
 
 Rules of this file
 ------------------
 1. Python values are spelled as a user of `option()` would spell them; what has no such spelling
    is refused rather than passed on as its ``repr``.
-2. What selects along dimensions may be given as to xarray: a dictionary of values, lists and
-   slices. It becomes the grammar of ``icechunk_format.dataset.selection.sel_isel``.
-3. Values of NumPy, pandas, xarray and the format are recognised by the numbers that they are, by
-   the name of their type, or by what they can do: importing those would make the import of this
-   package dear.
+2. ``sel``, ``isel`` and ``block`` may be dictionaries of values, lists and slices, as xarray takes
+   them. They become text of the grammar of ``icechunk_format.dataset.selection.sel_isel``, which is
+   the one form that Spark transports and that the plan shows.
+3. Values of NumPy, pandas and xarray are recognised by an abstract number type, by the name of
+   their type or by their methods, so that this package need not import those libraries.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import fold_name
+from icechunk_spark.options.declare import fold_name
 
-# What the values of options may be, for annotations.
+# Types of options' values, for annotations.
 Names = str | Sequence[str]
 Sizes = str | Mapping[str, int]
 Selection = str | Mapping[str, Any]
 
-# Options that select along dimensions, with what lies between two dimensions.
+# Options that select along dimensions, with the text between two dimensions.
 _SELECTING: Final = {"sel": "; ", "isel": "; ", "block": ","}
 # Microseconds of the units of durations, as ``sel`` reads them.
 _UNITS: Final = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "us": 1}

@@ -1,16 +1,11 @@
-"""The options of reading, those that writing shares among them.
-
-Rules of this file
-------------------
-1. Declarations only, in the order of the README's table; the rules of options stand in
-   :mod:`icechunk_spark.options.options`.
-"""
+"""Declares the options of reading, in the order of the README's table."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
-from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, Option, Use
+from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
 from icechunk_spark.options.values import (
     choice,
     parse_boolean,
@@ -21,7 +16,10 @@ from icechunk_spark.options.values import (
     parse_url_prefixes,
 )
 
-_BOTH: Final[tuple[Use, ...]] = ("read", "write")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 
@@ -29,78 +27,70 @@ _TABULAR: Final = ("cells", "summary")
 _OF_NODES: Final = ("groups", "variables", "manifests", "chunks")
 _OF_VERSION: Final = ("history", *_OF_NODES)
 
-READING: Final[tuple[Option, ...]] = (
-    Option(
-        name="path",
-        attribute="path",
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of one load, parsed and checked."""
+
+    path: str = option(
+        "path",
         type_text="URL or local path",
         help="Root of the repository: a local path, `file://`, `s3://`, `gs://`, `az://`,"
         " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
         " Usually given as `load(path)`.",
-        uses=_BOTH,
         tables=METADATA_TABLES,
-    ),
-    Option(
-        name="branch",
-        attribute="branch",
+    )
+    branch: str | None = option(
+        "branch",
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
         write_help="Branch to commit to.",
-        uses=_BOTH,
         tables=_OF_VERSION,
-    ),
-    Option(
-        name="tag",
-        attribute="tag",
+    )
+    tag: str | None = option(
+        "tag",
         type_text="name",
         help="Tag to read. `versionAsOf` takes one, too.",
         tables=_OF_VERSION,
-    ),
-    Option(
-        name="snapshot",
-        attribute="snapshot",
+    )
+    snapshot: str | None = option(
+        "snapshot",
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
         help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
         " look like an id.",
         tables=_OF_VERSION,
-    ),
-    Option(
-        name="asOf",
-        attribute="as_of",
+    )
+    as_of: datetime | None = option(  # noqa: RUF009 - a field
+        "asOf",
         type_text="ISO-8601 instant",
         aliases=("timestampAsOf", "as-of-timestamp"),
         parse=parse_instant,
         help="Reads the newest snapshot of the branch at or before this instant."
         " Without a zone it is taken as UTC.",
         tables=_OF_VERSION,
-    ),
-    Option(
-        name="storage.client",
-        attribute="storage_client",
+    )
+    storage_client: Literal["auto", "obstore", "fsspec"] = option(
+        "storage.client",
         type_text="`auto`, `obstore`, `fsspec`",
         parse=choice("auto", "obstore", "fsspec"),
         default="auto",
         default_text="`auto`",
         help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
         " and fsspec for every other URL.",
-        uses=_BOTH,
         tables=METADATA_TABLES,
-    ),
-    Option(
-        name="storage.*",
-        attribute="storage_options",
+    )
+    storage_options: Mapping[str, str] = option(
+        "storage.*",
         type_text="text",
         help="Settings of the store in fsspec's words: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
-        uses=_BOTH,
         tables=METADATA_TABLES,
-    ),
-    Option(
-        name="virtual.authorize",
-        attribute="virtual_authorize",
+    )
+    virtual_authorize: tuple[str, ...] = option(
+        "virtual.authorize",
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
@@ -108,20 +98,16 @@ READING: Final[tuple[Option, ...]] = (
         help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
         write_help="Places from which virtual chunks may be fetched when a write changes a part of"
         " one; with `layout=refs`, places that get a virtual chunk container.",
-        uses=_BOTH,
         layouts=_VALUES,
-    ),
-    Option(
-        name="virtual.storage.*",
-        attribute="virtual_storage_options",
+    )
+    virtual_storage_options: Mapping[str, str] = option(
+        "virtual.storage.*",
         type_text="text",
         help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
-        uses=_BOTH,
         layouts=_VALUES,
-    ),
-    Option(
-        name="layout",
-        attribute="layout",
+    )
+    layout: Literal["cells", "chunks", "refs", "summary"] = option(
+        "layout",
         type_text="`cells`, `chunks`, `refs`, `summary`",
         parse=choice(*LAYOUTS),
         default="cells",
@@ -130,39 +116,33 @@ READING: Final[tuple[Option, ...]] = (
         " statistics of a block.",
         write_help="What a row is: an array element, a chunk with its data, or a chunk reference"
         " (`summary` is for reading).",
-        uses=_BOTH,
-    ),
-    Option(
-        name="group",
-        attribute="group",
+    )
+    group: str | None = option(
+        "group",
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
         write_help="Group to write; it is created where it does not exist.",
-        uses=_BOTH,
         tables=_OF_NODES,
-    ),
-    Option(
-        name="variables",
-        attribute="variables",
+    )
+    variables: tuple[str, ...] | None = option(
+        "variables",
         type_text="names, comma-separated",
         parse=parse_names,
         default_text="all on the largest set of dimensions",
         help="Variables to read. Fewer columns are the surest way to a faster read.",
-    ),
-    Option(
-        name="coords",
-        attribute="coords",
+    )
+    coords: tuple[str, ...] = option(
+        "coords",
         type_text="names, comma-separated",
         parse=parse_names,
         default=(),
         default_text="none",
         help="Further coordinates to add as columns, such as a 2-D latitude.",
         layouts=("cells",),
-    ),
-    Option(
-        name="decodeCf",
-        attribute="decode_cf",
+    )
+    decode_cf: bool = option(
+        "decodeCf",
         type_text="boolean",
         parse=parse_boolean,
         default=True,
@@ -170,79 +150,69 @@ READING: Final[tuple[Option, ...]] = (
         help="Decodes times, scale factors, offsets and missing values by the CF conventions;"
         " with `false`, the stored values are read.",
         layouts=_TABULAR,
-    ),
-    Option(
-        name="missingChunks",
-        attribute="missing_chunks",
+    )
+    missing_chunks: Literal["fill", "skip"] = option(
+        "missingChunks",
         type_text="`fill`, `skip`",
         parse=choice("fill", "skip"),
         default="fill",
         default_text="`fill`",
         help="Whether cells of chunks that were never written hold the fill value or are left out.",
         layouts=("cells",),
-    ),
-    Option(
-        name="timestampType",
-        attribute="timestamp_type",
+    )
+    timestamp_type: Literal["ntz", "utc"] = option(
+        "timestampType",
         type_text="`ntz`, `utc`",
         parse=choice("ntz", "utc"),
         default="ntz",
         default_text="`ntz`",
         help="Type of decoded times: TIMESTAMP_NTZ, or with `utc` TIMESTAMP.",
         layouts=_TABULAR,
-    ),
-    Option(
-        name="decoded",
-        attribute="decoded",
+    )
+    decoded: bool = option(
+        "decoded",
         type_text="boolean",
         parse=parse_boolean,
         default=True,
         default_text="`true`",
         help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
         " endian) or the stored bytes.",
-        uses=_BOTH,
         layouts=("chunks",),
-    ),
-    Option(
-        name="block",
-        attribute="block",
+    )
+    block: str | None = option(
+        "block",
         type_text="sizes, such as `time=24,latitude=10`",
         default_text="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row sums up.",
         layouts=("summary",),
-    ),
-    Option(
-        name="where",
-        attribute="where",
+    )
+    where: str | None = option(
+        "where",
         type_text="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
-    ),
-    Option(
-        name="sel",
-        attribute="sel",
+    )
+    sel: str | None = option(
+        "sel",
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
-    ),
-    Option(
-        name="sel.method",
-        attribute="sel_method",
+    )
+    sel_method: Literal["exact", "nearest"] = option(
+        "sel.method",
         type_text="`exact`, `nearest`",
         parse=choice("exact", "nearest"),
         default="exact",
         default_text="`exact`",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
-    ),
-    Option(
-        name="isel",
-        attribute="isel",
+    )
+    isel: str | None = option(
+        "isel",
         type_text="positions, such as `time=0:24; latitude=10`",
         help="Selects by position along dimensions, as Python slices do.",
-    ),
-    Option(
-        name="pushdown",
-        attribute="pushdown",
+    )
+    pushdown: bool = option(
+        "pushdown",
         type_text="boolean",
         parse=parse_boolean,
         default=False,
@@ -250,51 +220,45 @@ READING: Final[tuple[Option, ...]] = (
         help="Takes part in Spark's filter pushdown. Only for a DataFrame that is used once: Spark"
         " (up to 4.3) returns wrong rows when one is used twice. Prefer `where`.",
         layouts=("cells",),
-    ),
-    Option(
-        name="rowsPerPartition",
-        attribute="rows_per_partition",
+    )
+    rows_per_partition: int | None = option(
+        "rowsPerPartition",
         type_text="integer",
         parse=parse_positive_int,
         default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
         " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
         tables=("variables", "chunks"),
-    ),
-    Option(
-        name="readAheadBytes",
-        attribute="read_ahead_bytes",
+    )
+    read_ahead_bytes: int = option(
+        "readAheadBytes",
         type_text="size, such as `64m`",
         parse=parse_byte_size,
         default=64 * 2**20,
         default_text="`64m`",
         help="Bytes that a task may hold of chunks fetched ahead of their use.",
         layouts=_VALUES,
-    ),
-    Option(
-        name="table",
-        attribute="table",
+    )
+    table: str | None = option(
+        "table",
         type_text="name",
         parse=choice(*METADATA_TABLES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
         tables=METADATA_TABLES,
-    ),
-    Option(
-        name="from",
-        attribute="from_version",
+    )
+    from_version: str | None = option(
+        "from",
         type_text="branch, tag or snapshot id",
         default_text="the snapshot before `to`",
         help="With the metadata table `changes`: the older version.",
         layouts=(),
         tables=("changes",),
-    ),
-    Option(
-        name="to",
-        attribute="to_version",
+    )
+    to_version: str | None = option(
+        "to",
         type_text="branch, tag or snapshot id",
         default_text="`main`",
         help="With the metadata table `changes`: the newer version.",
         layouts=(),
         tables=("changes",),
-    ),
-)
+    )

@@ -1,4 +1,4 @@
-"""What options may say: one parser for each kind of value.
+"""Parses the values of options: one parser for each kind of value.
 
 Rules of this file
 ------------------

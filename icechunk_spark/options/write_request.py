@@ -1,27 +1,21 @@
-"""The options of one write, parsed and checked.
+"""Parses and checks the options and the save mode of one write.
 
-Rules of this file
-------------------
-1. The options themselves are declared in :mod:`icechunk_spark.options.write`.
-2. The planned and the unplanned write take the same options, so that a job does not change its
-   meaning when `register` is forgotten.
+The planned and the unplanned write take the same options, so that a job does not change its meaning
+when `register` is forgotten.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import (
-    OPTIONS,
+    by_attribute,
     check_layout,
     collect_options,
-    default_of,
-    refuse_catalog_table,
-    require_path,
-    split_path,
 )
+from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_spark.options.write import WriteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,39 +33,8 @@ _MODES: Final[dict[str, Mode]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest:
-    """The options of one write, parsed and checked; attributes are documented in `OPTIONS`."""
-
-    path: str
-    branch: str | None
-    storage_client: Literal["auto", "obstore", "fsspec"]
-    storage_options: Mapping[str, str] = field(repr=False)
-    virtual_authorize: tuple[str, ...]
-    virtual_storage_options: Mapping[str, str] = field(repr=False)
-    layout: Literal["cells", "chunks", "refs"]
-    group: str | None
-    dims: tuple[str, ...] | None
-    chunks: Mapping[str, int] | None
-    shards: Mapping[str, int] | None
-    order: Mapping[str, str] | None
-    encoding: Mapping[str, Mapping[str, Any]] | None
-    create_branch: bool
-    message: str | None
-    metadata: Mapping[str, Any] | None
-    on_conflict: Literal["rebase", "fail"]
-    resolve: Literal["ours", "theirs"] | None
-    decoded: bool
-    distribution: Literal["hash", "none"]
-    min_density: float
-    txn_app_id: str | None
-    txn_version: int | None
-    spec_version: int
-    max_unplanned_bytes: int
-
-
 def parse_mode(text: str | None) -> Mode:
-    """Return the save mode that Spark's spelling `text` means; None is Spark's default.
+    """Return the save mode for Spark's spelling of it; None is Spark's default.
 
     Raises
     ------
@@ -103,11 +66,6 @@ def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
     """
     refuse_catalog_table(options)
     given = collect_options(options, use="write")
-    values = {
-        item.attribute: given.get(item.name, default_of(item))
-        for item in OPTIONS
-        if "write" in item.uses
-    }
     path, table = split_path(require_path(given, options, use="write"))
     if table is not None:
         raise InvalidInputError(
@@ -115,20 +73,20 @@ def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
             f" write to {path!r}",
             option="path",
         )
-    values["path"] = path
-    if values["layout"] == "summary":
+    request = WriteRequest(**by_attribute(given) | {"path": path})
+    if given.get("layout") == "summary":
         raise InvalidInputError(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
             option="layout",
         )
-    if (values["txn_app_id"] is None) != (values["txn_version"] is None):
-        missing = "txnAppId" if values["txn_app_id"] is None else "txnVersion"
+    if (request.txn_app_id is None) != (request.txn_version is None):
+        missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
         raise InvalidInputError(
             f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
             option=missing,
         )
     # Virtual references name the places of their containers, though no chunk is fetched.
-    is_refs = values["layout"] == "refs"
+    is_refs = request.layout == "refs"
     checked = [name for name in given if not (is_refs and name.startswith("virtual."))]
-    check_layout({name: given[name] for name in checked}, values["layout"])
-    return WriteRequest(**values)
+    check_layout({name: given[name] for name in checked}, request.layout)
+    return request

@@ -1,1 +1,1 @@
-"""Reads: the plan on the driver, the tasks on executors, pushdown, metadata tables."""
+"""Reads arrays and metadata tables: plans on the driver, runs tasks on executors."""

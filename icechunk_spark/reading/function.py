@@ -1,21 +1,19 @@
-"""``icechunk_spark.read``, and what ``spark.read`` becomes in a registered classic session.
+"""Implements ``icechunk_spark.read``, and ``spark.read`` of a registered classic session.
 
-What a Python data source sends is copied once more by Spark's plan, and counted after every hundred
-rows. What `mapInArrow` sends is not: a full scan takes little more than half of the time. So the
-read is planned here, and Spark gets a table of numbers, one for each task, that `mapInArrow` turns
-into the rows of the tasks.
+The read is planned here. Spark gets a table of numbers, one for each task, and `mapInArrow` turns
+a number into the rows of its task. Spark copies and counts the rows of a Python data source once
+more, but not those of `mapInArrow`, so a full scan takes little more than half of the time.
 
 Rules of this file
 ------------------
-1. Options, columns, types and pinning are those of the data source: whoever changes from one to
-   the other changes nothing else.
-2. Spark must not take a large table for a small one, or it broadcasts it in every join. It judges
-   by the table of numbers, which is therefore made as large as the table itself in Spark's eyes:
-   each number stands beside an empty value of a wide type, and where that is not enough there are
-   more numbers than tasks, of which all others are passed over at once.
-3. `MappedLoad` leaves to Spark what only the data source can do, and what Spark refuses.
-4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come
-   with the first read.
+1. Options, columns, types and pinning are those of the data source, so that users can change from
+   one to the other.
+2. Spark must not take a large table for a small one, or it broadcasts the table in every join. Its
+   estimate comes from the table of numbers. So each number stands beside an empty value of a wide
+   type, and where that is too little, a filter passes over further numbers.
+3. `MappedLoad` leaves pushdown, which only the data source can do, and wrong calls to Spark.
+4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
+   imported by the first read.
 """
 
 from __future__ import annotations
@@ -26,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.options import fold_name, parse_read_options
+from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.noted_options import NotedOptions
 
 if TYPE_CHECKING:
@@ -37,17 +36,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_spark.options.options import ReadOptions
     from icechunk_spark.options.python_values import Names, Selection, Sizes
+    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 
-# An empty value that Spark takes for 1008 bytes; with the number beside it, a row is 512 then, as
-# Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
+# An empty value that Spark estimates at 1008 bytes. Beside a number it makes a row of 512 bytes,
+# since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
 _WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
 _BYTES_OF_A_NUMBER: Final = 512
-# Four times what Spark is able to broadcast; more is of no use to anybody.
+# Four times what Spark is able to broadcast; a larger estimate changes nothing.
 _MOST_BYTES: Final = 32 << 30
-# Half of what makes Spark write a function, and what it closes over, to disk.
+# Half of the size from which Spark writes a function to disk, with all that it closes over.
 _MOST_PACKED_BYTES: Final = 1 << 19
 
 
@@ -137,7 +136,7 @@ def read(
 
 
 class MappedLoad(NotedOptions):
-    """Mixed into Spark's classic `DataFrameReader`: reads icechunk through `mapInArrow`."""
+    """Mixin for Spark's classic `DataFrameReader` that reads icechunk through `mapInArrow`."""
 
     _spark: SparkSession
     _icechunk_schema: StructType | str | None = None
@@ -212,7 +211,7 @@ def _columns(schema: StructType | str) -> StructType:
 
 
 def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:
-    """Return the numbers of the tasks, each in a partition of its own, as a table of that size."""
+    """Return the numbers of the tasks, one for each partition, as a table of about that size."""
     if not len(tasks):
         return spark.range(0, 0, 1, 1)
     wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER

@@ -1,14 +1,13 @@
-"""The tasks of a read, run by ``mapInArrow``: what ``icechunk_spark.read`` ships to executors.
+"""Runs the tasks of a read inside ``mapInArrow``, on executors.
 
 Rules of this file
 ------------------
-1. All tasks of a plan travel with the function, so each task of Spark's unpacks them from one
-   copy. They are numbers that resemble each other: packed in blocks, thirty thousand are less
-   than a megabyte, and one is found without unpacking the others.
-2. The bytes are pickles of ours that travel inside one job, as Spark's own plan does. They are
-   never stored, and nothing that a repository holds is in them but numbers and names.
+1. All tasks of a plan travel with the function, pickled and compressed in blocks: thirty thousand
+   take less than a megabyte, and a task is found by unpacking one block.
+2. The pickles travel inside one job and are never stored. They hold nothing of a repository but
+   numbers and names.
 3. The function holds the credentials of the store, and Spark writes a function of more than a
-   megabyte to disk. So it stays small: where there are very many tasks, they alone are broadcast.
+   megabyte to disk. So the function stays small: very many tasks are broadcast without it.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -30,7 +29,7 @@ _BLOCK: Final = 64
 
 
 class TaskReader(Protocol):
-    """A reader of ours: picklable, and without its tasks then."""
+    """A reader that is pickled without its tasks."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each task."""
@@ -42,7 +41,7 @@ class TaskReader(Protocol):
 class IcechunkTasks:
     """A function for ``mapInArrow`` from numbers of tasks to their rows.
 
-    It has no `repr` of its own: the reader may hold credentials.
+    The class has no `repr` of its own, since the reader may hold credentials.
 
     Parameters
     ----------

@@ -1,20 +1,17 @@
-"""The metadata tables through Spark: ``load(path + "#snapshots")``.
+"""Plans reads of metadata tables: ``load(path + "#snapshots")``.
 
 Rules of this file
 ------------------
-1. ``icechunk_format.dataset.metadata_tables.declared`` is the schema; its texts are the comments
-   that DESCRIBE shows.
-2. Versions are pinned as those of arrays are: as a text on the data source. A table about the
-   whole repository is pinned to nothing and shows what is there when its task runs.
-3. Executors import this module for the reader. The plan stays on the driver, and each partition
-   holds one task of it.
+1. ``icechunk_format.dataset.metadata_tables.declared`` gives the schema, and the comments that
+   DESCRIBE shows.
+2. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
+   repository is not pinned; its task reads the repository as it is then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
@@ -26,25 +23,20 @@ from icechunk_format.dataset.metadata_tables.read import (
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-from icechunk_spark.schema import arrow_target, column_names, fit_batch, spark_type
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.options.location import location_of
+from icechunk_spark.reading.reader import IcechunkReader
+from icechunk_spark.schema import arrow_target, column_names, spark_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
     from icechunk_format.dataset.metadata_tables.declared import MetadataTable
-    from icechunk_format.dataset.metadata_tables.read import InspectionPlan
-    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.options.read import ReadOptions
 
-# Between the two snapshots that `changes` is pinned to; no id holds one.
+# Separates the two snapshots to which `changes` is pinned; no id contains it.
 _TO = ".."
 
 
 def resolve_versions(options: ReadOptions) -> str:
-    """Return what a metadata table is pinned to: a snapshot, two of them, or nothing.
+    """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
 
     Raises
     ------
@@ -54,7 +46,7 @@ def resolve_versions(options: ReadOptions) -> str:
         The versions cannot be compared.
     """
     table = _table(options)
-    repository = _open_repository(options)
+    repository = Repository.open(location_of(options))
     if table.scope == "repository":
         return ""
     if table.scope == "changes":
@@ -87,9 +79,7 @@ def table_schema(options: ReadOptions) -> StructType:
     )
 
 
-def make_table_reader(
-    options: ReadOptions, schema: StructType, *, pinned: str
-) -> MetadataTableReader:
+def make_table_reader(options: ReadOptions, schema: StructType, *, pinned: str) -> IcechunkReader:
     """Return the reader of a metadata table.
 
     Parameters
@@ -111,7 +101,7 @@ def make_table_reader(
         Column(name=column.name, arrow_type=column.arrow_type, role="layout")
         for column in table.columns
     ]
-    repository = _open_repository(options)
+    repository = Repository.open(location_of(options))
     older, _, newer = pinned.rpartition(_TO)
     plan = plan_inspection(
         repository,
@@ -122,48 +112,10 @@ def make_table_reader(
         group=options.group,
         refs_per_task=options.rows_per_partition,
     )
-    return MetadataTableReader(plan, arrow_target(schema))
-
-
-class MetadataTableReader(DataSourceReader):
-    """Reads one metadata table.
-
-    Parameters
-    ----------
-    plan
-        The tasks; they stay on the driver and travel as partitions.
-    target
-        The Arrow schema that every batch must have.
-    """
-
-    def __init__(self, plan: InspectionPlan, target: pa.Schema) -> None:
-        self._tasks = plan.tasks
-        self._context = plan.context
-        self._target = target
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_context": self._context, "_target": self._target}
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition per task of the plan."""
-        return [InputPartition(task) for task in self._tasks]
-
-    # Spark accepts record batches as well as tuples; pyspark's own annotation is narrower.
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """Yield the record batches of one task."""
-        task = None if partition is None else partition.value
-        with errors_on_one_line():
-            for batch in run_inspection(self._context, task):
-                yield fit_batch(batch, self._target)
+    return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
 
 def _table(options: ReadOptions) -> MetadataTable:
     if options.table is None:
         raise InvalidInputError("no metadata table is named; give one as path#name", option="table")
     return METADATA_TABLES[options.table]
-
-
-def _open_repository(options: ReadOptions) -> Repository:
-    return Repository.open(
-        Location(url=options.path, client=options.storage_client, options=options.storage_options)
-    )

@@ -1,11 +1,11 @@
-"""From options to a planned read, on the driver.
+"""Plans a read from its options, on the driver.
 
 Rules of this file
 ------------------
 1. The plan is made when the reader is made, not in `partitions()`: Spark pickles the reader for
    the executors *before* it asks for the partitions.
-2. The snapshot comes from the caller where one is pinned; then no branch or tag is looked at.
-3. Only the driver imports this module: it pulls in the planner and the SQL parser.
+2. If the caller gives a pinned snapshot, no branch or tag is resolved.
+3. Only the driver imports this module, because it imports the planner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
+from icechunk_spark.options.location import location_of
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
 from icechunk_spark.reading.pushdown import make_pushdown_reader
 from icechunk_spark.reading.reader import IcechunkReader
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.dataset.table.table import Table
-    from icechunk_spark.options.options import ReadOptions
+    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import TaskReader
 
-# What is guessed of a metadata table: rows of one that opens manifests, and of one that does not.
+# Guesses of the rows of metadata tables: of a task that opens manifests, and of any other table.
 _ROWS_OF_A_TASK: Final = 1_000_000
 _ROWS_OF_A_SMALL_TABLE: Final = 10_000
-# Cells that make a row of the layout `summary`, where nobody says how many blocks there are.
+# Guess of the cells of a block of the layout `summary`, which is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
-# As Spark's optimizer counts: for a row itself, and for values whose width differs.
+# The estimates of Spark's optimizer for a row, and for a value of variable width.
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
 _MOST_SHOWN: Final = 8
@@ -53,7 +53,7 @@ _MOST_CHARACTERS: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTable:
-    """What the options name: a group of one snapshot, seen as a table."""
+    """A group of one snapshot as a table, as the options name it."""
 
     snapshot: str
     """The id of the snapshot, as text."""
@@ -73,7 +73,7 @@ def resolve_snapshot(options: ReadOptions) -> str:
 
 
 def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
-    place = _place(options)
+    place = location_of(options)
     if pinned is not None:
         return Repository.open_version(place, snapshot=pinned)
     return Repository.open_version(
@@ -82,12 +82,6 @@ def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository,
         tag=options.tag,
         snapshot=options.snapshot,
         as_of=options.as_of,
-    )
-
-
-def _place(options: ReadOptions) -> Location:
-    return Location(
-        url=options.path, client=options.storage_client, options=options.storage_options
     )
 
 
@@ -122,7 +116,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
 
 
 def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
-    """Warn of variables that nobody named, and that the table leaves out: once for each table."""
+    """Warn once for each table of the variables that it leaves out by default."""
     if options.variables is not None or options.layout not in ("cells", "summary"):
         return
     others = opened.dataset.left_out(opened.table)
@@ -172,12 +166,12 @@ class PlannedTable:
 
 
 def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
-    """Plan a whole read: of arrays or of a metadata table, pinned to what the options mean now.
+    """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
 
     Parameters
     ----------
     options
-        The options; ``pushdown`` is not looked at.
+        The options; ``pushdown`` has no effect.
     schema
         The columns to read, in order, or None for all.
 
@@ -236,7 +230,7 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "isel": options.isel,
     }
     told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
-    return " ".join(["icechunk", str(_place(options)), *told])
+    return " ".join(["icechunk", str(location_of(options)), *told])
 
 
 def _one_line(text: str) -> str:
@@ -284,7 +278,7 @@ def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -
         return plan_read(options, opened, columns, where=where)
 
     if options.pushdown:
-        # Spark speaks of the columns in the user's schema, `where` of those of the table.
+        # Spark's filters have the types of the user's schema, `where` has those of the table.
         ours = spark_schema(opened.table.columns)
         alike = {field.name for field in schema for our in ours if _is_same(field, our)}
         return make_pushdown_reader(plan, target, where=options.where, columns=frozenset(alike))

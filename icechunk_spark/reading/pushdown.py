@@ -1,16 +1,16 @@
-"""Filter pushdown, for the one load that asks for it with ``pushdown=true``.
+"""Takes part in Spark's filter pushdown, for loads with ``pushdown=true``.
 
-Why it is off by default: one ``load()`` owns one read plan in Spark's JVM (up to 4.3), which the
-filters of the *last* query overwrite. A DataFrame that is used twice, in two queries or twice in
-one, then silently gets the rows of other filters. ``tests/spark/reading/test_pushdown.py`` pins
-this defect, so that we notice when Spark mends it. The option ``where`` has no such trap.
+Pushdown is off by default, because one ``load()`` has one read plan in Spark's JVM (up to 4.3),
+which the filters of the *last* query overwrite. A DataFrame that is used twice, in two queries or
+twice in one, then silently gets the rows of other filters. ``tests/spark/reading/test_pushdown.py``
+fails when Spark mends this defect. The option ``where`` does not have it.
 
 Rules of this file
 ------------------
-1. Filters become SQL text for the same `where` that users write, so both have one meaning.
-2. A filter is taken only where the text says exactly the same; every other one is handed back
-   to Spark. Spark trusts what is taken and does not check it again.
-3. Needs Spark 4.1 or later and the setting ``spark.sql.python.filterPushdown.enabled``.
+1. Filters become SQL text of the option `where`, so both have the same semantics.
+2. Only filters whose text means exactly the same are taken; Spark does not check them again. Every
+   other filter is handed back to Spark.
+3. Spark 4.1 or later and the setting ``spark.sql.python.filterPushdown.enabled`` are needed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def make_pushdown_reader(
 
 
 class PushdownReader(IcechunkReader):
-    """A reader that plans anew with the filters that Spark hands over."""
+    """A reader that is planned again with the filters that Spark hands over."""
 
     def __init__(
         self, plan: Planner, target: pa.Schema, *, where: str | None, columns: frozenset[str]
@@ -94,7 +94,7 @@ class PushdownReader(IcechunkReader):
         return refused
 
     def _take(self, conditions: list[str]) -> bool:
-        """Plan with further conditions; false if they cannot be planned, and nothing changes."""
+        """Plan with further conditions; return False, and change nothing, if that fails."""
         given = [] if self._where is None else [f"({self._where})"]
         try:
             plan = self._plan(" AND ".join([*given, *conditions]))
@@ -116,7 +116,7 @@ _COMPARISONS = {
 
 
 def filter_sql(item: Filter, columns: frozenset[str]) -> str | None:
-    """Return a filter of Spark's as SQL text, or None where the text would not say the same.
+    """Return a filter of Spark's as SQL text, or None where no text has the same meaning.
 
     Parameters
     ----------

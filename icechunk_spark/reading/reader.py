@@ -1,13 +1,13 @@
-"""Reading on executors: the reader that Spark ships to them, and how its batches leave.
+"""Reads the tasks of a plan on executors, as Arrow batches of the schema that Spark expects.
 
 Rules of this file
 ------------------
-1. Every task gets a copy of the pickled reader, so only the scan context and the Arrow target
-   travel in it; what belongs to one task is in its partition.
-2. An empty plan is an empty list. Spark turns that into one partition without a task (``None``
+1. Every task gets a copy of the pickled reader, so the reader holds only what tasks share; what
+   belongs to one task is in its partition.
+2. An empty plan has no partitions. Spark makes one partition without a task of that (``None``
    before 4.2, ``InputPartition(None)`` since), which must read as no rows.
-3. A reader carries no optional method of Spark's unless asked: a class that has `pushFilters`
-   fails every read while Spark's setting for it is off, which is the default.
+3. `IcechunkReader` has no `pushFilters`: with that method, every read fails while Spark's setting
+   for pushdown is off, which is the default.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -20,18 +20,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.dataset.reading.run import run_task
 from icechunk_spark.schema import fit_batch
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import pyarrow as pa
 
+    from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
 
 
 class IcechunkReader(DataSourceReader):
-    """Reads one planned scan.
+    """Reads one planned scan of arrays or of a metadata table.
 
     Parameters
     ----------
@@ -39,15 +40,23 @@ class IcechunkReader(DataSourceReader):
         The scan; its tasks stay on the driver and travel as partitions.
     target
         The Arrow schema that every batch must have.
+    run
+        The function from the context of the plan and a task to record batches; a generator.
     """
 
-    def __init__(self, plan: ScanPlan, target: pa.Schema) -> None:
-        self._tasks = plan.tasks
-        self._context = plan.context
+    def __init__(
+        self,
+        plan: ScanPlan | InspectionPlan,
+        target: pa.Schema,
+        run: Callable[..., Iterator[pa.RecordBatch]] = run_task,
+    ) -> None:
+        self._tasks: Sequence[Any] = plan.tasks
+        self._context: Any = plan.context
         self._target = target
+        self._run = run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_context": self._context, "_target": self._target}
+        return {"_context": self._context, "_target": self._target, "_run": self._run}
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task of the plan."""
@@ -57,7 +66,7 @@ class IcechunkReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
-        batches = cast("Generator[pa.RecordBatch, None, None]", run_task(self._context, task))
+        batches = cast("Generator[pa.RecordBatch, None, None]", self._run(self._context, task))
         # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
         with errors_on_one_line(), closing(batches):
             for batch in batches:

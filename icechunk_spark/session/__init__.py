@@ -1,1 +1,1 @@
-"""What a Spark session needs for our jobs: settings of batches, errors that read well."""
+"""Spark sessions and their jobs: batches, partitions, options of readers and writers, errors."""

@@ -1,8 +1,8 @@
-"""How Spark cuts rows into Arrow batches on their way to Python.
+"""Sets how Spark cuts rows into Arrow batches, and fits batches to a schema.
 
-Spark bounds a batch by rows (10,000 by default) and by bytes (64 MiB). For the latter it adds up
-the buffers of all columns again after each row, which takes longer than all else that it does to a
-row of numbers: without it, 6 million rows of four columns reach Python in half of the time.
+Spark bounds a batch by rows (10,000 by default) and by bytes (64 MiB). To count the bytes it adds
+up the buffers of all columns after each row, which takes half of the time in which rows of numbers
+reach Python.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     DateType,
@@ -39,10 +40,10 @@ _FIXED_WIDTH: Final = (
 
 @contextlib.contextmanager
 def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
-    """Let batches of rows of fixed width be bounded by rows alone while the block runs.
+    """Let Spark bound batches by rows alone while the block runs, if rows have a fixed width.
 
-    The setting belongs to the session, so jobs of other threads have it for that long, too. What
-    the user has set stays, and so does the bound where a row may be of any size.
+    The setting belongs to the session, so jobs of other threads have it meanwhile, too. A value
+    that the user has set stays.
     """
     conf = frame.sparkSession.conf
     is_fixed = all(isinstance(field.dataType, _FIXED_WIDTH) for field in frame.schema)
@@ -54,3 +55,12 @@ def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
         yield
     finally:
         conf.unset(_MAX_BYTES)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch under the names and in the types of `schema`, column by column."""
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

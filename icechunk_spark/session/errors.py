@@ -1,27 +1,26 @@
-"""Our errors, back from Spark's: what a task raised, as the caller of a write expects it.
+"""Turns Spark's report of a failed job into the error that a task raised, on one line.
 
-Spark reports a failed task as its own exception whose text holds the Python traceback. A write
-that we drive ourselves can do better: the caller gets the error that the task raised, with Spark's
-behind it for those who want the traceback.
-
-A worker or an executor that died is another matter: nobody raised anything, and classic sessions
-report it as a bare error of the JVM gateway, with pages of stack. What died becomes one line, with
-what it means for the repository and what to do.
+Spark reports a failed task as its own exception, whose text holds the Python traceback. The caller
+of a write or of upkeep gets the error that the task raised instead, with Spark's as its cause.
+Where an executor or a worker died, no task raised anything; the error then says what died, what
+that means for the repository, and what to do.
 
 Rules of this file
 ------------------
-1. Only an error that is certainly ours is taken out, and only a death that Spark reports in its own
-   words is put into ours; what a user's function raised passes through unchanged.
-2. Facts do not survive the way through Spark's text, so the error carries the text alone.
+1. Only an error of `icechunk_format.errors` is taken out of Spark's text, and only a death that
+   Spark reports in its own words becomes one; errors of a user's function pass through unchanged.
+2. Facts do not survive the way through Spark's text, so such an error carries its text alone.
+3. Spark prints the traceback of a worker under that of the JVM, and users read the last line; so
+   the text of an error has one line when it leaves a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
@@ -29,13 +28,20 @@ from icechunk_format import errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+except ImportError:  # a client of Connect alone has no gateway to a JVM
+    _REPORTS: tuple[type[Exception], ...] = (PySparkException,)
+else:
+    _REPORTS = (PySparkException, Py4JError)
+
 # The last line of a Python traceback, and what follows it up to an empty line or the JVM's stack.
 _RAISED = re.compile(
     r"^icechunk_format\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 
-# Those that are made of their text alone.
+# Errors whose constructor takes nothing but a text.
 _BY_NAME: Final[dict[str, type[errors.IcechunkError]]] = {
     cls.__name__: cls
     for cls in (
@@ -52,7 +58,7 @@ _BY_NAME: Final[dict[str, type[errors.IcechunkError]]] = {
 }
 
 
-# What Spark says where something died, and what that was; the first that is found counts.
+# Spark's words for a death, and ours; the first pattern that matches counts.
 _DEATHS: Final = (
     (re.compile(r"No space left on device"), "a disk of the cluster is full ({0})"),
     (
@@ -74,13 +80,28 @@ _MOST_SHOWN: Final = 300
 
 
 @contextlib.contextmanager
+def errors_on_one_line() -> Iterator[None]:
+    """Join the lines of an error's text; its class and facts stay."""
+    try:
+        yield
+    except errors.IcechunkError as error:
+        lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise
+        joined = copy.copy(error)
+        joined.message = "; ".join(lines)
+        joined.args = (joined.message,)
+        raise joined.with_traceback(error.__traceback__) from None
+
+
+@contextlib.contextmanager
 def raised_in_tasks(target: str) -> Iterator[None]:
-    """Turn Spark's report of a failed task into the error that the task raised.
+    """Turn Spark's report of a failed write into the error that a task raised.
 
     Parameters
     ----------
     target
-        The branch and the repository that are written, for messages.
+        The branch and the repository, for messages.
 
     Raises
     ------
@@ -91,18 +112,54 @@ def raised_in_tasks(target: str) -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JError) as failure:
+    except _REPORTS as failure:
         text = str(failure)
-        error = error_in(text) or _death_in(text, target)
-        if error is None and isinstance(failure, Py4JError):
+        error = _error_in(text) or _death_in(text, target)
+        if error is None and not isinstance(failure, PySparkException):
             error = _aborted(text, target)
         if error is None:
             raise
         raise error from failure
 
 
+@contextlib.contextmanager
+def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
+    """Turn Spark's report of a failed job into the error that a task raised, or into one of ours.
+
+    Parameters
+    ----------
+    what
+        What the job did, as in "collecting garbage of s3://bucket/weather".
+    outcome
+        What is true after a failure, and what to do: a sentence.
+
+    Raises
+    ------
+    IcechunkError
+        A task raised it.
+    StorageError
+        Spark gave the job up: executors died, or it was cancelled.
+    """
+    try:
+        yield
+    except _REPORTS as failure:
+        text = str(failure)
+        error = _error_in(text)
+        if error is None and "Traceback (most recent call last)" in text:
+            raise  # an error that is none of ours: its traceback says more
+        if error is None:
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            reason = next((line for line in lines if "Exception: " in line), lines[0])
+            error = errors.StorageError(
+                f"Spark gave up {what} ({_shortened(reason)}). {outcome}; the logs of the"
+                " executors say more",
+                what=what,
+            )
+        raise error from failure
+
+
 def _death_in(text: str, target: str) -> errors.StorageError | None:
-    """Return what died, as Spark reports it, or None where a function merely raised."""
+    """Return an error that says which process died, or None where Spark reports no death."""
     for pattern, what in _DEATHS:
         found = pattern.search(text)
         if found is not None:
@@ -111,7 +168,7 @@ def _death_in(text: str, target: str) -> errors.StorageError | None:
 
 
 def _aborted(text: str, target: str) -> errors.StorageError:
-    """Return an error for a report of the JVM that has no class of its own in PySpark."""
+    """Return an error for a report of the JVM for which PySpark has no class."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
     return _unfinished(f"Spark gave the job up ({_shortened(reason)})", target)
@@ -131,8 +188,8 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
 
 
-def error_in(text: str) -> errors.IcechunkError | None:
-    """Return the error of ours that a report of Spark's holds, or None."""
+def _error_in(text: str) -> errors.IcechunkError | None:
+    """Return the error of `icechunk_format.errors` in a report of Spark's, or None."""
     found = _RAISED.findall(text)
     if not found:
         return None

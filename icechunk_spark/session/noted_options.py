@@ -1,8 +1,10 @@
-"""Notes format and options on their way to Spark's reader or writer, which keep them in the JVM.
+"""Records the format and the options that a user gives to Spark's reader or writer.
+
+Spark keeps them in the JVM, where Python cannot read them again.
 
 Rules of this file
 ------------------
-1. Every call goes on to Spark unchanged, since the load or save may turn out to be Spark's.
+1. Every call goes on to Spark unchanged, since another format may be chosen later.
 2. As in Spark, the name of an option ignores case, the later of two values counts, and None counts
    as not given.
 """
@@ -15,7 +17,7 @@ _FORMAT: Final = "icechunk"
 
 
 class NotedOptions:
-    """Mixed into Spark's `DataFrameReader` and `DataFrameWriter` by `noting`."""
+    """Mixin for Spark's `DataFrameReader` and `DataFrameWriter`; see `noting`."""
 
     _icechunk_format: str | None = None
     _icechunk_options: dict[str, Any]
@@ -49,15 +51,7 @@ _MADE: Final[dict[tuple[type, type], type]] = {}
 
 
 def noting(told: Any, mixin: type[NotedOptions]) -> Any:
-    """Return a reader or writer of Spark's that has the methods of `mixin` before its own.
-
-    Parameters
-    ----------
-    told
-        A new reader or writer, which nobody has told anything yet.
-    mixin
-        What the class of the result is made of besides that of `told`.
-    """
+    """Put `mixin` before the class of `told`, a new reader or writer of Spark's; return `told`."""
     base = type(told)
     if (mixin, base) not in _MADE:
         _MADE[mixin, base] = type(base.__name__, (mixin, base), {"__doc__": base.__doc__})

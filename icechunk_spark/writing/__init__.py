@@ -1,1 +1,1 @@
-"""Writes: planned ones, unplanned ones, and the ``DataFrame.write`` of registered sessions."""
+"""Writes DataFrames: in parallel as planned, or staged and written by one process."""

@@ -1,11 +1,11 @@
-"""One small Spark job that answers what coordinates a DataFrame has, and how many rows.
+"""Collects the distinct coordinates of a DataFrame, and counts its rows, in one Spark job.
 
 Rules of this file
 ------------------
-1. One pass, whatever the number of dimensions: the source may be slow, so each dimension's set is
-   gathered in the same aggregate (partial sets per task, merged once).
-2. NULL and NaN are no coordinates. Sets leave NULL out, and hold NaN once per row, so both are
-   counted beside the sets and come back as one value each, for the planner to refuse.
+1. The rows are read once, since the source may be slow: one aggregate gathers the sets of all
+   dimensions.
+2. NULL and NaN are no coordinates, but Spark's sets leave NULL out, and hold NaN once per row. So
+   both are counted beside the sets, and returned once each, for the planner to refuse.
 3. 0.0 and -0.0 are one coordinate here, as they are in Spark's joins.
 """
 
@@ -36,7 +36,7 @@ _BYTES: Final = StructType([StructField("stream", BinaryType())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinates:
-    """What one pass over the dimension columns found."""
+    """The distinct coordinates of a DataFrame, and its number of rows."""
 
     labels: dict[str, pa.Array]
     """Distinct values by dimension, in any order, of the DataFrame's type; NULL and NaN at most
@@ -50,7 +50,7 @@ def quoted(name: str) -> Column:
 
 
 def label_column(frame: DataFrame, name: str) -> Column:
-    """Return the column of a dimension; texts are told apart by their bytes, whatever collates."""
+    """Return the column of a dimension; texts differ by their bytes, without any collation."""
     return quoted(name).cast(label_type(frame, name))
 
 
@@ -61,16 +61,9 @@ def label_type(frame: DataFrame, name: str) -> DataType:
 
 
 def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema) -> Coordinates:
-    """Run the job.
+    """Return the distinct coordinates along some dimensions, in the types of `schema`.
 
-    Parameters
-    ----------
-    frame
-        The rows to write.
-    dims
-        Names of the dimension columns; with none, only the rows are counted.
-    schema
-        Arrow types of the columns, by name.
+    Without any dimension, only the rows are counted.
     """
     aggregates: list[Column] = [F.count(F.lit(1)).alias("rows")]
     for number, name in enumerate(dims):
@@ -97,7 +90,7 @@ def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema
 
 
 def _as_bytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the aggregate's one row as an Arrow stream, in which no value changes on the way."""
+    """Return the aggregate's one row as an Arrow stream, which keeps all values exactly."""
     for batch in batches:
         if batch.num_rows:
             sink = pa.BufferOutputStream()

@@ -1,13 +1,12 @@
-"""``icechunk_spark.write`` and what ``df.write`` becomes in a registered session.
+"""Implements ``icechunk_spark.write``, and ``df.write`` of a registered session.
 
 Rules of this file
 ------------------
-1. Other formats are Spark's business: every call goes on to Spark's own writer unchanged, and only
-   `save` with ``format("icechunk")`` takes another way.
-2. What has no meaning for arrays (partitions, buckets, catalog tables) is refused, with the option
-   that does what was probably meant.
-3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer come with
-   the first write.
+1. Every call goes on to Spark's own writer unchanged, except `save` with ``format("icechunk")``.
+2. Partitions, buckets and catalog tables mean nothing for arrays. They are refused with a hint at
+   the option that was probably meant.
+3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
+   imported by the first write.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def write(
 
 
 class PlannedSave(NotedOptions):
-    """Mixed into Spark's `DataFrameWriter`, classic or Connect: plans what goes to icechunk."""
+    """Mixin for Spark's `DataFrameWriter`, classic or Connect, that plans writes to icechunk."""
 
     _icechunk_frame: Any
     _icechunk_mode: str | None = None
@@ -182,7 +181,7 @@ class PlannedSave(NotedOptions):
         partitionBy: Any = None,
         **options: Any,
     ) -> None:
-        """Save as a table of the catalog, which other formats can.
+        """Save as a table of the catalog, by Spark; refused for icechunk.
 
         Raises
         ------

@@ -1,26 +1,25 @@
-"""Writing a DataFrame as planned: each task owns whole chunks, and one commit joins their work.
+"""Writes a DataFrame in parallel: each task writes whole chunks, and one commit publishes them all.
 
 Algorithm
 ---------
-1. Prepare: everything that the schema, the options and the repository can tell is checked before
-   Spark runs anything.
-2. Ask for the coordinates: one job (:mod:`icechunk_spark.writing.coordinates`), then the grid is
-   planned on the driver.
-3. Give every row the number of its cell: the dimension columns are joined with small tables from
-   label to term, and the number is the sum. Unit (what one task owns), block (chunks that are
-   encoded together) and place follow from it, so all of this happens inside the JVM.
-4. Bring the rows of a unit together, sort them by that number, and let the tasks write chunks and
-   manifests. Each answers with a receipt.
+1. Check schema, options and repository, before Spark runs anything.
+2. Collect the coordinates in one job (:mod:`icechunk_spark.writing.coordinates`), and plan the grid
+   on the driver.
+3. Number the cells: join the dimension columns with small tables from label to term, and add the
+   terms. Integer division of the number gives the unit (the chunks of one task) and the block (the
+   chunks that are encoded together). All of this runs in the JVM.
+4. Bring the rows of a unit together, sort them by number, and let the tasks write chunks and
+   manifests. Each task returns a receipt.
 5. Commit once, with the receipts.
 
 Rules of this file
 ------------------
-1. Only receipts that Spark hands back count. The stage that writes is the job's last one, of which
-   Spark takes exactly one attempt per partition; what a lost or speculative attempt wrote has
-   names of its own that no commit mentions.
-2. The rows are read twice, first for their coordinates and then to be written. Where they changed
-   in between, the write fails; it never drops rows in silence.
-3. Nothing is ever deleted here, whatever fails: a commit whose outcome is unknown may have landed.
+1. Only receipts that Spark hands back are committed. Writing is the job's last stage, of which
+   Spark takes exactly one attempt per partition; chunks of lost or speculative attempts have names
+   of their own, which no commit mentions.
+2. The rows are computed twice: for their coordinates, and to be written. If they change in between,
+   the write fails; it never drops rows silently.
+3. Nothing is deleted after a failure, since a commit whose outcome is unknown may have landed.
 """
 
 from __future__ import annotations
@@ -40,16 +39,18 @@ from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.location import location_of
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.batches import bounded_by_rows
 from icechunk_spark.session.errors import raised_in_tasks
+from icechunk_spark.session.partitions import cores_of, together
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,
     label_type,
     quoted,
 )
-from icechunk_spark.writing.target import dataset_options, location_of
+from icechunk_spark.writing.target import dataset_options
 from icechunk_spark.writing.tasks import cell_task, layout_task
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.writing.plan import WritePart, WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_spark.options.write_request import Mode, WriteRequest
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
-#: A unit is a task as long as there are not more of them than this; then tasks own several.
+#: Most tasks of a write; with more units than this, a task gets several.
 MAX_TASKS: Final = 10_000
 
 # Smaller units than this are not worth a task and a manifest of their own.
@@ -71,7 +73,7 @@ _UNITS_PER_CORE: Final = 2
 # A table from labels to indices is sent to every executor up to this many labels.
 _BROADCAST_LABELS: Final = 4_000_000
 
-# Names that tasks give to a row's place, which no column of the DataFrame may have.
+# Columns for the place of a row, whose names no column of the DataFrame may have.
 CELL: Final = "_cell"
 UNIT: Final = "_unit"
 BLOCK: Final = "_block"
@@ -124,25 +126,17 @@ def _write_cells(
 
 
 def _for_rows(prepared: PreparedWrite, frame: DataFrame, rows: int) -> PreparedWrite:
-    """Return the write cut finely enough to keep all of Spark's cores busy, where it is large."""
+    """Return the write with units small enough to keep all of Spark's cores busy."""
     options = prepared.options
-    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * _cores(frame)))
+    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * cores_of(frame.sparkSession)))
     units = replace(options, rows_per_unit=min(options.rows_per_unit, share))
     return replace(prepared, options=units)
-
-
-def _cores(frame: DataFrame) -> int:
-    spark = frame.sparkSession
-    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
-        return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
-    return spark.sparkContext.defaultParallelism
 
 
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
     """Return the rows of a part: the number of the cell instead of labels, then the variables.
 
-    Columns get names of our own on the way, since not every name that a DataFrame may have
-    survives `mapInArrow`; the task knows them by position.
+    Columns are renamed, since not every name survives `mapInArrow`; tasks know them by position.
     """
     labels = [label_column(frame, name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
     values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
@@ -152,7 +146,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     cells: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
         places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
-        # Left, so that a label that the first pass did not see is noticed by the task.
+        # A left join keeps labels that the first pass did not see, for the task to refuse.
         rows = rows.join(places, _is_at(axis), "left")
         cells += F.col(f"_term_{axis}")
     return rows.select(
@@ -164,21 +158,20 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
 def _is_at(axis: int) -> Column:
     """Return the condition that joins rows with the places of a dimension.
 
-    Spark looks keys up by one BIGINT several times faster than by any other type, so labels go by
-    their hash. The label decides, in two inequalities: Spark would make an equality part of the
-    key.
+    Spark looks up a BIGINT several times faster than any other type, so the key is the hash of the
+    label. Two inequalities then compare the labels, since Spark would add an equality to the key.
     """
     at, label = F.col(f"_at_{axis}"), F.col(f"_label_{axis}")
     return (F.xxhash64(at) == F.col(f"_hash_{axis}")) & (at >= label) & (at <= label)
 
 
 def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
-    """Return the table from a dimension's labels to their terms, as Spark joins it."""
+    """Return the table from a dimension's labels to their terms, broadcast unless it is large."""
     columns = {
         f"_label_{axis}": table.column("value"),
         f"_term_{axis}": table.column(f"cell_{part}"),
     }
-    # Given the types, Spark takes a time without a zone for what it is.
+    # Without the types, Spark would read a time without a zone in the zone of the session.
     kinds = [label_type(frame, name), LongType()]
     schema = StructType(
         [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
@@ -203,7 +196,7 @@ def _write_layout(
     array, chunk = (F.col(f"_v_{frame.columns.index(name)}") for name in ("array", "chunk"))
     blocks = F.zip_with(chunk, "_per_block", lambda index, size: F.floor(index / size))
     units = F.zip_with(blocks, "_blocks_per_unit", lambda index, size: F.floor(index / size))
-    # What names no array, or has too few or too many indices, gets a place, and the task refuses.
+    # Rows that name no array, or have too few or too many indices, go to a task, which refuses.
     zero = F.lit(0).cast("bigint")
     rows = (
         frame.select(*columns)
@@ -230,11 +223,7 @@ def _distributed(
     """Return the rows with those of a unit in one partition, sorted."""
     if distribution == "hash":
         tasks = max(1, min(units, MAX_TASKS))
-        by_id = getattr(rows, "repartitionById", None)
-        if by_id is not None:  # Spark 4.1: no two units share a partition while another is empty
-            rows = by_id(tasks, (F.coalesce(unit, F.lit(0)) % tasks).cast("int"))
-        else:
-            rows = rows.repartition(tasks, unit)
+        rows = together(rows, F.coalesce(unit, F.lit(0)), tasks)
     return rows.sortWithinPartitions(*order)
 
 

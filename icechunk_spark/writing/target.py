@@ -1,9 +1,6 @@
-"""From the options of a write to the words of the dataset layer.
+"""Converts the options of a write to those of the dataset layer, for planned and unplanned writes.
 
-Rules of this file
-------------------
-1. The planned and the unplanned write come through here, so they cannot mean different things.
-2. Options that only say how Spark moves the rows stop here.
+Options that only say how Spark moves the rows have no counterpart there.
 """
 
 from __future__ import annotations
@@ -11,21 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
-    from icechunk_spark.options.write_request import Mode, WriteRequest
-
-
-def location_of(request: WriteRequest) -> Location:
-    """Return where the repository is."""
-    return Location(
-        url=request.path, client=request.storage_client, options=request.storage_options
-    )
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
 
 def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:
-    """Return what the dataset layer needs to know of a write."""
+    """Return the options of a write for the dataset layer."""
     return WriteOptions(
         mode=mode,
         group=request.group,

@@ -1,9 +1,9 @@
-"""What executors run in a planned write: rows in, chunks stored, one receipt out.
+"""Tasks of a planned write: each takes rows, stores chunks, and returns one receipt.
 
 Rules of this file
 ------------------
-1. The functions close over small contexts only; every task unpickles them.
-2. Each partition answers with exactly one row, also an empty one.
+1. The functions close over small contexts only, since every task unpickles them.
+2. Each partition returns exactly one row, even an empty partition.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.task import write_layout_batches
+from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,14 +27,9 @@ if TYPE_CHECKING:
 
 
 def cell_task(context: WriteContext, schema: pa.Schema) -> Task:
-    """Return the function that writes one partition of cells.
+    """Return the function that writes one partition of cells with the columns of `schema`.
 
-    Parameters
-    ----------
-    context
-        What the plan says to the tasks of this part.
-    schema
-        The columns that a task gets; Spark's batches may differ in time zone and width of offsets.
+    Spark's batches may differ from it in time zone and width of offsets.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,12 +42,7 @@ def cell_task(context: WriteContext, schema: pa.Schema) -> Task:
 def layout_task(context: WriteContext, schema: pa.Schema) -> Task:
     """Return the function that writes one partition of chunks or of chunk references.
 
-    Parameters
-    ----------
-    context
-        What the plan says to the tasks.
-    schema
-        The columns of the DataFrame.
+    `schema` has the columns of the DataFrame; the unit and the block of a row stand before them.
     """
     place = [pa.field("_unit", pa.int64()), pa.field("_block", pa.int64())]
     placed = pa.schema([*place, *schema])
@@ -61,15 +52,6 @@ def layout_task(context: WriteContext, schema: pa.Schema) -> Task:
         yield receipt_batch(receipt)
 
     return run
-
-
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return Spark's batch under the names and in the types of `schema`, by position."""
-    columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def receipt_batch(receipt: object) -> pa.RecordBatch:

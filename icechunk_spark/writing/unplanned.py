@@ -1,18 +1,18 @@
-"""The unplanned write: what Spark calls when the session was not registered, or from SQL INSERT.
+"""Writes rows of unregistered sessions and of SQL INSERT, which Spark hands over unsorted.
 
-Spark hands the rows over as they lie, so a task owns no chunk. Tasks stage what they get as Arrow
-fragments beside the repository's data; the commit reads them back and writes them as one table.
-That happens in one process, hence a limit in bytes, and the advice to plan beyond it.
+Rows of one chunk may come to several tasks. So the tasks stage their rows as Arrow files beside the
+repository's data, and the commit reads all of them and writes one table. That happens in one
+process, so the write has a limit in bytes.
 
 Rules of this file
 ------------------
-1. Fragments lie under ``staging/<random>/``, outside the prefixes of the format, and no commit
+1. Staged files lie under ``staging/<random>/``, outside the prefixes of the format, and no commit
    mentions them; so they may be deleted in every outcome, a lost commit response included.
    Nothing else is ever deleted.
-2. Only fragments that the receipts name are read. What failed or rival attempts staged has other
+2. Only files that the receipts name are read. Those of failed or speculative attempts have other
    names.
-3. Memory is bounded in each place: a task holds one fragment, the commit at most
-   ``maxUnplannedBytes`` of rows beside the chunks that it is writing.
+3. Memory is bounded: a task holds one file, the commit at most ``maxUnplannedBytes`` of rows
+   beside the chunks that it is writing.
 4. Spark calls `abort` after a failed `commit`, too, with the real receipts.
 """
 
@@ -28,24 +28,26 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.location import open_storage
+from icechunk_spark.options.location import location_of
 from icechunk_spark.schema import write_schema
-from icechunk_spark.writing.target import dataset_options, location_of
-from icechunk_spark.writing.tasks import fitted
+from icechunk_spark.session.batches import fitted
+from icechunk_spark.writing.target import dataset_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
-    from icechunk_spark.options.write_request import Mode, WriteRequest
+    from icechunk_spark.options.write import WriteRequest
+    from icechunk_spark.options.write_request import Mode
 
-# Rows are staged in fragments of about this many bytes.
-_FRAGMENT_BYTES: Final = 16 * 2**20
+# About the size of a staged file.
+_FILE_BYTES: Final = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows(WriterCommitMessage):
-    """The receipt of one task: what it staged."""
+    """The receipt of one task: its staged files."""
 
     keys: tuple[str, ...]
     nbytes: int
@@ -91,7 +93,7 @@ class UnplannedWriter(DataSourceArrowWriter):
             self._check_size(total)
             waiting.append(rows_here)
             held += rows_here.nbytes
-            if held >= _FRAGMENT_BYTES:
+            if held >= _FILE_BYTES:
                 keys.append(self._stage(storage, waiting))
                 waiting, held = [], 0
         if waiting:
@@ -112,7 +114,7 @@ class UnplannedWriter(DataSourceArrowWriter):
         try:
             self._check_size(sum(receipt.nbytes for receipt in receipts))
             table = self._staged(receipts)
-            # First, because a new repository needs an empty place; the rows are held by now.
+            # Deleted first, because a new repository needs an empty place; the rows are in memory.
             self._delete_staged()
             write_table(
                 location_of(self._request),
@@ -125,7 +127,7 @@ class UnplannedWriter(DataSourceArrowWriter):
             self._delete_staged()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what was staged; what a commit may refer to is not touched."""
+        """Delete the staged files, which no commit refers to."""
         self._delete_staged()
 
     def _stage(self, storage: Any, batches: list[pa.RecordBatch]) -> str:
@@ -156,7 +158,7 @@ class UnplannedWriter(DataSourceArrowWriter):
 
     def _delete_staged(self) -> None:
         storage = open_storage(location_of(self._request))
-        # Rows of attempts that Spark has given up lie there, too, and only the listing knows them.
+        # The listing also has files of attempts that Spark gave up, for which there is no receipt.
         storage.delete_many([found.key for found in storage.list(self._folder + "/")])
 
     def _check_size(self, nbytes: int) -> None:

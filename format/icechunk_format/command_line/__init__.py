@@ -1,25 +1,25 @@
 """The command ``icechunk-spark``, for people at a terminal and for scripts.
 
-======================  ============================================================================
-module                  what is in it
-======================  ============================================================================
-``entry``               the process: arguments in, exit code out, errors as one line
-``app``                 the list of commands
-``arguments``           what commands take: repository, options, version, ages
-``screen``              where output goes: people, scripts, progress, questions
-``plain_text``          text from a repository, made safe to show; sizes, times and counts
-``documents``           the keys of what ``--json`` prints
-``..._commands``        commands: arguments, and which functions of the library answer them
-``history_reading``     what is read about versions, as ``--json`` prints it
-``..._view``            how answers look
-======================  ============================================================================
+=======================  ===========================================================================
+module                   what is in it
+=======================  ===========================================================================
+``entry``                runs a command: arguments in, exit code out, errors as one line
+``app``                  the list of commands
+``arguments``            arguments that commands share: repository, options, version, ages
+``exit_codes``           exit codes and their meanings
+``commands/``            the commands; each calls functions of the library
+``views/screen``         prints answers, progress and questions
+``views/plain_text``     makes text from a repository safe to show; sizes, times and counts
+``views/documents``      the keys of the documents that ``--json`` prints
+``views/tree_view``      groups and arrays with their sizes
+``views/history/``       versions: reads them for ``--json``, draws the graph, prints them
+=======================  ===========================================================================
 
 Rules of this package
 ---------------------
-1. The command is a thin skin: what it does is a function of the library that a script can call.
-2. Starting is fast: ``entry``, ``app`` and the ``_commands`` import nothing that reads
-   repositories. A command imports that when it runs, which is the one exception to imports at the
-   top of a module.
+1. Commands only call functions of the library, which a script can call as well.
+2. Starting is fast: ``entry``, ``app`` and ``commands/`` import nothing that reads repositories. A
+   command imports that when it runs, which is the one exception to imports at the top of a module.
 3. Texts from a repository (messages, names, attributes) are untrusted. They reach a terminal only
    through ``plain_text.safe``, and never as markup.
 4. Answers go to stdout; progress, questions and errors to stderr. With ``--json`` stdout is one

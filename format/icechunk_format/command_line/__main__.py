@@ -1,4 +1,4 @@
-"""``python -m icechunk_format.command_line``, where the command is not on the path."""
+"""Runs the command as ``python -m icechunk_format.command_line``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands take: the repository, options of its store, a version, an age.
+"""Declares and parses the arguments that commands share: repository, options, version, age.
 
 Rules of this file
 ------------------
@@ -82,28 +82,19 @@ _SECRET: Final = re.compile("key|secret|token|password|connection|credential", r
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GivenOptions:
-    """The ``--option`` of a command, taken apart; values never show.
-
-    Attributes
-    ----------
-    storage
-        ``storage.*`` without that prefix, ``client`` not among them.
-    client
-        ``storage.client``.
-    virtual
-        ``virtual.storage.*`` without that prefix.
-    authorize
-        URL prefixes from which virtual chunks may be fetched.
-    """
+    """The ``--option`` arguments of a command, parsed; values never show."""
 
     storage: dict[str, str]
+    """``storage.*`` without that prefix, ``client`` not among them."""
     client: str
     virtual: dict[str, str]
+    """``virtual.storage.*`` without that prefix."""
     authorize: tuple[str, ...]
+    """URL prefixes from which virtual chunks may be fetched."""
 
 
 def parse_options(given: Sequence[str] | None) -> GivenOptions:
-    """Take the ``--option`` arguments apart.
+    """Parse the ``--option`` arguments.
 
     Raises
     ------
@@ -151,7 +142,7 @@ def _unknown_option(name: str) -> InvalidInputError:
 
 
 def location_at(repository: str, given: Sequence[str] | None) -> Location:
-    """Return where a repository is, with its options.
+    """Return the location of a repository, with its options.
 
     Raises
     ------
@@ -174,7 +165,7 @@ def open_repository(repository: str, given: Sequence[str] | None) -> Repository:
 
 
 def parse_instant(text: str, *, argument: str, now: datetime | None = None) -> datetime:
-    """Return the instant that an age or a time means; a time without zone is in UTC.
+    """Return the instant of an age or a time; a time without zone is in UTC.
 
     Raises
     ------
@@ -218,7 +209,7 @@ def resolve_version(
     snapshot: str | None = None,
     as_of: str | None = None,
 ) -> SnapshotId:
-    """Return the snapshot that the options of a command mean; see ``Repository.resolve``."""
+    """Return the snapshot that the options of a command name; see ``Repository.resolve``."""
     instant = None if as_of is None else parse_instant(as_of, argument="--as-of")
     if snapshot is not None:
         snapshot = whole_id(repository, snapshot)
@@ -248,7 +239,7 @@ def whole_id(repository: Repository, text: str) -> str:
 
 
 def resolve_name(repository: Repository, name: str) -> SnapshotId:
-    """Return the snapshot that a name means: of a branch, of a tag, or the beginning of an id.
+    """Return the snapshot of a branch, of a tag, or of the beginning of an id.
 
     Raises
     ------

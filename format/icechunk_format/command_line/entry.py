@@ -1,6 +1,6 @@
-"""The process: arguments in, exit code out, and every error as one line on stderr.
+"""Runs a command: returns its exit code, and prints every error as one line on stderr.
 
-Nothing here needs a package beyond Python's own, so that a missing one can be named.
+Only Python's own packages are imported at the top, so that an error can name a missing package.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
         print("\ninterrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception as error:
-        # The last stop of every error: it becomes one line and an exit code.
+        # Every error becomes one line and an exit code.
         hidden = secrets_in(given)
         if wants_traceback:
             for line in traceback.format_exc().splitlines():
                 print(safe(_without(hidden, line)), file=sys.stderr)
         if type(error).__name__ == _NO_ARGUMENTS:
-            # A bare command asks what there is: its help is no error to be told in a line.
+            # A command without arguments prints its help, which is more than a line.
             print(_parser_message(error), file=sys.stderr)
             return ExitCode.USAGE
         message, code = _told(error)
@@ -122,7 +122,7 @@ def _told(error: Exception) -> tuple[str, ExitCode]:
 
 
 def _parser_message(error: Exception) -> str | None:
-    """Return what the parser says about arguments; None for errors that are not the parser's."""
+    """Return the parser's message about arguments; None for errors that are not the parser's."""
     format_message = getattr(error, "format_message", None)
     return None if format_message is None else str(format_message())
 
@@ -133,7 +133,7 @@ def _help_of(error: Exception) -> str:
 
 
 def _closed_pipe() -> ExitCode:
-    """Let nobody notice that the reader is gone: Python would flush once more at the end."""
+    """Replace a closed stdout, since Python flushes it once more at the end."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return ExitCode.PIPE_CLOSED

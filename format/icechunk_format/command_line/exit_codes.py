@@ -1,4 +1,4 @@
-"""Exit codes, declared once: scripts, ``--help`` and the README have them from here."""
+"""Declares the exit codes, for commands, ``--help`` and the README."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import pytest
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
+from icechunk_spark.options import OPTIONS
 from icechunk_spark.options.keywords import keyword_options
-from icechunk_spark.options.options import OPTIONS
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}

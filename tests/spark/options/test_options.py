@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.metadata_tables.declared import tables_markdown
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import (
-    METADATA_TABLES,
-    OPTIONS,
-    ReadOptions,
-    collect_options,
-    option_table_markdown,
-    parse_read_options,
-)
+from icechunk_spark.options import OPTIONS, option_table_markdown
+from icechunk_spark.options.declare import METADATA_TABLES
+from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 
 README = Path(__file__).parents[3] / "README.md"
@@ -364,8 +360,8 @@ def test_readme_holds_the_tables(use, mark):
     found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", text, re.DOTALL)
     assert found is not None, f"README.md has no <!-- {mark} --> with its <!-- /{mark} -->"
     assert found[1].strip() == option_table_markdown(use).strip(), (
-        "README.md: the table of options differs from icechunk_spark.options.options.OPTIONS; paste"
-        f" the output of icechunk_spark.options.options.option_table_markdown({use!r})"
+        "README.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
+        f" the output of icechunk_spark.options.option_table_markdown({use!r})"
     )
 
 

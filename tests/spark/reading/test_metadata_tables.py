@@ -17,7 +17,7 @@ from pyspark.sql.functions import lit, struct, to_json
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
-from icechunk_spark.options.options import METADATA_TABLES as NAMES
+from icechunk_spark.options.declare import METADATA_TABLES as NAMES
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
 

@@ -1,1 +1,1 @@
-"""Commands: their arguments, and which functions of the library answer them."""
+"""Commands: each parses its arguments, calls the library, and prints the answer."""

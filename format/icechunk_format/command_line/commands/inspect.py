@@ -1,4 +1,4 @@
-"""Commands that only look: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
+"""Commands that only read: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that move names: ``branch``, ``tag``, ``reset``, ``restore``."""
+"""Commands about branches and tags: ``branch``, ``tag``, ``reset``, ``restore``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def create_branch(
     opened, screen = _opened(repository, option, as_json)
     snapshot_id = resolve_name(opened, at)
     opened.create_branch(name, snapshot_id)
-    _created(screen, opened, "branch", name, snapshot_id)
+    line = f"created branch {safe(name)} at {snapshot_id}"
+    _report(screen, opened, "branch", name, snapshot_id, line)
 
 
 def delete_branch(
@@ -80,7 +81,8 @@ def delete_branch(
         _show_lost(screen, lost, "would be on no branch or tag")
     screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
     opened.delete_branch(name)
-    _deleted(screen, opened, "branch", name, tip)
+    line = f"deleted branch {safe(name)}, which was at {tip}"
+    _report(screen, opened, "branch", name, tip, line)
 
 
 def fast_forward(
@@ -123,7 +125,8 @@ def create_tag(
     opened, screen = _opened(repository, option, as_json)
     snapshot_id = resolve_name(opened, at)
     opened.create_tag(name, snapshot_id)
-    _created(screen, opened, "tag", name, snapshot_id)
+    line = f"created tag {safe(name)} at {snapshot_id}"
+    _report(screen, opened, "tag", name, snapshot_id, line)
 
 
 def delete_tag(
@@ -139,7 +142,8 @@ def delete_tag(
     target = opened.resolve(tag=name)
     screen.confirm(f"Delete tag {safe(name)} ({target}), whose name is then taken for ever?", yes)
     opened.delete_tag(name)
-    _deleted(screen, opened, "tag", name, target)
+    line = f"deleted tag {safe(name)}, which was at {target}"
+    _report(screen, opened, "tag", name, target, line)
 
 
 def reset(
@@ -162,7 +166,7 @@ def reset(
     opened, screen = _opened(repository, option, as_json)
     screen.require_confirmation(yes)
     before, after = opened.resolve(branch=branch), resolve_name(opened, to)
-    # What was shown is what happens: a branch that moves while the question stands is a conflict.
+    # A branch that moves after the question was asked is a conflict.
     expected: SnapshotId | str | None = before if expect is None and not yes else expect
     if not yes:
         _show_lost(
@@ -270,22 +274,11 @@ def _show_lost(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:
         screen.aside(line)
 
 
-def _created(
-    screen: Screen, opened: Repository, kind: str, name: str, snapshot_id: SnapshotId
+def _report(
+    screen: Screen, opened: Repository, kind: str, name: str, at: SnapshotId, line: str
 ) -> None:
-    screen.document(
-        {"repository": str(opened.location), kind: name, "snapshot_id": str(snapshot_id)}
-    )
-    screen.line(f"created {kind} {safe(name)} at {snapshot_id}")
-
-
-def _deleted(
-    screen: Screen, opened: Repository, kind: str, name: str, snapshot_id: SnapshotId
-) -> None:
-    screen.document(
-        {"repository": str(opened.location), kind: name, "snapshot_id": str(snapshot_id)}
-    )
-    screen.line(f"deleted {kind} {safe(name)}, which was at {snapshot_id}")
+    screen.document({"repository": str(opened.location), kind: name, "snapshot_id": str(at)})
+    screen.line(line)
 
 
 def _moved(

@@ -1,6 +1,6 @@
-"""Commands that look after a repository: ``expire``, ``gc``, ``upgrade``.
+"""Commands of upkeep: ``expire``, ``gc``, ``upgrade``.
 
-Each first finds out what it would do, shows that, and asks; ``--yes`` goes straight ahead.
+Each shows what it would do, and asks before doing it; ``--yes`` skips both.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def expire(
 
 
 def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
-    """Leave out what a branch or tag still points to.
+    """Leave out snapshots to which a branch or tag still points.
 
     In spec version 1 an expiration also names the expired tips that stay, as existing libraries do;
     people would take them for lost.
@@ -227,7 +227,7 @@ def upgrade(
 
     screen = Screen(as_json=as_json)
     opened = open_repository(repository, option)
-    # Of version 2 there is nothing to ask, unless the plan says that an upgrade was interrupted.
+    # Version 2 needs no question, unless the plan says that an upgrade was interrupted.
     screen.require_confirmation(yes or dry_run or opened.spec_version != 1)
 
     def run(dry: bool) -> UpgradeReport:

@@ -1,4 +1,4 @@
-"""The command ``verify``: findings for people, one below the other, worst first."""
+"""The command ``verify``, and how its findings look: one below the other, worst first."""
 
 from __future__ import annotations
 

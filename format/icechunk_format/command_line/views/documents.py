@@ -1,7 +1,7 @@
-"""The keys of what ``--json`` prints, declared once: ``--help`` has them from here.
+"""Declares the keys of the documents that ``--json`` prints, for ``--help``.
 
-A key that a script may use is never renamed; new ones may come. Times are ISO 8601 in UTC with
-microseconds, sizes are bytes, ids are the text that all Icechunk tools show. What is not known is
+Keys are never renamed, since scripts use them; new ones may come. Times are ISO 8601 in UTC with
+microseconds, sizes are bytes, ids are the text that all Icechunk tools show. Unknown values are
 null.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Keys = dict[str, "str | tuple[str, Keys]"]
-"""Key to what it means; for lists and objects also the keys in them."""
+"""The meaning of each key; for lists and objects also the keys in them."""
 
 _REPOSITORY: Final[Keys] = {"repository": "path or URL, without credentials"}
 _DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}

@@ -1,8 +1,8 @@
-"""Texts that are safe to show, and numbers that people can read.
+"""Makes texts safe to show, and formats numbers and times for people.
 
-A repository is untrusted input: a commit message may hold the escape sequences that rename a
-terminal's window, or the override that shows text backwards. What does not print is shown as the
-escape that Python would write, so that two names that differ never look the same.
+A repository is untrusted input: a commit message may hold escape sequences that rename a terminal's
+window, or the character that shows text backwards. Characters that do not print are shown as
+Python's escapes, so that two names that differ never look the same.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def to_instant(microseconds: int) -> datetime:
-    """Return microseconds since 1970 in UTC; what no clock shows becomes the last instant."""
+    """Return microseconds since 1970 as an instant in UTC; too large ones become the last one."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -96,7 +96,7 @@ def shown_time(instant: datetime | None) -> str:
 
 
 def age(instant: datetime, now: datetime) -> str:
-    """Return how long ago something was: ``3 hours ago``."""
+    """Return the time since an instant in words: ``3 hours ago``."""
     seconds = (now - instant).total_seconds()
     if seconds < 0:
         return "in the future"

@@ -1,4 +1,4 @@
-"""Where output goes: answers to stdout, everything else to stderr.
+"""Prints answers to stdout; progress, questions and errors to stderr.
 
 Rules of this file
 ------------------
@@ -136,7 +136,7 @@ class Screen:
             self.line(Text(line, style=style))
 
     def aside(self, text: Text | str = "") -> None:
-        """Print a line on stderr: what is not the answer. Texts must be safe already."""
+        """Print a line on stderr, which is not part of the answer. Texts must be safe already."""
         self._err.print(text, soft_wrap=True)
 
     def document(self, document: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class Screen:
 
     @contextmanager
     def working(self, doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show on stderr that something takes its time, while it does; on terminals only.
+        """Show progress on stderr while the block runs; on terminals only.
 
         Yields a function that takes how many of ``total`` were done since it was called last.
         """

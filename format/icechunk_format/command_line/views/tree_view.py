@@ -1,7 +1,6 @@
-"""Groups and arrays of a version on the screen, with their grids, codecs and sizes.
+"""Shows the groups and arrays of a version, with their grids, codecs and sizes.
 
-Where lines are wide enough an array is one line with aligned columns; on a narrower terminal it is
-a few. In a pipe it is always one line.
+An array is one line with aligned columns; on a terminal that is too narrow it is several lines.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ def show_tree(
 
 
 def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]:
-    """Return the paths inside each path, with those of groups that damage has taken away."""
+    """Return the paths inside each path, including groups that are missing through damage."""
     children: dict[str, list[str]] = {top: []}
     for path in by_path:
         while path != top:

@@ -1,1 +1,1 @@
-"""How history looks: what is read of it, its graph, and its lines."""
+"""Reads and prints the history of a repository, with its graph."""

@@ -1,8 +1,8 @@
-"""The graph of a history: in which lane each snapshot stands, and where lanes meet.
+"""Draws the graph of a history: the lane of each snapshot, and where lanes meet.
 
-A snapshot has one parent, so a history is a forest. It is drawn newest first: a lane begins at
-each snapshot that nobody stands on, and lanes that wait for the same parent end in the leftmost of
-them, on a line of their own above that parent.
+A snapshot has one parent, so a history is a forest. Newest snapshots come first. A lane begins at
+each snapshot without children. Lanes with the same parent end in the leftmost of them, on a line of
+their own above that parent.
 
     ●     main            lane 0 begins
     │ ●   audit           lane 1 begins
@@ -26,21 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """What stands left of one snapshot.
-
-    Attributes
-    ----------
-    above
-        The line on which lanes end, before the snapshot; None where none does.
-    node
-        The lanes on the line of the snapshot.
-    below
-        The lanes on further lines of the same snapshot, and between it and the next one.
-    """
+    """The parts of the graph left of one snapshot."""
 
     above: str | None
+    """The line on which lanes end, before the snapshot; None where none does."""
     node: str
+    """The lanes on the line of the snapshot."""
     below: str
+    """The lanes on further lines of the same snapshot, and between it and the next one."""
 
 
 def graph_rows(ordered: Sequence[SnapshotInfo], glyphs: Glyphs) -> list[GraphRow]:

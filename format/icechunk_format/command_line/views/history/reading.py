@@ -1,4 +1,4 @@
-"""What is read about versions, in the form in which ``--json`` prints it."""
+"""Reads versions, their changes and operations, in the form in which ``--json`` prints them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Versions on the screen: the log with its graph, one snapshot, changes, operations.
-
-Each function makes lines of what ``history_reading`` has read.
-"""
+"""Prints the log with its graph, one snapshot, changes and operations."""
 
 from __future__ import annotations
 
@@ -151,7 +148,7 @@ def show_snapshot(screen: Screen, found: Document) -> None:
 
 
 def show_changes(screen: Screen, changes: Sequence[Document] | None) -> None:
-    """Print what changed, a node a line."""
+    """Print changes, one node on each line."""
     if changes is None:
         screen.line("    not known: the snapshot before it, or a record in between, is gone")
         return
@@ -200,7 +197,7 @@ def _updated(screen: Screen, change: Document) -> str:
 
 
 def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
-    """Print the operations log, an entry a line."""
+    """Print the operations log, one entry on each line."""
     rows = []
     for entry in operations:
         at = entry["at"]
@@ -235,7 +232,7 @@ def first_line(message: str) -> str:
 
 
 def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]:
-    """Return a line for each of some snapshots, the first ones of very many."""
+    """Return a line for each snapshot, up to 40 of them."""
     rows = [
         [
             styled((str(info.id), "yellow")),

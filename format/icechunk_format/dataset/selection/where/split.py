@@ -22,13 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
-from icechunk_format.dataset.selection.where.compiler import Compiler
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     Constant,
@@ -38,7 +34,6 @@ from icechunk_format.dataset.selection.where.condition import (
     columns_of,
     dimension_selection,
 )
-from icechunk_format.dataset.selection.where.syntax import WhereDialect
 from icechunk_format.dataset.selection.where.types import BOOLEAN, Typed
 from icechunk_format.errors import InvalidInputError
 
@@ -187,6 +182,14 @@ def select(
 
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
+    # Heavy, and most reads have no condition.
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from icechunk_format.dataset.selection.where.compiler import Compiler
+    from icechunk_format.dataset.selection.where.syntax import WhereDialect
+
     try:
         tree = sqlglot.parse_one(sql, dialect=WhereDialect)
     except SqlglotError as error:

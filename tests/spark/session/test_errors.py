@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from icechunk_format.errors import FormatError, NotFoundError, StorageError
-from icechunk_spark.session.last_line import errors_on_one_line
+from icechunk_spark.session.errors import errors_on_one_line
 
 
 @pytest.mark.parametrize(

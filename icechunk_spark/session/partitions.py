@@ -1,0 +1,30 @@
+"""Counts Spark's cores, and brings rows of equal numbers into one partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return about how many tasks run at once."""
+    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
+    return spark.sparkContext.defaultParallelism
+
+
+def together(rows: DataFrame, number: Column, tasks: int) -> DataFrame:
+    """Return the rows in `tasks` partitions, those of equal numbers in the same one."""
+    dealt = dealt_out(rows, number, tasks)
+    # Hashes, because a look at the rows for ranges would compute them twice.
+    return rows.repartition(tasks, number) if dealt is None else dealt
+
+
+def dealt_out(rows: DataFrame, number: Column, tasks: int) -> DataFrame | None:
+    """Give numbers to tasks in turn, so that all get about as many; None before Spark 4.1."""
+    by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
+    return None if by_id is None else by_id(tasks, (number % tasks).cast("int"))

@@ -1,0 +1,32 @@
+"""Public names that users import, wherever their modules lie."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from icechunk_spark import IcechunkDataSource, read, register, unregister, write",
+        "from icechunk_spark.options import OPTIONS, option_table_markdown",
+        "import icechunk_spark; icechunk_spark.options.OPTIONS",
+        "from icechunk_spark import maintenance; maintenance.collect_garbage",
+        "from icechunk_spark.maintenance import copy, expire_snapshots, rewrite_manifests, verify",
+        "from pyspark_icechunk import DefaultSource",
+    ],
+)
+def test_a_public_name_is_importable_first(statement):
+    subprocess.run([sys.executable, "-c", statement], check=True)
+
+
+def test_a_plan_without_a_condition_imports_neither_a_parser_nor_a_client():
+    code = (
+        "import sys, icechunk_spark.reading.plan;"
+        " print(sorted({'pandas', 'sqlglot', 'obstore', 's3fs'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"
