@@ -15,7 +15,7 @@ from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArra
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_tasks
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where import split as predicates
+from icechunk_format.dataset.selection.where.split import select
 from icechunk_format.dataset.table.builder import TableBuilder
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import (
@@ -26,7 +26,8 @@ from icechunk_format.dataset.table.dimension_sets import (
 )
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.label_order import described_order
-from icechunk_format.dataset.table.table import Layout, Table
+from icechunk_format.dataset.table.layouts import LAYOUTS
+from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import IcechunkError, InvalidInputError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.repository import Repository
@@ -326,7 +328,7 @@ class Dataset:
                 found=missing_chunks,
             )
         projected = table if columns is None else table.select(columns)
-        chosen = predicates.select(
+        chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
             coordinate=lambda dim: self._labels(table, dim),
@@ -335,7 +337,7 @@ class Dataset:
             isel=isel,
             sel_method=sel_method,
         )
-        if chosen.residual is not None and table.layout in ("chunks", "refs"):
+        if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
             raise InvalidInputError(
                 f"where={where!r} has the condition {chosen.residual.sql}, which is not about one "
                 f"dimension; with layout={table.layout} a condition may only select along "

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.grid.chunk_axis import ChunkAxis, inner_axes
+from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from icechunk_format.dataset.table.table import Table
     from icechunk_format.dataset.table.variable import Variable
@@ -27,10 +24,13 @@ if TYPE_CHECKING:
 def leading_variable(
     variables: Sequence[Variable], manifest_files: ManifestFiles
 ) -> Variable | None:
-    """Return the variable with most chunk references; of equals, the one of most dimensions."""
+    """Return the variable with most chunk references; of equals, the one of most dimensions.
+
+    A manifest may hold several arrays. Its references count for each of them: good enough here.
+    """
     if not variables:
         return None
-    counts = [int(reference_counts(v, manifest_files).sum()) for v in variables]
+    counts = [int(listed_counts(manifest_files, v.array.manifests.ids).sum()) for v in variables]
     ranks = [(count, len(v.dims)) for count, v in zip(counts, variables, strict=True)]
     return variables[ranks.index(max(ranks))]
 
@@ -71,23 +71,6 @@ def block_axes(
         axis if step is None else ChunkAxis(size=axis.size, step=step)
         for axis, step in zip(axes, table.block, strict=True)
     ]
-
-
-def reference_counts(variable: Variable, manifest_files: ManifestFiles) -> NDArray[np.int64]:
-    """Return how many references each manifest of an array holds; 0 where it is not listed.
-
-    A manifest may hold several arrays; its count is then an upper bound, which is good enough to
-    choose the leading one.
-    """
-    listed, wanted = manifest_files.ids, variable.array.manifests.ids
-    if not len(listed) or not len(wanted):
-        return np.zeros(len(wanted), dtype=np.int64)
-    keys = np.ascontiguousarray(listed).view("S12").reshape(-1)
-    sought = np.ascontiguousarray(wanted).view("S12").reshape(-1)
-    places = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
-    return np.where(keys[places] == sought, manifest_files.num_chunk_refs[places], 0).astype(
-        np.int64
-    )
 
 
 def chunk_selections(

@@ -5,7 +5,7 @@ Executors import this module; it needs neither sqlglot nor Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from icechunk_format.dataset.reading.layouts.cells import run_cells
 from icechunk_format.dataset.reading.layouts.chunk_refs import run_refs
@@ -13,11 +13,21 @@ from icechunk_format.dataset.reading.layouts.chunks import run_chunks
 from icechunk_format.dataset.reading.layouts.summary import run_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.layouts import Layout
+
+    Run = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
+
+RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
+    "cells": run_cells,
+    "chunks": run_chunks,
+    "refs": run_refs,
+    "summary": run_summary,
+}
 
 
 def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
@@ -37,14 +47,5 @@ def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordB
     IcechunkError
         Reading failed; the subclass says what a caller would do about it.
     """
-    if task is None:
-        return
-    layout = context.table.layout
-    if layout == "cells":
-        yield from run_cells(context, task)
-    elif layout == "summary":
-        yield from run_summary(context, task)
-    elif layout == "chunks":
-        yield from run_chunks(context, task)
-    else:
-        yield from run_refs(context, task)
+    if task is not None:
+        yield from RUN_BY_LAYOUT[context.table.layout](context, task)

@@ -3,7 +3,7 @@
 Steps
 -----
 1. The hull of the selection is covered by the extents and by what they leave free
-   (``regions.cover``), so every selected cell is in exactly one box.
+   (``cover``), so every selected cell is in exactly one box.
 2. A box with more than the wanted number of selected cells is cut along chunk edges; the leading
    axis goes first. Pieces in which no index is selected disappear here.
 3. Boxes far below the wanted number are joined with their neighbours, and what then touches
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid import cover as regions
+from icechunk_format.grid.cover import cover, join_small, merge_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,12 +118,12 @@ def cut(
     if any(selection.count == 0 for selection in selections):
         return none
     hull = np.array([(s.start, s.stop) for s in selections], dtype=np.int64).reshape(ndim, 2)
-    boxes, covered = regions.cover(hull, extents)
+    boxes, covered = cover(hull, extents)
     if skip_uncovered:
         stored = [boxes[covered]]
         free = boxes[~covered]
         for others in also_stored:
-            parts = [regions.cover(box, others) for box in free]
+            parts = [cover(box, others) for box in free]
             stored.extend(part[flags] for part, flags in parts)
             free = np.concatenate([free[:0], *(part[~flags] for part, flags in parts)])
         boxes = np.concatenate(stored)
@@ -162,14 +162,14 @@ def group(
         The rows to report, where ``cuts.rows`` are weights.
     """
     owners = np.zeros(len(cuts.rows), dtype=np.int64) if owner is None else owner
-    groups = regions.join_small(cuts.rows, target)
+    groups = join_small(cuts.rows, target)
     ndim = cuts.boxes.shape[1]
     keyed = np.empty((len(groups), ndim + 2, 2), dtype=np.int64)
     keyed[:, 0, 0], keyed[:, 0, 1] = groups, groups + 1
     keyed[:, 1, 0], keyed[:, 1, 1] = owners, owners + 1
     keyed[:, 2:] = cuts.boxes
     # The first two axes are labels: boxes of two groups or owners differ in them and stay apart.
-    merged = regions.merge_adjacent(keyed, first_axis=2)
+    merged = merge_adjacent(keyed, first_axis=2)
     merged = merged[_c_order(merged)]
     totals = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.int64)
     np.add.at(totals, groups, cuts.rows if counted is None else counted)
@@ -279,7 +279,7 @@ def _cut_boxes(
 
 
 def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-    """Choose the steps of many boxes, each as ``regions.steps_along`` does for one."""
+    """Choose the steps of many boxes, each as ``steps_along`` does for one."""
     steps = counts.copy()
     left = rows.astype(np.float64)
     active = left > target

@@ -99,20 +99,11 @@ class DimSelection:
         """Whether no position is selected."""
         return self.stop == self.start
 
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the positions are one range without a gap."""
-        return self.indices is None
-
     def positions(self) -> NDArray[np.int64]:
         """Return the selected positions, ascending."""
         if self.indices is not None:
             return self.indices
         return np.arange(self.start, self.stop, dtype=np.int64)
-
-    def indexer(self) -> slice | NDArray[np.int64]:
-        """Return what selects these positions from an axis of a NumPy array."""
-        return slice(self.start, self.stop) if self.indices is None else self.indices
 
     def intersect(self, other: DimSelection) -> DimSelection:
         """Return the positions that both select; both are of the same dimension."""
@@ -133,38 +124,6 @@ class DimSelection:
         assert self.indices is not None
         first, last = np.searchsorted(self.indices, [lo, hi])
         return DimSelection._of_sorted(self.size, self.indices[first:last])
-
-    def restrict(self, lo: int, hi: int) -> DimSelection:
-        """Return the selection as seen from the window of positions ``lo`` to ``hi``.
-
-        The result has size ``hi - lo``, and its positions count from ``lo``.
-        """
-        start, stop = max(self.start, lo), min(self.stop, hi)
-        if start >= stop:
-            return DimSelection.empty(hi - lo)
-        if self.indices is None:
-            return DimSelection(size=hi - lo, start=start - lo, stop=stop - lo)
-        first, last = np.searchsorted(self.indices, [lo, hi])
-        return DimSelection._of_sorted(hi - lo, self.indices[first:last] - lo)
-
-    def counts(self, edges: NDArray[Any]) -> NDArray[np.int64]:
-        """Count the selected positions between consecutive boundaries.
-
-        Parameters
-        ----------
-        edges
-            ``n + 1`` ascending boundaries, such as those of chunks.
-
-        Returns
-        -------
-        ndarray
-            ``n`` counts; interval ``i`` is ``[edges[i], edges[i + 1])``.
-        """
-        if self.indices is None:
-            result = np.diff(np.clip(np.asarray(edges, np.int64), self.start, self.stop))
-        else:
-            result = np.diff(np.searchsorted(self.indices, edges)).astype(np.int64, copy=False)
-        return result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DimSelection):

@@ -33,29 +33,9 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.cf.arrow_values import TimestampType
     from icechunk_format.dataset.cf.decode import VariableDecoder
     from icechunk_format.dataset.table.dimension_sets import DimensionSet
+    from icechunk_format.dataset.table.layouts import Fields
     from icechunk_format.dataset.table.table import Role
     from icechunk_format.dataset.table.variable import Variable
-
-CHUNKS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
-    ("array", pa.string()),
-    ("chunk", pa.list_(pa.int64())),
-    ("start", pa.list_(pa.int64())),
-    ("shape", pa.list_(pa.int64())),
-    ("dtype", pa.string()),
-    ("data", pa.binary()),
-)
-
-REFS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
-    ("array", pa.string()),
-    ("chunk", pa.list_(pa.int64())),
-    ("kind", pa.string()),
-    ("chunk_id", pa.string()),
-    ("location", pa.string()),
-    ("offset", pa.int64()),
-    ("length", pa.int64()),
-    ("etag", pa.string()),
-    ("last_modified", pa.timestamp("us", tz="UTC")),
-)
 
 
 class ColumnFactory:
@@ -220,7 +200,7 @@ class ColumnFactory:
         )
 
 
-def layout_columns(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Column, ...]:
+def layout_columns(fields: Fields) -> tuple[Column, ...]:
     """Make the columns of a layout that describes chunks."""
     return tuple(
         Column(

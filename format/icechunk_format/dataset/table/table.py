@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.dataset.cf.decode import VariableDecoder
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.variable import Variable
-
-Layout = Literal["cells", "chunks", "refs", "summary"]
-LAYOUTS: tuple[Layout, ...] = ("cells", "chunks", "refs", "summary")
 
 Role = Literal["dimension", "variable", "coordinate", "layout"]
 
