@@ -94,11 +94,6 @@ class DimSelection:
         """Whether every position is selected."""
         return self.count == self.size
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no position is selected."""
-        return self.stop == self.start
-
     def positions(self) -> NDArray[np.int64]:
         """Return the selected positions, ascending."""
         if self.indices is not None:

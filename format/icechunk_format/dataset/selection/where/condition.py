@@ -122,18 +122,10 @@ class Selection:
         Selected positions by dimension; a dimension that is absent is selected whole.
     residual
         What executors still have to evaluate, or None.
-    referenced
-        All columns that ``where`` names.
     """
 
     dims: dict[str, DimSelection]
     residual: Residual | None = None
-    referenced: frozenset[str] = frozenset()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row can be selected."""
-        return any(selection.is_empty for selection in self.dims.values())
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:

@@ -60,14 +60,11 @@ class PlannedWhere:
         For a dimension, a condition on it alone that every selected position satisfies.
     residual
         What has to be evaluated on rows, or None.
-    referenced
-        All columns that the text names, in the table's spelling.
     """
 
     never: bool
     dimension_conditions: dict[str, Residual]
     residual: Residual | None
-    referenced: frozenset[str]
 
 
 def plan_where(
@@ -116,7 +113,6 @@ def plan_where(
         never=never,
         dimension_conditions={name: _residual(terms, sql) for name, terms in conditions.items()},
         residual=_residual(rest, sql) if rest else None,
-        referenced=frozenset(columns_of(typed.expression)),
     )
 
 
@@ -165,10 +161,10 @@ def select(
         found += resolve_isel(isel, dims).items()
     if sel is not None:
         found += resolve_sel(sel, dims, values, method=sel_method).items()
-    residual, referenced = None, frozenset[str]()
+    residual = None
     if where is not None:
         planned = plan_where(where, columns, dims.keys())
-        residual, referenced = planned.residual, planned.referenced
+        residual = planned.residual
         if planned.never:
             found += ((name, DimSelection.empty(size)) for name, size in dims.items())
         else:
@@ -183,7 +179,7 @@ def select(
     selected: dict[str, DimSelection] = {}
     for name, selection in found:
         selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
-    return Selection(dims=selected, residual=residual, referenced=referenced)
+    return Selection(dims=selected, residual=residual)
 
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
