@@ -1,7 +1,7 @@
-"""A group of a snapshot as a dataset: what tables it holds, and plans to read them.
+"""Opens a group of a snapshot as a dataset: describes its tables and plans their reads.
 
-Everything here runs on the driver. It reads one snapshot and the labels of the dimensions that a
-condition names; it never opens a manifest of a data variable.
+All of this runs on the driver. It reads one snapshot, and labels of dimensions; it never opens a
+manifest of a data variable.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Dataset:
         return data_variables(list(self.variables.values()), self.attributes)
 
     def left_out(self, table: Table) -> list[Variable]:
-        """Return the data variables that are no columns of a table, in stored order."""
+        """Return the data variables that a table has no column for, in stored order."""
         held = {column.path for column in table.columns}
         return [variable for variable in self.data_variables if variable.path not in held]
 
@@ -234,7 +234,7 @@ class Dataset:
         return table if layout != "cells" else self._with_order(self._with_attributes(table))
 
     def _with_attributes(self, table: Table) -> Table:
-        """Let each dimension carry the group's attributes, so that a copy has them, too."""
+        """Add the group's attributes to each dimension column, so that a writer can copy them."""
         if not self.attributes:
             return table
         columns = tuple(
@@ -246,9 +246,9 @@ class Dataset:
         return replace(table, columns=columns)
 
     def _with_order(self, table: Table) -> Table:
-        """Describe in which order labels stand, so that a table can be written back in it.
+        """Describe the order of labels, so that a table can be written back in it.
 
-        Dimensions are read at once: on a distant store each costs two or three answers' time.
+        Dimensions are read concurrently: each one takes two or three round trips.
         """
         sizes = dict(zip(table.dims, table.sizes, strict=True))
         labelled = [
@@ -266,7 +266,7 @@ class Dataset:
             try:
                 labels = self._arrays(table).stored_labels(path, size, 0, size)
             except IcechunkError:
-                # Who reads rows will be told; a schema can do without.
+                # A schema does not need the labels; reading rows will raise the error.
                 return column.name, column
             order = {"order": described_order(labels)}
             return column.name, replace(column, metadata={**column.metadata, **order})
@@ -406,7 +406,7 @@ def _no_table() -> Table:
 
 
 def _light(table: Table) -> Table:
-    """Drop what only describes columns, so that a task ships without it."""
+    """Drop the metadata of columns, which tasks do not need."""
     return replace(
         table,
         columns=tuple(replace(column, metadata={}) for column in table.columns),

@@ -1,7 +1,7 @@
-"""The variable that leads a table, and the edges along which its cells may be cut.
+"""Picks the variable with the most chunk references; tasks are cut at its chunk boundaries.
 
-The driver cuts tasks along these edges and executors cut blocks along them, so both ask here and
-get the same answer: it depends on the snapshot and the table alone.
+The driver cuts tasks and executors cut blocks at these edges. Both get the same edges, since they
+depend on the snapshot and the table alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def leading_variable(
     variables: Sequence[Variable], manifest_files: ManifestFiles
 ) -> Variable | None:
-    """Return the variable with most chunk references; of equals, the one of most dimensions.
+    """Return the variable with the most chunk references; among equals, the most dimensions.
 
     A manifest may hold several arrays. Its references count for each of them: good enough here.
     """
@@ -36,7 +36,7 @@ def leading_variable(
 
 
 def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
-    """Return the axes of the chunks of an array: of the inner ones, where it is sharded."""
+    """Return the chunk axes of an array; of a sharded one, those of its inner chunks."""
     sharding = variable.codecs.sharding
     if sharding is not None:
         return inner_axes(sharding.inner_shape, variable.shape)
@@ -46,8 +46,8 @@ def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
     """Return where the boxes of a table may be cut along each of its dimensions.
 
-    The leading variable decides; along a dimension that it has not, the first variable that has
-    it; along one that none has, every element is an edge.
+    Edges are those of the leading variable. A dimension that it lacks takes the edges of the first
+    variable that has it; a dimension that no variable has may be cut anywhere.
     """
     found: dict[str, ChunkAxis] = {}
     for variable in ([lead] if lead is not None else []) + list(variables):
@@ -63,7 +63,7 @@ def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None)
 def block_axes(
     table: Table, variables: Sequence[Variable], lead: Variable | None
 ) -> list[ChunkAxis]:
-    """Return the edges of the blocks of the layout ``summary``."""
+    """Return the block edges of the layout ``summary``: the option ``block``, or chunk edges."""
     axes = cut_axes(table, variables, lead)
     if not table.block:
         return axes

@@ -1,14 +1,14 @@
-"""Plans a scan: which task reads which box of which array.
+"""Plans a scan: decides which task reads which boxes of which arrays.
 
 Rules of this file
 ------------------
-1. The driver opens no manifest of a data variable. A plan is made from the snapshot alone: the
-   extents of manifests, and how many references each has.
-2. One array leads: the variable with most references. Tasks follow its manifests and are cut along
-   its (inner) chunks; the other variables of the table are read wherever those boxes lie.
+1. The driver opens no manifest of a data variable. The snapshot says enough: the extents of each
+   manifest, and how many references it holds.
+2. The variable with the most references leads. Tasks follow its manifests and are cut at its
+   (inner) chunks; the other variables of the table are read in the same boxes.
 3. Every selected cell, chunk or reference is in exactly one task.
-4. ``summary`` keeps the cells of one block in one task, so extents are widened to whole blocks
-   first; ``chunks`` and ``refs`` are planned array by array, and small arrays share tasks.
+4. ``summary`` widens extents to whole blocks, so that the cells of a block are in one task.
+   ``chunks`` and ``refs`` are planned array by array, and small arrays share tasks.
 """
 
 from __future__ import annotations
@@ -50,22 +50,20 @@ if TYPE_CHECKING:
     from icechunk_format.grid.cover import Boxes
     from icechunk_format.spec.snapshot.file import ManifestFiles
 
-# Decoded bytes of the chunks that one task of the layout ``chunks`` reads.
+# Decoded bytes that one task of the layout ``chunks`` reads.
 CHUNKS_TASK_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is to be planned.
+    """What ``plan_tasks`` needs to know of a scan.
 
     Parameters
     ----------
-    table
-        The table, with all of its columns or some.
     variables
-        The variables of the table, in the order of ``table.arrays``.
+        In the order of ``table.arrays``.
     selections
-        What is selected, by dimension; a dimension that is absent is whole.
+        Selected positions by dimension; an absent dimension is selected whole.
     manifest_files
         The manifests that the snapshot lists.
     rows_per_partition
@@ -137,7 +135,7 @@ def _cell_tasks(
 
 
 def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
-    # Inner chunks of a sharded array are cut like chunks; a box never splits one.
+    # Sharded arrays are cut between inner chunks.
     parts: list[tuple[Cuts, int]] = []
     only_stored = request.skip_missing or not request.table.decoded
     for variable in request.variables:
@@ -165,7 +163,7 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         selections = chunk_selections(variable, request.selections, axes)
         target = rows_target(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
-        # Extents of sparse arrays hold far more places than references; cut by the latter.
+        # Extents of sparse arrays cover far more chunks than have references: count references.
         places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
         counts = listed_counts(request.manifest_files, variable.array.manifests.ids)
         references = float(counts.sum())
@@ -241,7 +239,7 @@ def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
 
 
 def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
-    """Return the cells of a chunk; of a rectilinear grid, of an average one."""
+    """Return the cells of a chunk; for a rectilinear grid, of an average chunk."""
     cells = 1
     for axis in axes:
         cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
@@ -257,7 +255,7 @@ def _fewest_rows(selections: Sequence[DimSelection], rows_per_partition: int | N
 
 
 def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
-    """Make tasks of boxes of several arrays; small arrays of equal rank share tasks."""
+    """Make tasks from the boxes of several arrays; small arrays of one rank share tasks."""
     tasks: list[ScanTask] = []
     ranks = sorted({cuts.boxes.shape[1] for cuts, _ in parts})
     for rank in ranks:

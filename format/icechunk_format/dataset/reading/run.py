@@ -1,4 +1,4 @@
-"""Runs one task of a scan: the rows of its layout.
+"""Runs one task of a scan and yields its rows as Arrow batches.
 
 Executors import this module; it needs neither sqlglot nor Spark.
 """
@@ -31,21 +31,21 @@ RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
 
 
 def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task.
+    """Yield the rows of a task.
 
-    Closing the returned generator stops the reading ahead.
+    Closing the returned generator stops reading ahead.
 
     Parameters
     ----------
     context
-        What the plan says about all tasks.
+        The context of the plan.
     task
-        The task. None produces nothing: Spark puts one such task where a plan has none.
+        The task. None yields nothing: Spark runs one such task where a plan has none.
 
     Raises
     ------
     IcechunkError
-        Reading failed; the subclass says what a caller would do about it.
+        Reading failed; the subclass says what the caller can do.
     """
     if task is not None:
         yield from RUN_BY_LAYOUT[context.table.layout](context, task)

@@ -1,4 +1,4 @@
-"""Makes the table of a layout from the arrays of a group, and refuses options that do not fit."""
+"""Builds the table of a layout from the arrays of a group; refuses options that do not fit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ class TableBuilder:
     variables
         All arrays of the group, by name.
     data_variables
-        Those that a table holds unasked.
+        The arrays of a table for which the user names none.
     group_path
         The group, for messages.
-    factory
-        Makes columns.
     """
 
     def __init__(
@@ -171,7 +169,7 @@ class TableBuilder:
                 try:
                     columns.append(self._factory.of_dimension(dim, size))
                 except UnsupportedError:
-                    # References of an array can be listed without the codecs of its labels.
+                    # Listing references does not need the labels.
                     continue
             else:
                 columns.append(self._factory.of_dimension(dim, size))

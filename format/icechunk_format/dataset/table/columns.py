@@ -1,4 +1,4 @@
-"""The columns of each layout, from the variables of a group.
+"""Makes the columns of each layout from the variables of a group.
 
 ===========  ==========================================================================
 layout       columns
@@ -147,7 +147,7 @@ class ColumnFactory:
         InvalidInputError
             A coordinate has a dimension that the table has not, or names clash.
         """
-        # Each dimension names all, so that a writer notices which of them are gone.
+        # Each dimension column lists all dimensions, so that a writer notices dropped ones.
         among = {"table_dimensions": list(chosen.dims)}
         columns = [
             replace(column, metadata={**column.metadata, **among})
@@ -177,7 +177,7 @@ class ColumnFactory:
     def of_conditions(
         self, chosen: DimensionSet, coords: Sequence[Variable], shown: Sequence[Column]
     ) -> list[Column]:
-        """Make the columns of coordinates that a condition may name although no row shows them."""
+        """Make the columns of coordinates that a condition may name but rows do not show."""
         columns: list[Column] = []
         names = {column.name for column in shown}
         for variable in coords:
@@ -186,7 +186,7 @@ class ColumnFactory:
             try:
                 columns.append(self.of_variable(variable, "coordinate"))
             except UnsupportedError:
-                # Nobody asked for it.
+                # The user did not name it, so it need not be readable.
                 continue
         return columns
 
