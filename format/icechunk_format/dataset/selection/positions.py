@@ -1,16 +1,14 @@
-"""Which positions of a dimension a reader asked for, as exact index sets.
+"""Holds the selected positions of a dimension as an exact set.
 
-Why this file exists: every way to select (``isel``, ``sel``, a condition on a coordinate) ends in
-the same value, so that plans intersect them and cut them at chunk boundaries without knowing where
-they came from.
+Every way to select (``isel``, ``sel``, a condition on a coordinate) gives a ``DimSelection``, so
+that plans can intersect selections and cut them at chunk edges.
 
 Rules of this file
 ------------------
-1. A selection is a set. Positions come back in ascending order, each once, whatever order or step
-   the user wrote.
-2. It is normalised when it is made: positions without a gap are a span, and the empty selection is
-   the span from 0 to 0. Equal sets are therefore equal values.
-3. Selections are small and picklable; a span costs nothing, however long the dimension.
+1. A selection is a set: positions are ascending and distinct, whatever order or step users wrote.
+2. Selections are normalised: positions without a gap are a span, and the empty selection is the
+   span from 0 to 0. Equal sets are therefore equal values.
+3. Selections are picklable; the size of a span does not depend on the length of the dimension.
 """
 
 from __future__ import annotations
