@@ -1,7 +1,7 @@
-"""A group of a snapshot as a dataset: what tables it holds, and plans to read them.
+"""Opens a group of a snapshot as a dataset: describes its tables and plans their reads.
 
-Everything here runs on the driver. It reads one snapshot and the labels of the dimensions that a
-condition names; it never opens a manifest of a data variable.
+All of this runs on the driver. It reads one snapshot, and labels of dimensions; it never opens a
+manifest of a data variable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArra
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_tasks
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where import split as predicates
+from icechunk_format.dataset.selection.where.split import select
 from icechunk_format.dataset.table.builder import TableBuilder
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import (
@@ -26,7 +26,8 @@ from icechunk_format.dataset.table.dimension_sets import (
 )
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.label_order import described_order
-from icechunk_format.dataset.table.table import Layout, Table
+from icechunk_format.dataset.table.layouts import LAYOUTS
+from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import IcechunkError, InvalidInputError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.repository import Repository
@@ -142,7 +144,7 @@ class Dataset:
         return data_variables(list(self.variables.values()), self.attributes)
 
     def left_out(self, table: Table) -> list[Variable]:
-        """Return the data variables that are no columns of a table, in stored order."""
+        """Return the data variables that a table has no column for, in stored order."""
         held = {column.path for column in table.columns}
         return [variable for variable in self.data_variables if variable.path not in held]
 
@@ -232,7 +234,7 @@ class Dataset:
         return table if layout != "cells" else self._with_order(self._with_attributes(table))
 
     def _with_attributes(self, table: Table) -> Table:
-        """Let each dimension carry the group's attributes, so that a copy has them, too."""
+        """Add the group's attributes to each dimension column, so that a writer can copy them."""
         if not self.attributes:
             return table
         columns = tuple(
@@ -244,9 +246,9 @@ class Dataset:
         return replace(table, columns=columns)
 
     def _with_order(self, table: Table) -> Table:
-        """Describe in which order labels stand, so that a table can be written back in it.
+        """Describe the order of labels, so that a table can be written back in it.
 
-        Dimensions are read at once: on a distant store each costs two or three answers' time.
+        Dimensions are read concurrently: each one takes two or three round trips.
         """
         sizes = dict(zip(table.dims, table.sizes, strict=True))
         labelled = [
@@ -264,7 +266,7 @@ class Dataset:
             try:
                 labels = self._arrays(table).stored_labels(path, size, 0, size)
             except IcechunkError:
-                # Who reads rows will be told; a schema can do without.
+                # A schema does not need the labels; reading rows will raise the error.
                 return column.name, column
             order = {"order": described_order(labels)}
             return column.name, replace(column, metadata={**column.metadata, **order})
@@ -326,7 +328,7 @@ class Dataset:
                 found=missing_chunks,
             )
         projected = table if columns is None else table.select(columns)
-        chosen = predicates.select(
+        chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
             coordinate=lambda dim: self._labels(table, dim),
@@ -335,7 +337,7 @@ class Dataset:
             isel=isel,
             sel_method=sel_method,
         )
-        if chosen.residual is not None and table.layout in ("chunks", "refs"):
+        if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
             raise InvalidInputError(
                 f"where={where!r} has the condition {chosen.residual.sql}, which is not about one "
                 f"dimension; with layout={table.layout} a condition may only select along "
@@ -404,7 +406,7 @@ def _no_table() -> Table:
 
 
 def _light(table: Table) -> Table:
-    """Drop what only describes columns, so that a task ships without it."""
+    """Drop the metadata of columns, which tasks do not need."""
     return replace(
         table,
         columns=tuple(replace(column, metadata={}) for column in table.columns),

@@ -1,1 +1,1 @@
-"""CF conventions: stored values to decoded values and Arrow columns, and back."""
+"""Applies CF conventions: decodes stored values to Arrow columns, and encodes them again."""

@@ -1,14 +1,13 @@
-"""NumPy values as Arrow arrays: the type map, and conversions that copy as little as they can.
+"""Converts NumPy values to Arrow arrays without copying where possible; holds the type map.
 
 Rules of this file
 ------------------
 1. Each stored type has one Arrow type that Spark reads without a cast. Unsigned integers take the
    next wider signed type, ``uint64`` a decimal, ``float16`` a float.
-2. A value that is missing is null; what lies under a null is undefined.
-3. Fixed-width values share the memory of the array they came from, so that array must not be
-   written to afterwards.
+2. A missing value is null; the memory under a null is undefined.
+3. Fixed-width values share the memory of their NumPy array, which must not be changed afterwards.
 
-Nothing in here knows of CF.
+This module knows nothing of CF.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def arrow_type(
     dtype
         The NumPy type; ``object`` for text and bytes of variable length.
     kind
-        The kind that the Zarr data type gives, which tells text from bytes in an ``object`` array.
+        The kind of the Zarr data type, which tells text from bytes in an ``object`` array.
     timestamps
         What ``datetime64`` becomes.
     name
@@ -101,9 +100,9 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    """Return what NumPy holds the values of a fixed-width Arrow type as.
+    """Return the NumPy type of a fixed-width Arrow type.
 
-    `DataType.to_pandas_dtype` says the same, but wants pandas with the oldest versions of pyarrow.
+    `DataType.to_pandas_dtype` needs pandas in the oldest supported versions of pyarrow.
     """
     found: np.dtype[Any] = pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype
     return found

@@ -1,7 +1,7 @@
-"""The values of CF attributes: numbers, lists and base64 text as JSON holds them.
+"""Reads the values of CF attributes from JSON: numbers, lists and base64 text.
 
-Why this file exists: a missing value may be a number, a list of numbers, the word ``NaN`` or the
-base64 of eight bytes, and has to become a scalar that stored values can equal.
+A missing value may be a number, a list of numbers, the word ``NaN`` or the base64 of eight bytes;
+it becomes a scalar of the stored type, to compare stored values with.
 
 CF conventions, sections 2.5.1 "Missing data" and 8.1 "Packed Data"; ``_FillValue`` in base64 is how
 xarray stores it in Zarr v3.
@@ -54,9 +54,9 @@ def numeric_missing(
 
 
 def _fit(number: int | float, stored: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
-    """Return a missing value as the scalar that stored values equal, or None where none can.
+    """Return a missing value as a scalar of the stored type; None if no stored value equals it.
 
-    A float that ``float32`` cannot hold equals no ``float32``, in xarray as here.
+    A number that ``float32`` cannot hold equals no ``float32``, as in xarray.
     """
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -77,7 +77,7 @@ def _fit(number: int | float, stored: np.dtype[Any], dtype: np.dtype[Any]) -> An
 def _missing_number(
     value: Any, dtype: np.dtype[Any], attribute: str, name: str
 ) -> int | float | None:
-    """Read one missing value; None where it is text that no number equals."""
+    """Read one missing value; None if it is text and no number."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -112,7 +112,7 @@ def other_missing(
 
 
 def _alternatives(raw: Any, dtype: np.dtype[Any]) -> Sequence[Any]:
-    """Split a list of missing values, but not the two parts of one complex number."""
+    """Return a list of missing values; the two parts of a complex number are one value."""
     return [raw] if dtype.kind == "c" else _as_list(raw)
 
 
@@ -204,7 +204,7 @@ def json_safe(value: Any) -> Any:
 
 
 def attribute_error(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    """Return the error for a CF attribute that means nothing, with the way out."""
+    """Return the error for a CF attribute that has no meaning; it says what to do."""
     return InvalidInputError(
         f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
         f"Read it with decodeCf=false to get the stored numbers",

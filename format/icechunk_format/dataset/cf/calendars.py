@@ -1,15 +1,15 @@
-"""The calendars of the CF conventions as whole-array integer arithmetic.
+"""Converts dates of the CF calendars to day numbers and back, on whole arrays of integers.
 
-Why this file exists: a climate model's year may have 360 days, and the ``standard`` calendar of CF
-changes from Julian to Gregorian in October 1582. Neither is known to NumPy, and a library call per
-value is too slow for time coordinates of millions of steps.
+NumPy lacks these calendars: a climate model's year may have 360 days, and the ``standard`` calendar
+of CF changes from Julian to Gregorian in October 1582. A library call for each value would be too
+slow for time coordinates of millions of steps.
 
 Rules of this file
 ------------------
 1. A *day number* counts days without a gap within one calendar. In the Gregorian, Julian and
    standard calendars it counts from 1970-01-01 (Gregorian); in the others from year 0, month 1,
    day 1 of that calendar.
-2. Years are astronomical in here: the year before 1 is 0. ``standard`` and ``julian`` write it as
+2. Years are astronomical: the year before 1 is 0. ``standard`` and ``julian`` write it as
    -1 (they have no year zero), which :func:`day_number` translates.
 3. All functions work on ``int64`` arrays and never on floats, so no instant moves.
 
@@ -53,7 +53,7 @@ GREGORIAN_REFORM: Final = -141427
 
 
 def canonical_calendar(name: str) -> str | None:
-    """Return the one spelling of a calendar's name, or None where there is no such calendar."""
+    """Return the canonical name of a calendar, or None if there is no such calendar."""
     return _ALIASES.get(name.lower())
 
 
@@ -107,11 +107,10 @@ def dates(
 def proleptic_day_numbers(
     day_numbers: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Move days of the standard calendar before the reform to the same date in proleptic Gregorian.
+    """Convert days of the standard calendar before the reform to the same dates in Gregorian.
 
-    A timestamp column shows a proleptic date, so the date that the standard calendar shows
-    (1500-01-01, Julian) has to become the timestamp with that very date, ten days from the same
-    instant.
+    A timestamp column shows proleptic Gregorian dates. The Julian date 1500-01-01 becomes the
+    timestamp 1500-01-01, although that is another instant, ten days away.
 
     Parameters
     ----------
@@ -144,8 +143,8 @@ def _month_length(calendar: str, year: int, month: int) -> int:
     return (_LEAP_MONTH_LENGTHS if leap else _MONTH_LENGTHS)[month - 1]
 
 
-# Years that begin in March put the leap day at their end, which makes month lengths regular:
-# five months of 153 days. The same trick serves both calendars and both directions.
+# Years that begin in March have the leap day at their end, so that month lengths are regular: five
+# months have 153 days. This holds in both calendars.
 
 
 def _gregorian_day_number(year: int, month: int, day: int) -> int:

@@ -1,11 +1,11 @@
-"""Which column types fit which arrays, and which array a column gets where there is none.
+"""Checks that a column type fits an array, and chooses the array type for a new column.
 
 Rules of this file
 ------------------
-1. A column fits an array if its type can hold nothing that the array would change: narrower
-   integers, narrower floats, dates for times. Two exceptions are wanted: ``double`` columns for
-   ``float32`` arrays, since SQL computes in doubles, and any number for packed arrays.
-2. The types of new arrays are those that the reader turns back into the type of the column.
+1. A column fits an array if the array can hold all values of its type: narrower integers, narrower
+   floats, dates for times. Two exceptions are intended: ``double`` columns for ``float32`` arrays,
+   since SQL computes in doubles, and any number for packed arrays.
+2. The reader turns the type of a new array back into the type of the column.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_column_type(
     wanted = decoder.arrow_type
     if decoder._scaled is not None and decoder._time is None and _is_number(found):
         return
-    # Booleans with a missing value are stored as the numbers 0 and 1, with these flags.
+    # Nullable booleans are stored as the numbers 0 and 1, with these flags.
     flags = decoder.attributes.get("flag_meanings") == BOOLEAN_FLAGS["flag_meanings"]
     if pa.types.is_boolean(found) and pa.types.is_integer(wanted) and flags:
         return
@@ -135,7 +135,7 @@ def sql_name(found: pa.DataType) -> str:
 
 
 def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:
-    """Return how a variable that has none gets a missing value, in words of the options."""
+    """Say how to give a variable a missing value with the options of a write."""
     if pa.types.is_boolean(column_type):
         return (
             f'encoding={{"{name}": {{"dtype": "int8", "_FillValue": -1}}}}, which stores 0, 1 and '
@@ -143,7 +143,7 @@ def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataTyp
         )
     key, what = "_FillValue", "value"
     if data_type.kind in ("string", "bytes"):
-        # Of texts, xarray opens only those whose missing value has this name.
+        # xarray opens text with a missing value only if the attribute has this name.
         key, what = "missing_value", "text" if data_type.kind == "string" else "value in base64"
     return f'encoding={{"{name}": {{"{key}": ...}}}}, with a {what} that does not occur in it'
 

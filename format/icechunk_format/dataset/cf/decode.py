@@ -1,22 +1,22 @@
-"""CF decoding: what a stored array means, by the rules that xarray follows.
+"""Decodes stored arrays by their CF attributes, following xarray's rules.
 
-Why this file exists: arrays hold packed integers, sentinel values and counts of hours; a table has
-to hold temperatures, NULLs and timestamps. :func:`variable_decoder` reads the attributes once, on
-the driver, and returns a small value that executors apply to every chunk.
+Packed integers, sentinel values and counts of hours become temperatures, NULLs and timestamps.
+:func:`variable_decoder` reads the attributes once, on the driver, and returns a small value that
+executors apply to every chunk.
 
 Rules of this file
 ------------------
 1. Steps run in xarray's order: ``_Unsigned``, missing values, scale and offset, timedelta, time,
-   boolean. What each consumes moves from the attributes to the encoding.
-2. Missing is ``_FillValue`` or ``missing_value`` (several of them, too), NaN and NaT. The fill
-   value of the Zarr array is not: it is what a chunk that was never written reads as.
+   boolean. Each moves the attributes that it uses to the encoding.
+2. Missing are ``_FillValue`` and ``missing_value`` (also several), NaN and NaT. The fill value of
+   the Zarr array is a value: chunks that were never written hold it.
 3. Packed data takes the float type that xarray chooses. Data with a missing value and no packing
    keeps its own type, since SQL has NULL for integers where NumPy needs a float for NaN.
-4. Where xarray truncates or fails, this does not: an integer ``scale_factor`` leaves floats floats,
-   and ``missing_value`` is read as unsigned together with ``_FillValue``.
+4. Two differences from xarray, which truncates or fails there: an integer ``scale_factor`` keeps
+   floats floats, and ``_Unsigned`` applies to ``missing_value`` as to ``_FillValue``.
 5. A character array (data type S1 with a dimension for the letters) stays a column of single bytes;
    xarray joins its last dimension.
-6. With ``decode_cf=False`` no attribute means anything, and only NaT is null.
+6. With ``decode_cf=False`` attributes are ignored, and only NaT is null.
 
 CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Packed Data".
 """
@@ -67,7 +67,7 @@ class NumericValues:
     ----------
     values
         Flat ``int64``, ``uint64``, ``float32`` or ``float64``; microseconds for times and
-        durations. What stands where a value is missing is undefined.
+        durations. Undefined where a value is missing.
     valid
         Where a value is present; None where all are.
     """
@@ -78,7 +78,7 @@ class NumericValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableDecoder:
-    """Turns the stored values of one variable into a column; small, picklable, without state.
+    """Turns stored values of one variable into a column; small, picklable, stateless.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class VariableDecoder:
     encoding
         How the values are stored, in xarray's words, as JSON (``NaN`` is the string ``"NaN"``).
     attributes
-        The attributes that decoding did not consume.
+        The attributes that decoding did not use.
     """
 
     name: str
@@ -153,7 +153,7 @@ class VariableDecoder:
         assert self.is_numeric, f"{self.name} holds {self.arrow_type}"
         numbers, valid = self._numbers(np.ascontiguousarray(values).reshape(-1))
         if numbers.dtype.kind == "f":
-            # As wide as they are: whoever sums them widens piece by piece.
+            # Not widened here: summing widens piece by piece.
             if numbers.dtype.itemsize < 4:
                 numbers = numbers.astype(np.float32)
         elif numbers.dtype != np.uint64:
@@ -231,7 +231,7 @@ def variable_decoder(
     timestamp_type
         ``"ntz"`` for timestamps without a time zone, ``"utc"`` for instants.
     attributes
-        In place of the array's own, such as :func:`inherit_time_attributes` gives.
+        Used instead of the array's own; :func:`inherit_time_attributes` makes them.
     name
         The variable, for errors; by default the last part of the node path.
 
@@ -286,8 +286,8 @@ def inherit_time_attributes(
     Returns
     -------
     dict
-        The same, where a variable named by the ``bounds`` attribute of a time variable has gained
-        what it lacked.
+        The same attributes; variables that the ``bounds`` attribute of a time variable names have
+        gained what they lacked.
     """
     result = {name: dict(own) for name, own in attributes.items()}
     for own in result.values():
@@ -304,7 +304,7 @@ def inherit_time_attributes(
 def _plain_decoder(
     dtype: np.dtype[Any], kind: str, timestamps: TimestampType, name: str, *, nan_is_missing: bool
 ) -> VariableDecoder:
-    """Return the decoder of a type alone, as ``decode_cf=False`` has it."""
+    """Return the decoder of a type without attributes, for ``decode_cf=False``."""
     fields: tuple[VariableDecoder, ...] = ()
     if dtype.names is not None:
         fields = tuple(
@@ -327,7 +327,7 @@ def _plain_decoder(
 def _apply_attributes(
     plan: dict[str, Any], dtype: np.dtype[Any], kind: str, timestamps: TimestampType
 ) -> None:
-    """Fill in the plan of a decoder from its attributes, in xarray's order."""
+    """Fill in the fields of a decoder from the attributes, in xarray's order."""
     name: str = plan["name"]
     attributes, encoding = plan["attributes"], plan["encoding"]
 

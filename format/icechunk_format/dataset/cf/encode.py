@@ -1,18 +1,18 @@
-"""CF encoding: columns of a table as the values that an array stores, the inverse of ``cf``.
+"""Encodes columns of a table as the stored values of an array: the inverse of ``decode``.
 
-Why this file exists: what a reader of the stored array will show must be what the table holds. So
-an encoder is made from the decoder of the very same array, and undoes its steps in reverse order.
+Readers of the stored array must see the values of the table, so an encoder is made from the
+decoder of that array and undoes its steps in reverse order.
 
 Rules of this file
 ------------------
-1. Nothing is lost silently. A value that the array cannot hold - too large, between two steps of
-   a time unit, a text too long - is an error that names the variable and the value. The one
-   exception is what packing and ``float32`` are for: rounding.
-2. NULL, and NaN where integers are stored, becomes the missing value that the array declares; NaN
-   for floats and "not a time" for 64-bit times need no declaration. Where there is none, NULL is
-   an error, and so is a value that is the missing value of its array: it would read as NULL.
-3. Whole columns at once. Only text of calendars that no timestamp can hold is read one by one, and
-   then each distinct text once.
+1. Nothing is lost silently. A value that the array cannot hold (too large, between two steps of a
+   time unit, too long a text) is an error that names the variable and the value. The one exception
+   is the rounding of packing and of ``float32``.
+2. NULL, and NaN where integers are stored, becomes the missing value that the array declares.
+   Floats use NaN and 64-bit times NaT without a declaration. NULL without a missing value is an
+   error. So is a value equal to the missing value: it would read as NULL.
+3. Whole columns are encoded at once. Only text of calendars that no timestamp can hold is read one
+   by one, each distinct text once.
 
 CF conventions, sections 2.5.1, 4.4 and 8.1.
 """
@@ -52,11 +52,11 @@ class VariableEncoder:
     name
         The variable, for errors.
     data_type
-        What the array stores.
+        The data type of the array.
     absent
         The stored value that reads as NULL; None where the array has none.
     decoder
-        What reads the array.
+        The decoder of the array.
     """
 
     name: str
@@ -94,7 +94,7 @@ class VariableEncoder:
         """Return where a column has a value, or None where it has one everywhere."""
         is_present = column.is_valid()
         if self.data_type.numpy.kind in "iu" and pa.types.is_floating(column.type):
-            # Integers have no NaN: packed, it is the missing value, as it is to xarray.
+            # Integers cannot store NaN: it becomes the missing value, as in xarray.
             is_present = pc.and_(is_present, pc.invert(pc.fill_null(pc.is_nan(column), False)))
         elif not column.null_count:
             return None
@@ -162,7 +162,7 @@ class VariableEncoder:
     def _cast(
         self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, target: np.dtype[Any]
     ) -> NDArray[Any]:
-        """Return numbers in the stored type; refuses those that would become others."""
+        """Return numbers in the stored type; refuses those that it would change."""
         if numbers.dtype == target:
             return numbers
         if target.kind == "b" or numbers.dtype.kind == "b":
@@ -176,7 +176,7 @@ class VariableEncoder:
             return result
         limits = np.iinfo(target)
         if numbers.dtype.kind == "f":
-            # 2.0**63 is a float and 2**63 - 1 is not, so the end is compared as exclusive.
+            # No float equals 2**63 - 1, but 2.0**63 is one, so compare with an exclusive end.
             with np.errstate(invalid="ignore"):
                 wrong = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0))
                 self._check(wrong, numbers, valid, self._limits(target))
@@ -319,7 +319,7 @@ def variable_encoder(
     column_type
         The type of the column.
     decode_cf
-        Whether the attributes mean something; False stores values as they come.
+        Whether attributes are applied; False stores values unchanged.
     name
         The variable, for errors.
 
@@ -372,7 +372,7 @@ def missing_value(
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """Return the numbers of a column; what stands for a NULL is any number."""
+    """Return the numbers of a column; NULLs become any number."""
     if pa.types.is_decimal(column.type):
         return _unsigned_of_decimals(column)
     if column.null_count:
@@ -387,7 +387,7 @@ def _floats(column: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _unsigned_of_decimals(column: pa.Array) -> NDArray[Any]:
-    """Return decimals without a fraction as ``uint64``; or as objects where one does not fit."""
+    """Return decimals without a fraction as ``uint64``, or as objects if one does not fit."""
     if column.type.byte_width != 16:
         column = column.cast(pa.decimal128(20, 0))
     words = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)

@@ -1,7 +1,7 @@
-"""Times as an array stores them: from microseconds to ``"hours since 1900-01-01"`` and back again.
+"""Encodes times as numbers of an array's unit, such as ``"hours since 1900-01-01"``.
 
-The inverse of ``cf_time``, with its rules: integers stay exact, calendars keep the label of a date,
-and what does not fit is an error instead of another instant.
+The inverse of ``times``, with its rules: integers are exact, calendars keep the label of a date,
+and a time that does not fit is an error.
 
 CF conventions, section 4.4 "Time Coordinate".
 """
@@ -70,7 +70,7 @@ def _to_unit(column: pa.Array, target: pa.DataType, name: str) -> pa.Array:
 
 
 def _standard_of_proleptic(numbers: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """Keep the label of dates before the reform, which the standard calendar counts as Julian."""
+    """Convert dates before the reform to the Julian dates with the same label."""
     old = numbers < GREGORIAN_REFORM * MICROSECONDS_PER_DAY
     if not old.any():
         return numbers

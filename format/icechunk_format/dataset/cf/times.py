@@ -1,15 +1,14 @@
-"""CF times: from ``"hours since 1900-01-01"`` and numbers to exact microseconds.
+"""Decodes CF times, such as numbers of ``"hours since 1900-01-01"``, to exact microseconds.
 
-Why this file exists: what is stored as a number with ``units`` and ``calendar`` has to become the
-instant that xarray shows, and nothing else: no drift through floats, no silent truncation.
+The result is the instant that xarray shows: no drift through floats, no silent truncation.
 
 Rules of this file
 ------------------
-1. Integer times are exact: they are converted with integers, and a time that needs more than
-   microseconds, or lies outside of the years 1 to 9999, is an error that names the variable.
-2. Float times are rounded to the nearest microsecond. Their whole and their fractional part are
-   converted apart, so the rounding is that of the stored number. A float count of nanoseconds is
-   taken at its word, as an integer would be.
+1. Integer times are converted with integers. A time finer than a microsecond, or outside of the
+   years 1 to 9999, is an error that names the variable.
+2. Float times are rounded to the nearest microsecond. Their whole and fractional parts are
+   converted separately, so that only the stored number is rounded. Float counts of nanoseconds are
+   converted like integers.
 3. ``standard`` is the mixed Julian and Gregorian calendar. Dates before 1582-10-15 keep their label
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Calendars that a timestamp cannot hold become ISO 8601 text, one string per distinct time.
@@ -107,7 +106,7 @@ _MONTH_NAMES: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeScale:
-    """What turns a stored number into microseconds: ``number * unit + offset``.
+    """Converts a stored number to microseconds: ``number * unit + offset``.
 
     Attributes
     ----------
@@ -163,7 +162,7 @@ class TimeScale:
         if missing.any():
             valid = ~missing if valid is None else valid & ~missing
         if valid is not None:
-            # Zero is a present that harms no check: any unit and any offset can hold it.
+            # Missing values become 0, which passes the checks with any unit and offset.
             numbers = np.where(valid, numbers, numbers.dtype.type(0))
         if not numbers.size:
             return np.zeros(0, np.int64), valid
@@ -198,11 +197,11 @@ class TimeScale:
                 )
 
     def _bounds(self) -> tuple[Fraction, Fraction]:
-        """Smallest and largest number whose time is in range."""
+        """Return the smallest and the largest number whose time is in range."""
         if self.calendar is None and self.offset == 0:
             low, high = int(NOT_A_TIME) + 1, np.iinfo(np.int64).max
         elif self.calendar is None or self.is_timestamp:
-            # Two days of room: the labels of old Julian dates are checked once they are known.
+            # Two days of margin: labels of old Julian dates are checked once they are known.
             slack = 2 * MICROSECONDS_PER_DAY if self.calendar == "standard" else 0
             low, high = EARLIEST_TIMESTAMP - slack, LATEST_TIMESTAMP
         else:
@@ -288,7 +287,7 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
     Raises
     ------
     InvalidInputError
-        If either means nothing, naming the variable and the attribute.
+        If either has no meaning; the error names the variable and the attribute.
     """
     canonical = canonical_calendar(calendar) if isinstance(calendar, str) else None
     if calendar is None:
@@ -333,7 +332,7 @@ def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
     """
     unit, count = np.datetime_data(dtype)
     if dtype.kind == "M" and unit in ("Y", "M"):
-        unit, count = "D", 1  # such dates are days to NumPy, and reach us as days
+        unit, count = "D", 1  # callers have converted these dates to days
     lengths = {
         "W": Fraction(7 * MICROSECONDS_PER_DAY),
         "D": _UNITS["d"],
@@ -358,7 +357,7 @@ def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
 
 
 def _reference_time(text: str, calendar: str) -> int:
-    """Return microseconds from the calendar's epoch to a date; ValueError says why not."""
+    """Return microseconds from the calendar's epoch to a date; ValueError if it is none."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
         raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss")

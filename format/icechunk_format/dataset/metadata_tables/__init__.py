@@ -1,1 +1,1 @@
-"""Metadata tables: snapshots, refs, groups, variables, manifests, chunks and others."""
+"""Reads the metadata tables: snapshots, refs, groups, variables, manifests, chunks and others."""

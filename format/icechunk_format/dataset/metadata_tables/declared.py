@@ -1,15 +1,15 @@
-"""The metadata tables: what a repository says about itself, each declared once.
+"""Declares the metadata tables: their names, rows and columns.
 
-The declarations are the documentation, too: the schema that Spark shows, the comment of each
-column and the table in the README come from here.
+The schema that Spark shows, the comment of each column and the table in the README are made from
+these declarations.
 
 Rules of this file
 ------------------
-1. Times are instants in UTC, in microseconds. Sizes are bytes. Ids are the text that all Icechunk
-   tools show. Coordinates of chunks and indices count from 0; ends are exclusive.
-2. JSON is text, for Spark's ``from_json`` and ``get_json_object``: its shape is the user's.
-3. Every column is nullable. A NULL is "there is none" or "not known", as its text says.
-4. Types are those that Spark has; the types of lists and structs are spelled as Spark gives them.
+1. Times are instants in UTC, in microseconds. Sizes are bytes. Ids are texts as all Icechunk tools
+   show them. Coordinates of chunks and indices count from 0; ends are exclusive.
+2. JSON is text, for Spark's ``from_json`` and ``get_json_object``, since users choose its shape.
+3. Every column is nullable. The text of a column says what NULL means: none, or not known.
+4. Types are those that Spark has; lists and structs are spelled as Spark spells them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 Scope = Literal["repository", "version", "group", "changes"]
 """What a table is about: the repository, a version with its history, the nodes of a version at or
-below a group, or the way from one version to another."""
+below a group, or the changes between two versions."""
 
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _TEXT: Final = pa.string()
@@ -43,17 +43,7 @@ EXTENT: Final = pa.struct(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataColumn:
-    """One column of a metadata table.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    arrow_type
-        Its type.
-    about
-        What it holds, with the unit.
-    """
+    """One column of a metadata table; ``about`` says what it holds, with the unit."""
 
     name: str
     arrow_type: pa.DataType
@@ -71,9 +61,7 @@ class MetadataTable:
     row
         What a row is.
     scope
-        What it is about, which decides the options that it takes.
-    columns
-        The columns, in order.
+        What it is about; decides which options it takes.
     """
 
     name: str

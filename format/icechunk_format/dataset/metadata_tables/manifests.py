@@ -1,15 +1,14 @@
-"""Rows of the metadata tables about manifests and chunks, and how the work on them is cut.
+"""Makes the rows of the metadata tables ``manifests`` and ``chunks``; cuts their work into tasks.
 
-A version may have a hundred thousand manifests with a billion references. The driver sees the
-list of manifests in the snapshot, which says how many references each holds, and cuts it; only
-tasks open manifests.
+A version may have a hundred thousand manifests with a billion references. The driver cuts the list
+of manifests in the snapshot, which says how many references each holds. Only tasks open manifests.
 
 Rules of this file
 ------------------
-1. A part is ``(node, start, stop)``: the number of an array among the nodes of the snapshot, and
-   places in its list of manifests. Parts are all that a task carries.
-2. A manifest that several arrays share is counted once, spread over them.
-3. References stay columns from the manifest to the batch.
+1. A part is ``(node, start, stop)``: the number of an array among the nodes of the snapshot, and a
+   range of its list of manifests. A task holds nothing but parts.
+2. The cost of a manifest that several arrays share is divided among them.
+3. References are columns from the manifest to the batch.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ if TYPE_CHECKING:
 
 Part = tuple[int, int, int]
 
-# References that a task opens at a time: about 30 MB.
+# References that a task holds at a time: about 30 MB.
 _REFS_AT_ONCE: Final = 500_000
-# What opening a manifest costs, in references that could be read in that time.
+# Cost of opening a manifest, in references that could be read in the same time.
 _MANIFEST_COST: Final = 500
-# Taken for a manifest that the snapshot does not list.
+# Assumed for a manifest that the snapshot does not list.
 _UNKNOWN_REFS: Final = 100_000
 _ID: Final = ManifestId.SIZE
 _LARGEST: Final = 2**63 - 1
 
 
 def array_of(node: NodeSnapshot) -> ArrayNode:
-    """Return the array's side of a node.
+    """Return the array of a node.
 
     Raises
     ------
@@ -65,14 +64,9 @@ def array_of(node: NodeSnapshot) -> ArrayNode:
 
 
 def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Return what opening each manifest of some arrays costs, in references.
+    """Return the cost of opening each manifest of some arrays, in references.
 
-    Parameters
-    ----------
-    snapshot
-        The version.
-    arrays
-        Numbers of arrays among its nodes.
+    ``arrays`` are numbers of nodes of the snapshot.
     """
     lists = [array_of(snapshot.nodes[number]).manifests.ids for number in arrays]
     counts = [len(ids) for ids in lists]
@@ -91,14 +85,9 @@ def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np
 def cut_manifests(
     arrays: Sequence[int], costs: Sequence[NDArray[np.float64]], target: int
 ) -> list[tuple[Part, ...]]:
-    """Cut the manifests of arrays into tasks of less than ``target`` plus one manifest.
+    """Cut the manifests of arrays into tasks that cost less than ``target`` plus one manifest.
 
-    Parameters
-    ----------
-    arrays, costs
-        As in ``manifest_costs``.
-    target
-        References that a task should read.
+    ``costs`` are those that ``manifest_costs`` returns for ``arrays``.
     """
     each = np.concatenate([np.zeros(0), *costs])
     if not len(each):
@@ -160,16 +149,9 @@ def chunk_batches(
 def manifest_batches(
     snapshot: Snapshot, arrays: Sequence[int], *, unused: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ``manifests``, by id.
+    """Yield the rows of ``manifests``, by id, with their uses by the given arrays.
 
-    Parameters
-    ----------
-    snapshot
-        The version.
-    arrays
-        Numbers of the arrays whose uses count.
-    unused
-        Whether listed manifests that none of these arrays uses are shown.
+    ``unused`` also shows listed manifests that none of these arrays uses.
     """
     nodes = [snapshot.nodes[number] for number in arrays]
     lists = [array_of(node).manifests for node in nodes]

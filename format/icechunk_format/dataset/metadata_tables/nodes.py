@@ -1,12 +1,11 @@
-"""Rows of the metadata tables about nodes: groups and variables.
+"""Makes the rows of the metadata tables about nodes: groups and variables.
 
 Rules of this file
 ------------------
-1. A node that cannot be read is a row like any other and says what is wrong: tables like these
-   are where people look when something cannot be read.
-2. What is stored is counted where manifests can be opened, in the task that shows the array, and
-   only when one of those columns is wanted.
-3. Chunks are counted as readers find them: those that an array's extents do not reach are not.
+1. A node that cannot be read has a row that says what is wrong, since people look here when a read
+   fails.
+2. Stored chunks are counted by the task that shows the array, and only if such a column is wanted.
+3. Chunks are counted as readers find them: chunks outside of the array's extents do not count.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 _LARGEST: Final = 2**63 - 1
-# Why a node's document may not be readable here; anything else is our own failure.
+# Errors of a document that cannot be read here; any other error is a defect of this library.
 _UNREADABLE: Final = (FormatError, UnsupportedError)
 
 
@@ -73,14 +72,10 @@ def variable_rows(
 
     Parameters
     ----------
-    storage
-        Of the repository.
-    snapshot
-        The version.
     parts
         Whole arrays.
     wanted
-        The columns that are shown; manifests are opened only for those that need them.
+        The columns to show; manifests are opened only for those that need them.
     """
     roles: dict[str, _Roles] = {}
     for part in parts:
@@ -165,7 +160,7 @@ def _grid(variable: Variable) -> Row:
 
 
 def _inner_chunks(codec: Any) -> list[int] | None:
-    """Return the inner chunk shape of a sharding codec that cannot be used here."""
+    """Return the inner chunk shape of a sharding codec that is not supported here."""
     if not isinstance(codec, dict) or codec.get("name") != "sharding_indexed":
         return None
     configuration = codec.get("configuration")
@@ -180,7 +175,7 @@ _ROLES: Final = frozenset({"is_coordinate", "is_column"})
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """The arrays of a group that others name as their coordinates, and its default columns."""
+    """The coordinate arrays of a group, and the columns of its default table."""
 
     coordinates: frozenset[str]
     columns: frozenset[str] | None
@@ -210,7 +205,7 @@ def _roles(snapshot: Snapshot, group: str) -> _Roles:
 
 @dataclass(slots=True)
 class _Stored:
-    """What the references of one array add up to."""
+    """Sums over the references of one array."""
 
     chunks: int = 0
     in_grid: int = 0
@@ -240,7 +235,7 @@ def _stored(storage: Storage, snapshot: Snapshot, part: Part) -> Row:
 
 
 def _sum(values: NDArray[np.uint64]) -> int:
-    """Add up without overflow, whatever lengths a damaged manifest states."""
+    """Add up lengths without overflow, even those of a damaged manifest."""
     high, low = values >> np.uint64(32), values & np.uint64(2**32 - 1)
     return (int(high.sum()) << 32) + int(low.sum())
 

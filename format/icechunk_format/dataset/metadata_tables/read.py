@@ -1,4 +1,4 @@
-"""Reading the metadata tables: planned on the driver, run by tasks that read for themselves.
+"""Plans reads of the metadata tables on the driver, and runs their tasks on executors.
 
 ===============================  =========================  =====================================
 table                            tasks                      what a task reads
@@ -12,11 +12,11 @@ chunks                           manifests, by references   the snapshot and tho
 
 Rules of this file
 ------------------
-1. The context and a task are names and numbers. No list of the repository travels in them, since
-   Spark ships a copy of the context with every task.
-2. Versions are resolved when the table is planned. What is about the whole repository shows it as
-   it is when the task runs.
-3. Of the columns, only those that are asked for are made.
+1. The context and the tasks are names and numbers. They hold no list of the repository, since
+   Spark sends a copy of the context with every task.
+2. Versions are resolved when the read is planned. Tables about the whole repository show its state
+   when the task runs.
+3. Only the wanted columns are made.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192
-# What describing an array costs, in references that could be counted in that time.
+# Cost of describing an array, in references that could be counted in the same time.
 _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
 
@@ -74,12 +74,8 @@ class InspectionContext:
 
     Parameters
     ----------
-    location
-        The repository.
     table
         Name of the metadata table.
-    columns
-        The columns to produce, in order.
     snapshot_id
         The version; the newer one of ``changes``. None for a table about the repository.
     older_id
@@ -104,7 +100,7 @@ class InspectionContext:
 
 @dataclass(frozen=True, slots=True)
 class InspectionTask:
-    """A part of a read: arrays with their manifests, or nothing where one task reads all."""
+    """A part of a read: arrays and their manifests; empty if the only task reads everything."""
 
     parts: tuple[Part, ...] = ()
 
@@ -124,8 +120,6 @@ def resolve_change(
 
     Parameters
     ----------
-    repository
-        The repository.
     older
         Branch, tag or snapshot id. None is the parent of ``newer``.
     newer
@@ -187,24 +181,20 @@ def plan_inspection(
     group: str | None = None,
     refs_per_task: int | None = None,
 ) -> InspectionPlan:
-    """Plan the read of a metadata table. Opens no manifest.
+    """Plan the read of a metadata table without opening a manifest.
 
     Parameters
     ----------
-    repository
-        The repository.
-    table
-        The table.
     columns
         Names of the columns to produce, in order. None is all.
     snapshot_id
-        The version, for all but the tables about the repository.
+        The version; None for tables about the repository.
     older_id
         The older version, for ``changes``.
     group
-        Shows only nodes at or below this group, in tables about nodes.
+        Show only nodes at or below this group, in tables about nodes.
     refs_per_task
-        Chunk references that a task should read, about. None is 1,000,000.
+        About how many chunk references a task should read. None is 1,000,000.
 
     Raises
     ------
@@ -237,7 +227,7 @@ def plan_inspection(
         return InspectionPlan(context=context, tasks=[InspectionTask()])
     snapshot = repository.snapshot(snapshot_id)
     if group is not None:
-        # Fails here, on the driver, for a group that does not exist.
+        # Raises on the driver if there is no such group.
         path = find_group(snapshot, group, place=str(repository.location))
         context = InspectionContext(
             location=repository.location,
@@ -266,7 +256,7 @@ def _whole_arrays(
     costs: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]] | None,
     target: int,
 ) -> list[InspectionTask]:
-    """Group arrays into tasks: the row of an array is made by one task."""
+    """Group arrays into tasks; one task makes the row of an array."""
     each = np.full(len(arrays), float(_ARRAY_COST))
     if costs is not None:
         each += [float(c.sum()) for c in costs]
@@ -281,19 +271,12 @@ def _whole_arrays(
 def run_inspection(
     context: InspectionContext, task: InspectionTask | None
 ) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task.
-
-    Parameters
-    ----------
-    context
-        What the plan says about all tasks.
-    task
-        The task. None produces nothing: Spark puts one such task where a plan has none.
+    """Yield the rows of a task; None yields nothing: Spark runs one such task if a plan has none.
 
     Raises
     ------
     IcechunkError
-        Reading failed; the subclass says what a caller would do about it.
+        Reading failed; the subclass says what the caller can do.
     """
     if task is None:
         return

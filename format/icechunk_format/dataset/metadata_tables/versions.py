@@ -1,8 +1,7 @@
-"""Rows of the metadata tables about versions: snapshots, history, refs, operations, changes.
+"""Makes the rows of the metadata tables about versions: snapshots, history, refs and others.
 
-Rows come one by one from the repository's own lists, and none of them needs a manifest. Each
-function is called where the rows are wanted, so that a hundred thousand snapshots travel to Spark
-once, as rows.
+The rows come one by one from the repository's lists; no manifest is opened. Executors call these
+functions, so that a hundred thousand snapshots reach Spark only as rows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# The last microsecond that a BIGINT and a TIMESTAMP of Spark can hold.
+# The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
 _LAST_INSTANT: Final = 2**63 - 1
 
 
@@ -44,12 +43,12 @@ def json_text(value: Any) -> str:
 
 
 def valid_text(text: str) -> str:
-    """Return a text that UTF-8 can hold: half a surrogate pair, which JSON allows, is a ``?``."""
+    """Replace lone surrogates, which JSON allows and UTF-8 does not, by ``?``."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def instant(microseconds: int) -> int | None:
-    """Return an instant as Arrow takes it; None for one that no timestamp can hold."""
+    """Return microseconds as they are; None if they exceed every timestamp."""
     return microseconds if microseconds <= _LAST_INSTANT else None
 
 
@@ -66,8 +65,8 @@ def _version(info: SnapshotInfo) -> Row:
 def snapshot_rows(repository: Repository) -> Iterator[Row]:
     """Yield the rows of ``snapshots``.
 
-    Spec version 2 lists its snapshots; in version 1 they are those that a branch or tag reaches,
-    and each costs a request.
+    Spec version 2 lists its snapshots. In version 1 only those that a branch or tag reaches are
+    found, and each costs a request.
     """
     branches: dict[SnapshotId, list[str]] = {}
     tags: dict[SnapshotId, list[str]] = {}
@@ -108,7 +107,7 @@ def ref_rows(repository: Repository) -> Iterator[Row]:
 
 
 def _commit_times(repository: Repository, wanted: set[SnapshotId]) -> dict[SnapshotId, int | None]:
-    """Return when snapshots were committed, in one question where the repository has a list."""
+    """Return when snapshots were committed; one read, if the repository lists its snapshots."""
     infos = (
         [repository.snapshot_info(snapshot_id) for snapshot_id in wanted]
         if repository.spec_version == SPEC_V1
@@ -184,7 +183,7 @@ def change_rows(
 
 
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
-    """Return what a moved node is; None for one that was in neither version under these names."""
+    """Return the type of a moved node; None if neither version has it under these names."""
     node = newer.node(to_path) or older.node(from_path)
     if node is None:
         return None

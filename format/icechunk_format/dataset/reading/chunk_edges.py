@@ -1,7 +1,7 @@
-"""The variable that leads a table, and the edges along which its cells may be cut.
+"""Picks the variable with the most chunk references; tasks are cut at its chunk boundaries.
 
-The driver cuts tasks along these edges and executors cut blocks along them, so both ask here and
-get the same answer: it depends on the snapshot and the table alone.
+The driver cuts tasks and executors cut blocks at these edges. Both get the same edges, since they
+depend on the snapshot and the table alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.table.table import Table
     from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.spec.snapshot.file import ManifestFiles
@@ -27,16 +24,19 @@ if TYPE_CHECKING:
 def leading_variable(
     variables: Sequence[Variable], manifest_files: ManifestFiles
 ) -> Variable | None:
-    """Return the variable with most chunk references; of equals, the one of most dimensions."""
+    """Return the variable with the most chunk references; among equals, the most dimensions.
+
+    A manifest may hold several arrays. Its references count for each of them: good enough here.
+    """
     if not variables:
         return None
-    counts = [int(reference_counts(v, manifest_files).sum()) for v in variables]
+    counts = [int(listed_counts(manifest_files, v.array.manifests.ids).sum()) for v in variables]
     ranks = [(count, len(v.dims)) for count, v in zip(counts, variables, strict=True)]
     return variables[ranks.index(max(ranks))]
 
 
 def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
-    """Return the axes of the chunks of an array: of the inner ones, where it is sharded."""
+    """Return the chunk axes of an array; of a sharded one, those of its inner chunks."""
     sharding = variable.codecs.sharding
     if sharding is not None:
         return inner_axes(sharding.inner_shape, variable.shape)
@@ -46,8 +46,8 @@ def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
     """Return where the boxes of a table may be cut along each of its dimensions.
 
-    The leading variable decides; along a dimension that it has not, the first variable that has
-    it; along one that none has, every element is an edge.
+    Edges are those of the leading variable. A dimension that it lacks takes the edges of the first
+    variable that has it; a dimension that no variable has may be cut anywhere.
     """
     found: dict[str, ChunkAxis] = {}
     for variable in ([lead] if lead is not None else []) + list(variables):
@@ -63,7 +63,7 @@ def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None)
 def block_axes(
     table: Table, variables: Sequence[Variable], lead: Variable | None
 ) -> list[ChunkAxis]:
-    """Return the edges of the blocks of the layout ``summary``."""
+    """Return the block edges of the layout ``summary``: the option ``block``, or chunk edges."""
     axes = cut_axes(table, variables, lead)
     if not table.block:
         return axes
@@ -71,15 +71,6 @@ def block_axes(
         axis if step is None else ChunkAxis(size=axis.size, step=step)
         for axis, step in zip(axes, table.block, strict=True)
     ]
-
-
-def reference_counts(variable: Variable, manifest_files: ManifestFiles) -> NDArray[np.int64]:
-    """Return how many references each manifest of an array holds; 0 where it is not listed.
-
-    A manifest may hold several arrays; its count is then an upper bound, which is good enough to
-    choose the leading one.
-    """
-    return listed_counts(manifest_files, variable.array.manifests.ids)
 
 
 def chunk_selections(

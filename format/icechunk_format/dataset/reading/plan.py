@@ -1,62 +1,69 @@
-"""Plans a scan: which task reads which box of which array.
+"""Plans a scan: decides which task reads which boxes of which arrays.
 
 Rules of this file
 ------------------
-1. The driver opens no manifest of a data variable. A plan is made from the snapshot alone: the
-   extents of manifests, and how many references each has.
-2. One array leads: the variable with most references. Tasks follow its manifests and are cut along
-   its (inner) chunks; the other variables of the table are read wherever those boxes lie.
+1. The driver opens no manifest of a data variable. The snapshot says enough: the extents of each
+   manifest, and how many references it holds.
+2. The variable with the most references leads. Tasks follow its manifests and are cut at its
+   (inner) chunks; the other variables of the table are read in the same boxes.
 3. Every selected cell, chunk or reference is in exactly one task.
-4. ``summary`` keeps the cells of one block in one task, so extents are widened to whole blocks
-   first; ``chunks`` and ``refs`` are planned array by array, and small arrays share tasks.
+4. ``summary`` widens extents to whole blocks, so that the cells of a block are in one task.
+   ``chunks`` and ``refs`` are planned array by array, and small arrays share tasks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from icechunk_format.arrays.chunk_grid import grid_axes
-from icechunk_format.dataset.reading import task_cutting as partitioning
 from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     chunk_axes,
     chunk_selections,
     cut_axes,
     leading_variable,
-    reference_counts,
 )
 from icechunk_format.dataset.reading.scan import ScanTask
-from icechunk_format.dataset.reading.task_cutting import Cuts
+from icechunk_format.dataset.reading.task_cutting import (
+    CHUNK_COST_IN_ROWS,
+    MAX_DEFAULT_TASKS,
+    Cuts,
+    cut,
+    group,
+    rows_target,
+    selected_rows,
+)
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from icechunk_format.dataset.reading.task_cutting import GroupedCuts
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Table
     from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.grid.cover import Boxes
     from icechunk_format.spec.snapshot.file import ManifestFiles
 
-# Decoded bytes of the chunks that one task of the layout ``chunks`` reads.
+# Decoded bytes that one task of the layout ``chunks`` reads.
 CHUNKS_TASK_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is to be planned.
+    """What ``plan_tasks`` needs to know of a scan.
 
     Parameters
     ----------
-    table
-        The table, with all of its columns or some.
     variables
-        The variables of the table, in the order of ``table.arrays``.
+        In the order of ``table.arrays``.
     selections
-        What is selected, by dimension; a dimension that is absent is whole.
+        Selected positions by dimension; an absent dimension is selected whole.
     manifest_files
         The manifests that the snapshot lists.
     rows_per_partition
@@ -83,64 +90,52 @@ def plan_tasks(request: PlanRequest) -> list[ScanTask]:
     UnsupportedError
         The chunk grid of the leading array is not known here.
     """
-    layout = request.table.layout
-    if layout == "cells":
-        return _plan_cells(request)
-    if layout == "summary":
-        return _plan_summary(request)
-    if layout == "chunks":
-        return _plan_chunks(request)
-    return _plan_refs(request)
+    return PLAN_BY_LAYOUT[request.table.layout](request)
 
 
 def _plan_cells(request: PlanRequest) -> list[ScanTask]:
-    selections = _table_selections(request)
-    lead = leading_variable(request.variables, request.manifest_files)
-    target = partitioning.rows_target(
-        partitioning.selected_rows(selections),
-        request.rows_per_partition,
-        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
-    )
-    cuts = partitioning.cut(
-        selections=selections,
-        extents=_element_extents(lead, request.table),
-        axes=cut_axes(request.table, request.variables, lead),
-        target=target,
-        skip_uncovered=request.skip_missing,
-        also_stored=[_element_extents(v, request.table) for v in request.variables if v is not lead]
-        if request.skip_missing
-        else (),
-    )
-    return _tasks(partitioning.group(cuts, target))
+    table, variables = request.table, request.variables
+    lead = leading_variable(variables, request.manifest_files)
+    axes = cut_axes(table, variables, lead)
+    return _cell_tasks(request, lead, axes, lambda variable: _element_extents(variable, table))
 
 
 def _plan_summary(request: PlanRequest) -> list[ScanTask]:
-    table = request.table
-    selections = _table_selections(request)
-    lead = leading_variable(request.variables, request.manifest_files)
-    target = partitioning.rows_target(
-        partitioning.selected_rows(selections),
-        request.rows_per_partition,
-        **({} if lead is None else {"chunk_rows": _chunk_cells(chunk_axes(lead))}),
+    table, variables = request.table, request.variables
+    lead = leading_variable(variables, request.manifest_files)
+    axes = block_axes(table, variables, lead)
+    return _cell_tasks(
+        request, lead, axes, lambda variable: _widened(_element_extents(variable, table), axes)
     )
-    axes = block_axes(table, request.variables, lead)
-    extents = _widened(_element_extents(lead, table), axes)
-    others = [
-        _widened(_element_extents(v, table), axes) for v in request.variables if v is not lead
-    ]
-    cuts = partitioning.cut(
+
+
+def _cell_tasks(
+    request: PlanRequest,
+    lead: Variable | None,
+    axes: Sequence[ChunkAxis],
+    extents_of: Callable[[Variable | None], Boxes],
+) -> list[ScanTask]:
+    """Cut the selected cells of the table along ``axes``."""
+    selections = _table_selections(request)
+    target = rows_target(
+        selected_rows(selections),
+        request.rows_per_partition,
+        chunk_rows=CHUNK_COST_IN_ROWS if lead is None else _chunk_cells(chunk_axes(lead)),
+    )
+    others = [v for v in request.variables if v is not lead] if request.skip_missing else []
+    cuts = cut(
         selections=selections,
-        extents=extents,
+        extents=extents_of(lead),
         axes=axes,
         target=target,
         skip_uncovered=request.skip_missing,
-        also_stored=others if request.skip_missing else (),
+        also_stored=[extents_of(variable) for variable in others],
     )
-    return _tasks(partitioning.group(cuts, target))
+    return _tasks(group(cuts, target))
 
 
 def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
-    # Inner chunks of a sharded array are cut like chunks; a box never splits one.
+    # Sharded arrays are cut between inner chunks.
     parts: list[tuple[Cuts, int]] = []
     only_stored = request.skip_missing or not request.table.decoded
     for variable in request.variables:
@@ -150,7 +145,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         target = max(1, CHUNKS_TASK_BYTES // (item * _chunk_cells(axes)))
         if request.rows_per_partition is not None:
             target = request.rows_per_partition
-        cuts = partitioning.cut(
+        cuts = cut(
             selections=selections,
             extents=_chunk_extents(variable, axes),
             axes=[ChunkAxis(size=s.size, step=1) for s in selections],
@@ -166,16 +161,15 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
     for variable in request.variables:
         axes = grid_axes(variable.metadata.grid)
         selections = chunk_selections(variable, request.selections, axes)
-        target = partitioning.rows_target(
-            partitioning.selected_rows(selections), request.rows_per_partition
-        )
+        target = rows_target(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
-        # Extents of sparse arrays hold far more places than references; cut by the latter.
+        # Extents of sparse arrays cover far more chunks than have references: count references.
         places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
-        references = float(reference_counts(variable, request.manifest_files).sum())
+        counts = listed_counts(request.manifest_files, variable.array.manifests.ids)
+        references = float(counts.sum())
         if references > 0:
             target = int(target * max(1.0, places / references))
-        cuts = partitioning.cut(
+        cuts = cut(
             selections=selections,
             extents=extents,
             axes=[ChunkAxis(size=s.size, step=1) for s in selections],
@@ -184,6 +178,14 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         )
         parts.append((cuts, target))
     return _joined_tasks(parts)
+
+
+PLAN_BY_LAYOUT: Final[Mapping[Layout, Callable[[PlanRequest], list[ScanTask]]]] = {
+    "cells": _plan_cells,
+    "chunks": _plan_chunks,
+    "refs": _plan_refs,
+    "summary": _plan_summary,
+}
 
 
 def _table_selections(request: PlanRequest) -> list[DimSelection]:
@@ -237,7 +239,7 @@ def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
 
 
 def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
-    """Return the cells of a chunk; of a rectilinear grid, of an average one."""
+    """Return the cells of a chunk; for a rectilinear grid, of an average chunk."""
     cells = 1
     for axis in axes:
         cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
@@ -248,12 +250,12 @@ def _fewest_rows(selections: Sequence[DimSelection], rows_per_partition: int | N
     """Return the smallest target that keeps a plan below the default limit of tasks."""
     if rows_per_partition is not None:
         return rows_per_partition
-    rows = partitioning.selected_rows(selections)
-    return -(-rows * 4 // partitioning.MAX_DEFAULT_TASKS)
+    rows = selected_rows(selections)
+    return -(-rows * 4 // MAX_DEFAULT_TASKS)
 
 
 def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
-    """Make tasks of boxes of several arrays; small arrays of equal rank share tasks."""
+    """Make tasks from the boxes of several arrays; small arrays of one rank share tasks."""
     tasks: list[ScanTask] = []
     ranks = sorted({cuts.boxes.shape[1] for cuts, _ in parts})
     for rank in ranks:
@@ -278,11 +280,11 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
         owner = np.concatenate(
             [np.full(len(cuts.rows), number, dtype=np.int64) for number, cuts, _ in chosen]
         )
-        tasks += _tasks(partitioning.group(together, common, owner, counted=rows))
+        tasks += _tasks(group(together, common, owner, counted=rows))
     return tasks
 
 
-def _tasks(grouped: partitioning.GroupedCuts) -> list[ScanTask]:
+def _tasks(grouped: GroupedCuts) -> list[ScanTask]:
     flat = grouped.boxes.reshape(len(grouped.boxes), 2 * grouped.boxes.shape[1])
     records = np.concatenate([grouped.owners[:, None], flat], axis=1).tolist()
     parts = [tuple(record) for record in records]

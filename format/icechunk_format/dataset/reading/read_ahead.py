@@ -1,16 +1,16 @@
-"""Fetch ahead of decoding, decode ahead of the consumer, within a budget of bytes.
+"""Reads blocks ahead of the consumer, within a budget of bytes.
 
-A task reads block after block. While the consumer turns one block into rows, the next is decoded
-by one thread, and the ones after it are fetched by a few.
+While the consumer turns one block into rows, one thread decodes the next block, and a few threads
+fetch the blocks after it.
 
 Rules of this file
 ------------------
 1. Blocks come out in order.
-2. The estimated bytes of all blocks that were started and not yet given back stay within the
-   budget. A block that alone exceeds it is read while no other is.
-3. The consumer's thread starts the work, so nothing waits on a queue: whoever stops asking also
-   stops the reading. Closing the generator cancels what has not begun.
-4. What a fetch or a decode raises reaches the consumer in the place of its block.
+2. The estimated bytes of all blocks that were started and not yet consumed stay within the
+   budget. A block larger than the budget is read alone.
+3. The consumer's thread starts the work: when it stops asking, reading stops. Closing the
+   generator cancels what has not begun.
+4. An error of a fetch or a decode is raised where its block would have been yielded.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ B = TypeVar("B")
 F = TypeVar("F")
 D = TypeVar("D")
 
-# Requests of one block already run side by side; this many blocks at a time hide the latency of
-# finding chunks and of small blocks.
+# The requests of one block run concurrently. Several blocks at a time hide the latency of looking
+# chunks up, and of small blocks.
 _FETCHING_THREADS = 4
 _MOST_BLOCKS_AHEAD = 32
 
@@ -46,11 +46,11 @@ def read_ahead(
     Parameters
     ----------
     blocks
-        What to read; may be long, is taken as needed.
+        What to read; taken lazily.
     fetch
-        Gets the stored bytes of a block; called from several threads.
+        Fetches the stored bytes of a block; called from several threads.
     decode
-        Turns them into values; called from one thread, block after block.
+        Decodes them; called from one thread, block after block.
     cost
         Estimated bytes of a block, fetched and decoded.
     max_bytes
@@ -59,7 +59,7 @@ def read_ahead(
     source = iter(blocks)
     first = list(islice(source, 2))
     if len(first) < 2:
-        # Nothing to run ahead of; threads would only cost.
+        # A single block leaves nothing to read ahead.
         for block in first:
             yield decode(block, fetch(block))
         return
@@ -72,7 +72,7 @@ def read_ahead(
     exhausted = False
 
     def decode_next(block: B, fetched: list[Future[F]]) -> D:
-        # Taken out of the list, so that the bytes go as soon as the values are there.
+        # Popped, so that the stored bytes are freed as soon as they are decoded.
         return decode(block, fetched.pop().result())
 
     try:
@@ -95,7 +95,7 @@ def read_ahead(
             future, needed = started[0]
             yield future.result()
             del future
-            # The consumer has asked for the next block: this one's memory is free again.
+            # The consumer asks for the next block, so it has let go of this one.
             started.popleft()
             in_flight -= needed
     finally:

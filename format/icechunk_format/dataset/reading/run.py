@@ -1,11 +1,11 @@
-"""Runs one task of a scan: the rows of its layout.
+"""Runs one task of a scan and yields its rows as Arrow batches.
 
 Executors import this module; it needs neither sqlglot nor Spark.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from icechunk_format.dataset.reading.layouts.cells import run_cells
 from icechunk_format.dataset.reading.layouts.chunk_refs import run_refs
@@ -13,38 +13,39 @@ from icechunk_format.dataset.reading.layouts.chunks import run_chunks
 from icechunk_format.dataset.reading.layouts.summary import run_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.layouts import Layout
+
+    Run = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
+
+RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
+    "cells": run_cells,
+    "chunks": run_chunks,
+    "refs": run_refs,
+    "summary": run_summary,
+}
 
 
 def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task.
+    """Yield the rows of a task.
 
-    Closing the returned generator stops the reading ahead.
+    Closing the returned generator stops reading ahead.
 
     Parameters
     ----------
     context
-        What the plan says about all tasks.
+        The context of the plan.
     task
-        The task. None produces nothing: Spark puts one such task where a plan has none.
+        The task. None yields nothing: Spark runs one such task where a plan has none.
 
     Raises
     ------
     IcechunkError
-        Reading failed; the subclass says what a caller would do about it.
+        Reading failed; the subclass says what the caller can do.
     """
-    if task is None:
-        return
-    layout = context.table.layout
-    if layout == "cells":
-        yield from run_cells(context, task)
-    elif layout == "summary":
-        yield from run_summary(context, task)
-    elif layout == "chunks":
-        yield from run_chunks(context, task)
-    else:
-        yield from run_refs(context, task)
+    if task is not None:
+        yield from RUN_BY_LAYOUT[context.table.layout](context, task)

@@ -1,10 +1,10 @@
-"""What executors run: a context that all tasks share, and small tasks.
+"""Holds a planned scan as values: the context that all tasks share, and the tasks.
 
 Rules of this file
 ------------------
-1. Contexts and tasks are recipes: numbers, names and settings. Executors open their own storage.
-2. A task is tuples of integers. A driver may hold a hundred thousand of them.
-3. This module and what it imports need neither sqlglot nor Spark.
+1. Contexts and tasks are picklable numbers, names and settings. Executors open their own storage.
+2. A task is tuples of integers, since a driver may hold a hundred thousand of them.
+3. This module and its imports need neither sqlglot nor Spark.
 """
 
 from __future__ import annotations
@@ -53,22 +53,14 @@ class ScanContext:
 
     Parameters
     ----------
-    location
-        The repository.
-    snapshot_id
-        The version that is read.
-    chunk_source
-        How to fetch chunks.
-    table
-        The columns to produce.
     selections
-        What is selected, by dimension; a dimension that is absent is whole.
+        Selected positions by dimension; an absent dimension is selected whole.
     residual
         The condition on values, or None.
     skip_missing
-        Leave out cells of which no variable has a chunk.
+        Leave out cells for which no variable of the table has a chunk.
     read_ahead_bytes
-        Bytes that one task may hold ahead of the consumer.
+        Bytes that one task may hold ahead of its consumer.
     """
 
     location: Location
@@ -90,15 +82,7 @@ class ScanContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
-    """The tasks of a scan.
-
-    Parameters
-    ----------
-    context
-        What they share.
-    tasks
-        The tasks; none when nothing is selected.
-    """
+    """The tasks of a scan (none when nothing is selected), and what they share."""
 
     context: ScanContext
     tasks: list[ScanTask]
@@ -110,5 +94,5 @@ class ScanPlan:
 
     @property
     def rows(self) -> int:
-        """Rows of all tasks, as ``ScanTask.rows`` counts them."""
+        """Sum of ``ScanTask.rows``."""
         return sum(task.rows for task in self.tasks)

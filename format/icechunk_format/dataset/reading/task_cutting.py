@@ -1,16 +1,14 @@
-"""Turn a selection and the extents of manifests into tasks of about one size.
+"""Cuts a selection along manifest extents and chunk edges into tasks of about one size.
 
 Steps
 -----
-1. The hull of the selection is covered by the extents and by what they leave free
-   (``regions.cover``), so every selected cell is in exactly one box.
-2. A box with more than the wanted number of selected cells is cut along chunk edges; the leading
-   axis goes first. Pieces in which no index is selected disappear here.
-3. Boxes far below the wanted number are joined with their neighbours, and what then touches
-   becomes one box again.
+1. ``cover`` divides the hull of the selection into the extents and the space between them, so
+   every selected cell is in exactly one box.
+2. A box with too many selected cells is cut at chunk edges, the first axis first. Pieces without a
+   selected cell are dropped.
+3. Boxes with too few are grouped with their neighbours; boxes of a group that touch are merged.
 
-Everything is a function of numbers; nothing is read. The cost follows the number of extents and
-of tasks, never the number of chunks.
+Nothing is read. The cost grows with the extents and the tasks, never with the chunks.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid import cover as regions
+from icechunk_format.grid.cover import cover, join_small, merge_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +31,10 @@ if TYPE_CHECKING:
     from icechunk_format.grid.cover import Boxes
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000
-# A chunk takes at least as long as this many rows, however few it has.
+# Fetching a chunk costs as much as this many rows, even if it holds fewer.
 CHUNK_COST_IN_ROWS = 100
-# Spark spends about 60 ms on a task and the driver keeps one record for each, so without an
-# explicit size the tasks grow instead of becoming more than about this many.
+# Spark spends about 60 ms on a task, and the driver keeps a record of each. Without an explicit
+# size, tasks grow rather than exceed about this number.
 MAX_DEFAULT_TASKS = 100_000
 # An explicit size may ask for more, up to what a driver can hold.
 MAX_TASKS = 1_000_000
@@ -63,10 +61,10 @@ def rows_target(
 ) -> int:
     """Return the wanted number of rows of a task.
 
-    An explicit number is kept. The default is smaller where chunks have so few rows that fetching
-    them is the work, and it grows with the selection, so that there are about
-    ``MAX_DEFAULT_TASKS`` tasks at most; a cut lands between a quarter of the target and the
-    target, hence the factor.
+    An explicit number is kept. The default shrinks where chunks are so small that fetching them
+    dominates, and grows with the selection, so that there are at most about
+    ``MAX_DEFAULT_TASKS`` tasks. A cut box has between a quarter of the target and the target,
+    hence the factor 4.
     """
     if rows_per_partition is not None:
         return rows_per_partition
@@ -75,7 +73,7 @@ def rows_target(
 
 
 def selected_rows(selections: Sequence[DimSelection]) -> int:
-    """Return how many cells the selections of all dimensions pick together."""
+    """Return how many cells are selected: the product over all dimensions."""
     total = 1
     for selection in selections:
         total *= selection.count
@@ -118,12 +116,12 @@ def cut(
     if any(selection.count == 0 for selection in selections):
         return none
     hull = np.array([(s.start, s.stop) for s in selections], dtype=np.int64).reshape(ndim, 2)
-    boxes, covered = regions.cover(hull, extents)
+    boxes, covered = cover(hull, extents)
     if skip_uncovered:
         stored = [boxes[covered]]
         free = boxes[~covered]
         for others in also_stored:
-            parts = [regions.cover(box, others) for box in free]
+            parts = [cover(box, others) for box in free]
             stored.extend(part[flags] for part, flags in parts)
             free = np.concatenate([free[:0], *(part[~flags] for part, flags in parts)])
         boxes = np.concatenate(stored)
@@ -147,7 +145,7 @@ def group(
     *,
     counted: NDArray[np.int64] | None = None,
 ) -> GroupedCuts:
-    """Join small boxes of one owner into groups, and boxes that touch within a group into one.
+    """Put small neighbouring boxes into groups, and merge boxes of one owner that touch.
 
     Parameters
     ----------
@@ -156,20 +154,20 @@ def group(
     target
         Wanted rows of a group.
     owner
-        Not merged across: the number of the array that each box belongs to. Boxes of different
-        owners may share a group.
+        The number of the array that each box belongs to. Boxes of different owners may share a
+        group, but are never merged.
     counted
-        The rows to report, where ``cuts.rows`` are weights.
+        Rows to report instead of ``cuts.rows``, which are then only weights.
     """
     owners = np.zeros(len(cuts.rows), dtype=np.int64) if owner is None else owner
-    groups = regions.join_small(cuts.rows, target)
+    groups = join_small(cuts.rows, target)
     ndim = cuts.boxes.shape[1]
     keyed = np.empty((len(groups), ndim + 2, 2), dtype=np.int64)
     keyed[:, 0, 0], keyed[:, 0, 1] = groups, groups + 1
     keyed[:, 1, 0], keyed[:, 1, 1] = owners, owners + 1
     keyed[:, 2:] = cuts.boxes
     # The first two axes are labels: boxes of two groups or owners differ in them and stay apart.
-    merged = regions.merge_adjacent(keyed, first_axis=2)
+    merged = merge_adjacent(keyed, first_axis=2)
     merged = merged[_c_order(merged)]
     totals = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.int64)
     np.add.at(totals, groups, cuts.rows if counted is None else counted)
@@ -208,10 +206,10 @@ def _count_between(bounds: NDArray[np.int64], selection: DimSelection) -> NDArra
 
 
 class _CutAxis:
-    """The chunks along one dimension at which boxes may be cut, numbered without gaps.
+    """Numbers the chunks along one dimension at which boxes may be cut.
 
-    Along a dimension with selected indices only chunks that hold one have a number, so that cuts
-    share out what is selected.
+    Where indices are selected, only chunks that hold one of them get a number, so that cuts
+    divide the selected elements evenly.
     """
 
     def __init__(self, axis: ChunkAxis, selection: DimSelection) -> None:
@@ -245,7 +243,7 @@ def _cut_boxes(
     target: int,
     others: int,
 ) -> Boxes:
-    """Cut all boxes at once; pieces may turn out to hold nothing that is selected."""
+    """Cut all boxes at once; some pieces may hold no selected cell."""
     if not len(boxes):
         return boxes
     ndim = len(axes)
@@ -270,7 +268,7 @@ def _cut_boxes(
         low = firsts[owner, number] + piece * steps[owner, number]
         high = np.minimum(low + steps[owner, number], lasts[owner, number])
         box = boxes[owner, number]
-        # Between two pieces lies nothing that is selected, so each one reaches up to the next.
+        # Nothing is selected between two pieces, so each piece extends to the next.
         cut_boxes[:, number, 0] = np.where(piece == 0, box[:, 0], cut_axes[number].starts(low))
         cut_boxes[:, number, 1] = np.where(
             high >= lasts[owner, number], box[:, 1], cut_axes[number].starts(high)
@@ -279,7 +277,7 @@ def _cut_boxes(
 
 
 def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-    """Choose the steps of many boxes, each as ``regions.steps_along`` does for one."""
+    """Choose the steps of many boxes, each as ``steps_along`` does for one."""
     steps = counts.copy()
     left = rows.astype(np.float64)
     active = left > target

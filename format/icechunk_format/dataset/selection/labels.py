@@ -1,14 +1,11 @@
-"""Words of a user as coordinate values: instants, durations, numbers, text.
-
-Why this file exists: ``sel`` is typed by hand. ``2024-07`` means a month, ``35.1`` means what the
-``float32`` grid calls 35.1, and in ``T00:00:2024`` one of the colons ends a time.
+"""Reads labels that users type in ``sel``, and finds them among coordinate values.
 
 Rules of this file
 ------------------
-1. A label is read as the type of the coordinate that it is compared with, so that ``35.1`` finds
-   the ``float32`` 35.1.
-2. A date or a time that stops early stands for all of its period, as in pandas and xarray.
-3. Times without a time zone are as the column shows them; with one they are converted to UTC.
+1. A label is read as the type of its coordinate, so that ``35.1`` finds the ``float32`` 35.1.
+2. A shortened date or time stands for its whole period, as in pandas and xarray: ``2024-07`` is a
+   month.
+3. A time without a time zone is taken as the column shows it; one with a zone is converted to UTC.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The values, from ``first`` to ``last`` and both included, that one label stands for."""
+    """The values that one label stands for: from ``first`` to ``last``, both included."""
 
     first: Any
     last: Any
@@ -155,7 +152,7 @@ class Labels:
         return bool(np.all(up) or np.all(down))
 
     def nearest(self, period: Period) -> int | None:
-        """Return the position of the nearest value, at a tie of the higher; None without any."""
+        """Return the position of the nearest value, of two the higher; None if all are NULL."""
         values, wanted = self.values[self.valid], period.first
         around = [
             best.item()

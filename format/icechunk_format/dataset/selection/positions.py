@@ -1,16 +1,14 @@
-"""Which positions of a dimension a reader asked for, as exact index sets.
+"""Holds the selected positions of a dimension as an exact set.
 
-Why this file exists: every way to select (``isel``, ``sel``, a condition on a coordinate) ends in
-the same value, so that plans intersect them and cut them at chunk boundaries without knowing where
-they came from.
+Every way to select (``isel``, ``sel``, a condition on a coordinate) gives a ``DimSelection``, so
+that plans can intersect selections and cut them at chunk edges.
 
 Rules of this file
 ------------------
-1. A selection is a set. Positions come back in ascending order, each once, whatever order or step
-   the user wrote.
-2. It is normalised when it is made: positions without a gap are a span, and the empty selection is
-   the span from 0 to 0. Equal sets are therefore equal values.
-3. Selections are small and picklable; a span costs nothing, however long the dimension.
+1. A selection is a set: positions are ascending and distinct, whatever order or step users wrote.
+2. Selections are normalised: positions without a gap are a span, and the empty selection is the
+   span from 0 to 0. Equal sets are therefore equal values.
+3. Selections are picklable; the size of a span does not depend on the length of the dimension.
 """
 
 from __future__ import annotations
@@ -94,25 +92,11 @@ class DimSelection:
         """Whether every position is selected."""
         return self.count == self.size
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no position is selected."""
-        return self.stop == self.start
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the positions are one range without a gap."""
-        return self.indices is None
-
     def positions(self) -> NDArray[np.int64]:
         """Return the selected positions, ascending."""
         if self.indices is not None:
             return self.indices
         return np.arange(self.start, self.stop, dtype=np.int64)
-
-    def indexer(self) -> slice | NDArray[np.int64]:
-        """Return what selects these positions from an axis of a NumPy array."""
-        return slice(self.start, self.stop) if self.indices is None else self.indices
 
     def intersect(self, other: DimSelection) -> DimSelection:
         """Return the positions that both select; both are of the same dimension."""
@@ -133,38 +117,6 @@ class DimSelection:
         assert self.indices is not None
         first, last = np.searchsorted(self.indices, [lo, hi])
         return DimSelection._of_sorted(self.size, self.indices[first:last])
-
-    def restrict(self, lo: int, hi: int) -> DimSelection:
-        """Return the selection as seen from the window of positions ``lo`` to ``hi``.
-
-        The result has size ``hi - lo``, and its positions count from ``lo``.
-        """
-        start, stop = max(self.start, lo), min(self.stop, hi)
-        if start >= stop:
-            return DimSelection.empty(hi - lo)
-        if self.indices is None:
-            return DimSelection(size=hi - lo, start=start - lo, stop=stop - lo)
-        first, last = np.searchsorted(self.indices, [lo, hi])
-        return DimSelection._of_sorted(hi - lo, self.indices[first:last] - lo)
-
-    def counts(self, edges: NDArray[Any]) -> NDArray[np.int64]:
-        """Count the selected positions between consecutive boundaries.
-
-        Parameters
-        ----------
-        edges
-            ``n + 1`` ascending boundaries, such as those of chunks.
-
-        Returns
-        -------
-        ndarray
-            ``n`` counts; interval ``i`` is ``[edges[i], edges[i + 1])``.
-        """
-        if self.indices is None:
-            result = np.diff(np.clip(np.asarray(edges, np.int64), self.start, self.stop))
-        else:
-            result = np.diff(np.searchsorted(self.indices, edges)).astype(np.int64, copy=False)
-        return result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DimSelection):

@@ -1,4 +1,4 @@
-"""The options ``isel`` and ``sel``: what a user types, as positions of dimensions.
+"""Reads the options ``isel`` and ``sel`` and resolves them to positions of dimensions.
 
 The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas where another
 ``<dimension>=`` follows):
@@ -10,16 +10,16 @@ The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas
 
 Rules of this file
 ------------------
-1. A range selects by value, so it works on ascending, descending and unordered coordinates. On a
-   descending coordinate the ends may come in either order; on any other, a range whose ends are
-   reversed holds nothing, as in xarray; there, too, an open range on a descending coordinate goes
-   to the end of the axis: ``latitude=45:`` is 45 and what lies south of it. Texts in no order are
-   names: a range of them goes from the position of one to that of the other, as in xarray, and
-   both must be there.
-2. A range outside of the coordinate selects nothing and is no error; a single value or a position
-   that does not exist is one.
-3. The colons of a time are told from the colon of the range by reading: the range is cut where both
-   ends read as times.
+1. A range selects by value, in ascending, descending and unordered coordinates:
+   - On a descending coordinate the ends may come in either order. On others, reversed ends select
+     nothing, as in xarray.
+   - An open range on a descending coordinate runs to the end of the axis: ``latitude=45:`` is 45
+     and everything south of it.
+   - Unsorted texts are names: a range runs from the position of one to that of the other, as in
+     xarray, and both must exist.
+2. A range outside of the coordinate selects nothing. A single value or position that does not exist
+   is an error.
+3. A range of times is cut at the colon where both sides read as times.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A group as a table: its dimensions, its columns and their types."""
+"""Turns a group into a table: its dimensions, its columns and their types."""

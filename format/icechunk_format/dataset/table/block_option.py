@@ -1,4 +1,4 @@
-"""Sizes along dimensions as users write them: ``"time=24,latitude=10"``."""
+"""Parses the option ``block``: elements along dimensions, like ``"time=24,latitude=10"``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the table of a layout from the arrays of a group, and refuses options that do not fit."""
+"""Builds the table of a layout from the arrays of a group; refuses options that do not fit."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from icechunk_format.dataset.table.block_option import parse_block
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
-    CHUNKS_FIELDS,
-    REFS_FIELDS,
     ColumnFactory,
     layout_columns,
     summary_columns,
 )
 from icechunk_format.dataset.table.dimension_sets import choose, named_variables
-from icechunk_format.dataset.table.table import LAYOUTS, Column, Layout, Table
+from icechunk_format.dataset.table.layouts import LAYOUTS
+from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.variable import Variable
 
 
@@ -32,11 +32,9 @@ class TableBuilder:
     variables
         All arrays of the group, by name.
     data_variables
-        Those that a table holds unasked.
+        The arrays of a table for which the user names none.
     group_path
         The group, for messages.
-    factory
-        Makes columns.
     """
 
     def __init__(
@@ -67,28 +65,29 @@ class TableBuilder:
             raise InvalidInputError(
                 f"layout={layout!r} is not known; choose {', '.join(LAYOUTS)}",
                 found=layout,
-                allowed=LAYOUTS,
+                allowed=tuple(LAYOUTS),
             )
-        if block is not None and layout != "summary":
+        rules = LAYOUTS[layout]
+        if block is not None and "block" not in rules.options:
             raise InvalidInputError(
                 f"block={block!r} goes with layout=summary, not with layout={layout}",
                 block=block,
                 layout=layout,
             )
-        if not decoded and layout != "chunks":
+        if not decoded and "decoded" not in rules.options:
             raise InvalidInputError(
                 f"decoded=false goes with layout=chunks, not with layout={layout}; "
                 "for stored values use decodeCf=false",
                 layout=layout,
             )
-        if layout in ("cells", "summary"):
-            return self._of_cells(layout, names, coords, block, case_sensitive=case_sensitive)
-        if coords:
+        if coords and "coords" not in rules.options:
             raise InvalidInputError(
                 f"coords goes with layout=cells; with layout={layout} name the arrays with "
                 "the option variables",
                 layout=layout,
             )
+        if rules.has_values:
+            return self._of_cells(layout, names, coords, block, case_sensitive=case_sensitive)
         return self._of_arrays(layout, names, decoded=decoded)
 
     def _named(self, names: Sequence[str]) -> list[Variable]:
@@ -117,21 +116,17 @@ class TableBuilder:
             arrays=tuple(variable.path for variable in variables),
             value_columns=(*columns, *self._factory.of_conditions(chosen, others, columns)),
         )
-        if layout == "cells":
-            return table
-        return replace(
-            table,
-            columns=summary_columns(columns, case_sensitive=case_sensitive),
-            block=parse_block(block or "", chosen.dims),
-        )
+        if layout == "summary":
+            summaries = summary_columns(columns, case_sensitive=case_sensitive)
+            return replace(table, columns=summaries, block=parse_block(block or "", chosen.dims))
+        return table
 
     def _of_arrays(self, layout: Layout, names: Sequence[str] | None, *, decoded: bool) -> Table:
         if names is not None:
             arrays = self._named(names)
-        elif layout == "chunks":
-            arrays = list(self._data_variables)
         else:
-            arrays = list(self._variables.values())
+            every = LAYOUTS[layout].takes_coordinates
+            arrays = list(self._variables.values() if every else self._data_variables)
         if layout == "chunks":
             self._check_chunk_rows(arrays, named=names is not None, decoded=decoded)
         sizes: dict[str, set[int]] = {}
@@ -144,7 +139,7 @@ class TableBuilder:
             layout=layout,
             dims=tuple(single),
             sizes=tuple(single.values()),
-            columns=layout_columns(CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS),
+            columns=layout_columns(LAYOUTS[layout].fields),
             arrays=tuple(variable.path for variable in arrays),
             value_columns=tuple(self._label_columns(single)),
             decoded=decoded,
@@ -174,7 +169,7 @@ class TableBuilder:
                 try:
                     columns.append(self._factory.of_dimension(dim, size))
                 except UnsupportedError:
-                    # References of an array can be listed without the codecs of its labels.
+                    # Listing references does not need the labels.
                     continue
             else:
                 columns.append(self._factory.of_dimension(dim, size))

@@ -1,4 +1,4 @@
-"""Which arrays can be read as rows of chunks, and how such a row names its data type."""
+"""Checks which arrays can be read as rows of chunks, and names their data types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of each layout, from the variables of a group.
+"""Makes the columns of each layout from the variables of a group.
 
 ===========  ==========================================================================
 layout       columns
@@ -33,29 +33,9 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.cf.arrow_values import TimestampType
     from icechunk_format.dataset.cf.decode import VariableDecoder
     from icechunk_format.dataset.table.dimension_sets import DimensionSet
+    from icechunk_format.dataset.table.layouts import Fields
     from icechunk_format.dataset.table.table import Role
     from icechunk_format.dataset.table.variable import Variable
-
-CHUNKS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
-    ("array", pa.string()),
-    ("chunk", pa.list_(pa.int64())),
-    ("start", pa.list_(pa.int64())),
-    ("shape", pa.list_(pa.int64())),
-    ("dtype", pa.string()),
-    ("data", pa.binary()),
-)
-
-REFS_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
-    ("array", pa.string()),
-    ("chunk", pa.list_(pa.int64())),
-    ("kind", pa.string()),
-    ("chunk_id", pa.string()),
-    ("location", pa.string()),
-    ("offset", pa.int64()),
-    ("length", pa.int64()),
-    ("etag", pa.string()),
-    ("last_modified", pa.timestamp("us", tz="UTC")),
-)
 
 
 class ColumnFactory:
@@ -167,7 +147,7 @@ class ColumnFactory:
         InvalidInputError
             A coordinate has a dimension that the table has not, or names clash.
         """
-        # Each dimension names all, so that a writer notices which of them are gone.
+        # Each dimension column lists all dimensions, so that a writer notices dropped ones.
         among = {"table_dimensions": list(chosen.dims)}
         columns = [
             replace(column, metadata={**column.metadata, **among})
@@ -197,7 +177,7 @@ class ColumnFactory:
     def of_conditions(
         self, chosen: DimensionSet, coords: Sequence[Variable], shown: Sequence[Column]
     ) -> list[Column]:
-        """Make the columns of coordinates that a condition may name although no row shows them."""
+        """Make the columns of coordinates that a condition may name but rows do not show."""
         columns: list[Column] = []
         names = {column.name for column in shown}
         for variable in coords:
@@ -206,7 +186,7 @@ class ColumnFactory:
             try:
                 columns.append(self.of_variable(variable, "coordinate"))
             except UnsupportedError:
-                # Nobody asked for it.
+                # The user did not name it, so it need not be readable.
                 continue
         return columns
 
@@ -220,7 +200,7 @@ class ColumnFactory:
         )
 
 
-def layout_columns(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Column, ...]:
+def layout_columns(fields: Fields) -> tuple[Column, ...]:
     """Make the columns of a layout that describes chunks."""
     return tuple(
         Column(

@@ -1,12 +1,12 @@
-"""Which variables make one table: those on one set of dimensions.
+"""Chooses the variables of a table: those on one set of dimensions.
 
 Rules of this file
 ------------------
-1. A set of dimensions counts sizes: ``dim_0`` of 10 and ``dim_0`` of 20 are not the same.
-2. Unasked, a table is the largest set. Where two sets are equally large, or a set is no part of
-   the largest, the choice is the user's: the error lists the sets and how to name each.
+1. Sizes belong to a set of dimensions: ``dim_0`` of 10 and ``dim_0`` of 20 are not the same.
+2. If the user names no variables, the table has those on the largest set. If some set is not a
+   part of the largest, the error lists the sets and how to name the variables of each.
 3. Named variables must all lie on the largest set among them or on parts of it; the latter are
-   broadcast. Scalars and parts come only when named.
+   broadcast. Scalars and variables on parts must be named.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def data_variables(
 def default_columns(
     variables: Sequence[Variable], group_attributes: Mapping[str, Any]
 ) -> frozenset[str] | None:
-    """Return the names in the table of a group where nobody names any; None where one has to."""
+    """Return the names in the default table of a group; None if variables must be named."""
     try:
         chosen, held = choose(
             data_variables(variables, group_attributes), named=False, group_path=""

@@ -1,4 +1,4 @@
-"""Which group of a snapshot a reader means, when the path is given and when it is not."""
+"""Finds the group to read: the one that the user names, or the only one with arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The order of a dimension's labels, as the metadata of its column says it.
+"""Describes the order of a dimension's labels, so that a writer can restore it.
 
-A table has no order, and a latitude that goes down from 90 would come back upside down. So the
-reader describes the order, and the writer restores it.
+Rows of a table have no order: without this, a latitude that descends from 90 would be written
+back ascending.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A group as a table: its columns, their types, and what a writer needs to turn them back.
+"""Describes a table: its columns, their types, and the metadata for writing them back.
 
 Rules of this file
 ------------------
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.dataset.cf.decode import VariableDecoder
+    from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.variable import Variable
-
-Layout = Literal["cells", "chunks", "refs", "summary"]
-LAYOUTS: tuple[Layout, ...] = ("cells", "chunks", "refs", "summary")
 
 Role = Literal["dimension", "variable", "coordinate", "layout"]
 
@@ -50,10 +48,10 @@ class Column:
         ``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe
         chunks rather than values.
     source
-        The dimension or variable that it comes from; for ``layout`` its name in the layout. Inside
-        a scan columns go by their source: a user may choose another spelling of the name.
+        Its dimension or variable; for ``layout`` its name in the layout. Scans name columns by
+        their source, since users may spell ``name`` otherwise.
     path
-        The array that it is read from; None for a dimension without labels and for ``layout``.
+        The array that holds it; None for a dimension without labels and for ``layout``.
     dims
         The dimensions of that array, in array order.
     decoder
@@ -100,8 +98,8 @@ class Table:
         Paths of the arrays that the table is made of: the variables of ``cells`` and
         ``summary``, the arrays of ``chunks`` and ``refs``.
     value_columns
-        What a condition may name: the columns of cells, in every layout that has values, and the
-        coordinates of the group along the table's dimensions.
+        Columns that a condition may name: those of the layout ``cells``, and the coordinates of
+        the group along the table's dimensions. ``chunks`` and ``refs`` have dimensions only.
     block
         In the layout ``summary``: elements of a block along each dimension, or None where the
         chunks decide.
@@ -129,7 +127,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """Return a column by its name; case decides only between columns that differ in it.
+        """Return a column by its name; case only matters between names that differ in nothing else.
 
         Raises
         ------

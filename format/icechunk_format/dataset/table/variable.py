@@ -1,12 +1,11 @@
-"""An array of a group, seen the way xarray sees it: a name, dimensions and attributes.
+"""Presents an array as xarray does: a name, dimensions and attributes.
 
 Rules of this file
 ------------------
-1. Names, shapes and dimensions come from the snapshot, which is there anyway. The array's own
-   metadata is parsed when somebody asks: one array that cannot be read must not keep a group of
-   hundreds closed.
-2. An unnamed dimension is ``dim_0``, ``dim_1``, ... by its position. Two arrays may give one such
-   name different sizes; a size is therefore part of what makes two dimensions the same.
+1. Names, shapes and dimensions come from the snapshot. The array's metadata document is parsed on
+   demand, so that one damaged array does not make its group unreadable.
+2. An unnamed dimension is ``dim_0``, ``dim_1``, ... by its position. Such a name may have different
+   sizes in two arrays, so two dimensions are the same only if name and size agree.
 3. A dimension coordinate is a one-dimensional array with the name of its dimension. Other
    coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point
    to (bounds, climatology, grid mapping, cell measures, formula terms), and the places and
@@ -110,7 +109,7 @@ class Variable:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The user attributes; none where the document is damaged (reading it would say so)."""
+        """The user attributes; empty if the document is damaged, which ``metadata`` reports."""
         try:
             return self.metadata.attributes
         except FormatError:
@@ -118,14 +117,14 @@ class Variable:
 
     @property
     def has_repeated_dimension(self) -> bool:
-        """Whether one dimension name stands for two axes; such an array has no table."""
+        """Whether two axes have one dimension name; such an array cannot be a table."""
         return len(set(self.dims)) < len(self.dims)
 
 
 def coordinate_names(
     variables: Iterable[Variable], group_attributes: Mapping[str, Any]
 ) -> frozenset[str]:
-    """Return the names of arrays that are coordinates of others, apart from labels."""
+    """Return the names of arrays that are coordinates of others, without dimension coordinates."""
     found: set[str] = set()
     for attributes in (group_attributes, *(v.attributes for v in variables)):
         for key, text in attributes.items():

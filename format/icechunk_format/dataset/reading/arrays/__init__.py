@@ -1,1 +1,1 @@
-"""Boxes of arrays, fetched and decoded ahead of their reader."""
+"""Reads boxes of arrays: finds, fetches and decodes their chunks."""

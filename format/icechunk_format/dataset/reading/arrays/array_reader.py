@@ -1,17 +1,17 @@
 """Reads blocks of one array: finds the chunks, fetches them in batches, decodes and assembles.
 
-Fetching and decoding are two calls, because a scan runs the first ahead of the second:
-``fetch`` waits for the network and ``decode`` for the processor.
+``fetch`` waits for the network and ``decode`` uses the processor. They are separate calls, so that
+a scan can fetch ahead of decoding.
 
 Rules of this file
 ------------------
-1. A block is a product of selections, one for each axis. Only chunks that hold a selected
-   element are fetched; under sharding, only such inner chunks, unless a shard is needed for the
-   most part, in which case one request for all of it is cheaper than many.
-2. A missing chunk, or an inner chunk that its shard leaves out, holds the fill value.
+1. A block is a product of selections, one for each axis. Only chunks that hold a selected element
+   are fetched. Under sharding only such inner chunks are, unless most of a shard is needed: then
+   one request for the whole shard is cheaper.
+2. A missing chunk, or a missing inner chunk of a shard, holds the fill value.
 3. A chunk that a block uses in part is kept for the next block (``decoded_chunks``).
-4. Indexes of shards live in the per-process cache of metadata, under the identity of the stored
-   chunk, which never changes.
+4. Shard indexes are kept in the metadata cache of the process under the identity of the stored
+   chunk, whose bytes never change.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BlockQuestion:
     wanted
         Positions in ``coords`` of the chunks to fetch.
     awaited
-        Positions of those that an earlier block fetches: they are taken from the decoded chunks.
+        Positions in ``coords`` of chunks that an earlier block fetches and decodes.
     """
 
     picks: list[AxisPick]
@@ -70,17 +70,7 @@ class BlockQuestion:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FetchedBlock:
-    """The stored bytes of a block.
-
-    Parameters
-    ----------
-    question
-        What was asked.
-    positions
-        Which chunks of it came with bytes.
-    payloads
-        Those bytes, one item for each of ``positions``.
-    """
+    """The stored bytes of a block: ``payloads[i]`` is chunk ``question.coords[positions[i]]``."""
 
     question: BlockQuestion
     positions: NDArray[np.int64]
@@ -140,8 +130,7 @@ class ArrayReader:
         self._kept = kept
         grid = self.metadata.grid
         self._grid = grid
-        # None where chunks differ; tiny chunks come in tens of thousands, so this is not asked
-        # of the grid for each.
+        # None where chunks differ in size. Looked up once, since there may be thousands of chunks.
         self._chunk_shape = grid.chunk_shape
         self.codecs: ChunkCodecs = variable.codecs
         self.outer_axes = grid_axes(grid)
@@ -164,7 +153,7 @@ class ArrayReader:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one decoded element; a guess for strings."""
+        """Bytes of one decoded element; an estimate for strings."""
         dtype = self.metadata.data_type.numpy
         return 64 if dtype.hasobject else max(1, dtype.itemsize)
 
@@ -192,8 +181,8 @@ class ArrayReader:
     def ask(self, selections: Sequence[DimSelection]) -> BlockQuestion:
         """Return which chunks hold the product of one selection for each axis.
 
-        Blocks are asked for in the order in which they will be decoded: each one leaves the chunks
-        that it shares with an earlier one to that one.
+        Call it in the order in which blocks will be decoded: a chunk that two blocks share is
+        fetched by the first.
         """
         picks = [
             pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
@@ -251,7 +240,7 @@ class ArrayReader:
         present[block.positions] = True
         dtype = self.metadata.data_type.numpy
         if len(asked.coords) == 1 and len(block.positions) == 1 and not asked.partial[0]:
-            # The common case of big chunks: the block is one whole chunk.
+            # Common with large chunks: the block is one whole chunk.
             whole = self.decode_chunk(asked.coords[0], block.payloads[0])
             cell = tuple(slice(0, n) for n in shape)
             values = np.ascontiguousarray(whole[cell]).reshape(shape)
@@ -296,7 +285,7 @@ class ArrayReader:
                 _place(values, chunk, asked.picks, place)
         if not lost:
             return
-        # Dropped for want of room, or not decoded yet: fetch them after all.
+        # These were evicted or are not decoded yet: fetch them now.
         found, payloads = self.payloads(asked.coords[lost])
         for number, payload in zip(found.tolist(), payloads, strict=True):
             position = lost[number]

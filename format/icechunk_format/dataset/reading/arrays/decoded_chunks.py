@@ -1,9 +1,8 @@
-"""Decoded chunks that the next block of a task needs too, within a budget of bytes.
+"""Keeps decoded chunks that the next block of a task needs too, within a budget of bytes.
 
-Two arrays of a table may be chunked differently. A block that follows the chunks of one array
-then takes only part of a chunk of the other, and its neighbour takes the rest. Fetching runs
-ahead of decoding, so a block that fetches such a chunk announces it, and later blocks wait for
-it to be decoded instead of fetching it again.
+Arrays of a table may be chunked differently: a block cut at the chunks of one array uses part of a
+chunk of another, and the next block uses the rest. Fetching runs ahead of decoding, so the block
+that fetches such a chunk announces it; later blocks take the decoded chunk instead of fetching it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# A chunk that is missing is remembered too; it costs about this much.
+# Bytes of an entry without its chunk; missing chunks are remembered, too.
 _ENTRY_COST = 200
 
 
@@ -38,7 +37,7 @@ class DecodedChunks:
         self._kept: OrderedDict[Hashable, NDArray[Any] | None] = OrderedDict()
 
     def announce(self, key: Hashable) -> bool:
-        """Say that a chunk is about to be fetched; False when it is here or on its way."""
+        """Announce that a chunk will be fetched; False if it is kept or announced already."""
         with self._lock:
             if key in self._kept or key in self._announced:
                 return False
@@ -59,7 +58,7 @@ class DecodedChunks:
                 self._used -= self._cost(dropped)
 
     def find(self, key: Hashable) -> tuple[bool, NDArray[Any] | None]:
-        """Return whether a chunk is here, and the chunk."""
+        """Return whether a chunk is kept, and the chunk; None stands for a missing one."""
         with self._lock:
             if key not in self._kept:
                 return False, None

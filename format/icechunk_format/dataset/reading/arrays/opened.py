@@ -1,4 +1,4 @@
-"""The arrays that a task reads, opened in the process that runs it."""
+"""Opens the arrays that a task reads, in the process that runs it."""
 
 from __future__ import annotations
 
@@ -25,25 +25,19 @@ if TYPE_CHECKING:
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.storage.protocol import Storage
 
-# Labels of a shorter dimension are read whole, once per process; of a longer one, only the part
-# that a task covers.
+# Labels of a dimension up to this length are read whole, once per process; of a longer one, only
+# the range that a task covers.
 WHOLE_LABELS = 1_000_000
 
 
 class ScanArrays:
-    """Opens arrays of a scan's snapshot, and keeps them for one task.
-
-    Parameters
-    ----------
-    context
-        The scan.
-    """
+    """Opens arrays of a scan's snapshot, and keeps them for one task."""
 
     def __init__(self, context: ScanContext) -> None:
         self._context = context
         self._storage = open_storage(context.location)
         self.snapshot = pinned_snapshot(self._storage, context.snapshot_id)
-        # Half of the budget: what neighbours share must not crowd out the blocks themselves.
+        # The other half of the budget is for the blocks themselves.
         self._kept = DecodedChunks(context.read_ahead_bytes // 2)
         self._variables: dict[str, Variable] = {}
         self._readers: dict[str, ArrayReader] = {}
@@ -80,7 +74,7 @@ class ScanArrays:
         return self._readers[path]
 
     def lookup(self, path: str) -> ChunkLookup:
-        """Return what finds the chunk references of an array; its codecs need not be known."""
+        """Return the chunk lookup of an array, which works without its codecs."""
         variable = self.variable(path)
         return ChunkLookup(
             self._storage, variable.node, variable.array, self.snapshot.manifest_files
@@ -89,14 +83,7 @@ class ScanArrays:
     def labels(self, column: Column, size: int, selection: DimSelection) -> pa.Array:
         """Return the values of a dimension column at the selected positions.
 
-        Parameters
-        ----------
-        column
-            A column of role ``dimension``.
-        size
-            Elements of the dimension.
-        selection
-            Which of them.
+        ``column`` has the role ``dimension``; ``size`` is the length of that dimension.
         """
         if column.path is None or column.decoder is None:
             return pa.array(selection.positions(), type=column.arrow_type)
@@ -121,9 +108,8 @@ class ScanArrays:
 def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Load a snapshot once per process.
 
-    Snapshot files of spec version 1 are rewritten when history expires, so ``load_snapshot`` reads
-    them anew each time. What is rewritten is the parent; the arrays, which are all that a scan
-    asks for, stay as they are.
+    ``load_snapshot`` reads a snapshot of spec version 1 anew each time, since expiration rewrites
+    its parent id. A scan only needs the arrays, which never change.
     """
 
     def load(_: list[int]) -> list[Loaded[Snapshot]]:

@@ -1,8 +1,7 @@
-"""Selected elements of an axis, split at the edges of chunks.
+"""Splits the selected elements of an axis at chunk edges.
 
-A block of cells is a product of picks, one for each axis, and the chunks that it needs are the
-product of their chunks. A chunk without a picked element is never named here, so it is never
-fetched.
+A block of cells is a product of picks, one for each axis; it needs the product of their chunks. A
+pick lists only chunks that hold a picked element, so no other chunk is fetched.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class AxisPick:
     sources
         For each chunk, the picked elements counted from the chunk's first one.
     targets
-        For each chunk, where its elements go among the picked ones.
+        For each chunk, the places of its elements among the picked ones.
     partial
         ``bool (k,)``: not all elements of the chunk are picked.
     """

@@ -1,8 +1,8 @@
-"""Inner chunks of shards: which bytes of a shard to ask for.
+"""Fetches inner chunks of shards: by byte range, or as whole shards.
 
-A shard is one stored chunk with an index of its inner chunks. A read that needs few of them
-fetches the index (once per process) and then only their ranges; one that needs most of a shard,
-or any of a small one, fetches it whole. All shards of a block go into the same two batches.
+A shard is one stored chunk with an index of its inner chunks. A read of few inner chunks fetches
+the index (once per process) and then their ranges. A read of most of a shard, or of a small shard,
+fetches all of it. All shards of a block are fetched in two batches of requests.
 
 Specification: Zarr v3, ``sharding_indexed``.
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
-# Below this size one request for all costs less than a second round trip for the index.
+# Up to this size, one request for the whole shard beats a round trip for the index first.
 _SMALL_SHARD_BYTES = 256 * 1024
-# Share of a shard's inner chunks from which on all of it is fetched.
+# A read of at least this share of a shard's inner chunks fetches the whole shard.
 _MOST_OF_A_SHARD = 0.5
 
 _NOT_STORED = np.uint64(2**64 - 1)
@@ -44,20 +44,14 @@ class ShardReads:
 
     Parameters
     ----------
-    sharding
-        How a shard is laid out.
     grid
         The grid of the shards.
     axes
         The axes of that grid.
-    lookup
-        Finds shards.
-    chunk_source
-        Fetches bytes of shards.
     path
         The array, for messages.
     cache_scope
-        Sets shard indexes of one repository apart from those of others in the cache.
+        Part of the cache keys of shard indexes: the root URL of the repository.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
-"""Blocks of cells as batches of rows, without building the same column twice.
+"""Cuts blocks of cells into batches of rows, and builds each column of labels once.
 
-A block is rows in C order: the last dimension runs fastest. A batch is a whole number of steps
-along one axis, so in all batches of a block, and of the next block of the same plane, the columns
-of the axes behind it are the same values. They are built once and sliced; only the columns of the
-axes before it change, and those are one value repeated.
+The rows of a block are in C order. A batch is a whole number of steps along one axis. The labels
+of later axes are therefore the same in all batches of a block (and often of the next block): they
+are built once and sliced. The labels of earlier axes are one value repeated.
 
-Values are sliced from the block's column, so no value is copied unless rows are dropped.
+Values are sliced from the block's columns; they are copied only if rows are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 BATCH_ROWS = 65_536
-"""Rows of a batch: the size at which Spark takes them fastest."""
+"""Rows of a batch; Spark reads batches of this size fastest."""
 
 _MOST_KEPT_COLUMNS = 32
 
@@ -75,7 +74,7 @@ class BatchBuilder:
             yield from self._cut(block, 0, inner, self._columns(block, axis, inner, 1, ()), inner)
             return
         steps = max(1, self._rows // inner)
-        # Batches of one length: 17 of 43 steps rather than 16 of 45 and a last one of 1.
+        # Even batches: 17 of 43 steps rather than 16 of 45 and a last one of 1.
         steps = -(-shape[axis] // -(-shape[axis] // steps))
         offset = 0
         for outer in product(*(range(n) for n in shape[:axis])):
@@ -150,7 +149,7 @@ class BatchBuilder:
 
     def _keep(self, key: Hashable, column: pa.Array) -> pa.Array:
         if len(self._kept) >= _MOST_KEPT_COLUMNS:
-            # Oldest first; dictionaries remember the order in which keys came.
+            # Dictionaries keep the order of insertion: this drops the oldest.
             del self._kept[next(iter(self._kept))]
         self._kept[key] = column
         return column
@@ -159,7 +158,7 @@ class BatchBuilder:
 def join_thin(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Join neighbouring batches that have become thin, since each one costs Spark a round.
+    """Join neighbouring batches of few rows, since Spark spends a fixed time on each batch.
 
     Batches of half of ``rows`` or more pass as they are.
     """

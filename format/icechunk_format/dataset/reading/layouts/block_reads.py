@@ -1,7 +1,7 @@
-"""Reads blocks of several arrays of a table at once: the columns of cells, in C order.
+"""Reads blocks of several arrays of a table together, for the layouts ``cells`` and ``summary``.
 
-Used by the layouts ``cells`` and ``summary``. An array may have fewer dimensions than the table,
-or the same in another order; its column is still one value for each cell of the block.
+An array may have fewer dimensions than the table, or another order of them; its column still has
+one value for each cell of the block, in C order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.grid.axes import ChunkAxis
 
-# Rows of the layout ``summary`` that a task may hold; a variable takes about 60 bytes of each.
+# Rows of the layout ``summary`` that a task may hold, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16
 
 
@@ -51,16 +51,16 @@ class BlockColumns:
     Parameters
     ----------
     block
-        What it selects along each dimension.
+        What was read: a block, or a piece of a block too large to be read at once.
     values
-        What ``convert`` made of each array column, by the column's source.
+        The result of ``convert`` for each array column, by the column's source.
     stored
-        ``bool`` of the block's shape: cells of which some variable has a chunk. None when nobody
-        asked, or where all have.
+        ``bool`` of the shape of ``block``: cells for which some variable has a chunk. None if all
+        have, or if missing chunks are not skipped.
     whole
-        The block itself, where ``block`` is a piece of one that was too large to be read at once.
+        The block that ``block`` is, or is a piece of.
     completes
-        False for all but the last piece of such a block.
+        Whether this is the last piece of the block.
     """
 
     block: Block
@@ -91,16 +91,11 @@ class BlockReads:
 
     Parameters
     ----------
-    context
-        The scan.
-    arrays
-        The arrays of the task.
     columns
-        The array columns that blocks need; dimension columns are not among them.
+        The array columns to read; no dimension columns.
     convert
-        Called on the decoding thread with a column, the stored values and the shape of the block.
-        The values have the axes of the table that the array has, in the order of the table; along
-        the other axes their length is 1.
+        Called on the decoding thread with a column, its stored values and the shape of the block.
+        The values have the axes of the table; their length is 1 along axes that the array lacks.
     """
 
     def __init__(
@@ -121,8 +116,8 @@ class BlockReads:
             str(column.path): tuple(self._dims.index(dim) for dim in column.dims)
             for column in self._columns
         }
-        # Whether a cell is stored depends on the table's variables, not on the columns that
-        # happen to be selected: the same rows must come with any of them.
+        # Whether a cell is stored depends on all variables of the table, not only on the selected
+        # columns, so that every projection has the same rows.
         self._asked: dict[str, tuple[int, ...]] = {}
         variables = [arrays.variable(path) for path in context.table.arrays]
         if context.skip_missing:
@@ -131,11 +126,11 @@ class BlockReads:
                 self._readers.setdefault(variable.path, arrays.reader(variable.path))
         lead = leading_variable(variables, arrays.snapshot.manifest_files)
         self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
-        # Blocks that a user asked for may be of any size; chunks are what can be read of them.
+        # The option ``block`` allows blocks of any size; too large ones are read by chunks.
         self._finer = cut_axes(context.table, variables, lead) if context.table.block else None
         self._most_grown = 0
         if self._finer is not None:
-            # Blocks of one chunk are read together where they can, so that it is fetched once.
+            # Blocks that share a chunk are read together, so that it is fetched once.
             self._most_grown = _MOST_BLOCKS * math.prod(axis.step for axis in self.axes)
         self._block_arrays = [
             BlockArray(
@@ -179,7 +174,7 @@ class BlockReads:
                     yield _Piece(block=part, whole=block, completes=number == len(parts))
 
     def _asked_pieces(self, task: ScanTask) -> Iterator[_Piece]:
-        # Taken by the consumer's thread, so blocks share chunks in the order of decoding.
+        # The consumer's thread runs this, so questions are asked in the order of decoding.
         for piece in self.pieces(task):
             for path, places in self._places.items():
                 selections = [piece.block[place] for place in places]
@@ -240,7 +235,7 @@ class BlockReads:
 def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> pa.Array:
     """Return one decoded value for each cell of a block, in C order."""
     assert column.decoder is not None
-    # Decoded before it is spread, so that each stored value is decoded once.
+    # Decode before broadcasting, so that each stored value is decoded once.
     own = column.decoder.decode(values.reshape(-1))
     if values.shape == shape:
         return own

@@ -1,12 +1,12 @@
-"""Cuts the box of a task into blocks: what is fetched, decoded and turned into rows at a time.
+"""Cuts the box of a task into blocks, which are fetched, decoded and turned into rows as a unit.
 
 Rules of this file
 ------------------
 1. A block is whole chunks of the leading variable, clipped to the box and the selection.
-2. Small chunks are taken together until a block has about a million cells or 16 MiB, so ten
-   thousand tiny chunks are a few batches of requests. A larger chunk is a block of its own.
-3. Where another variable has longer chunks along the axis that is cut, blocks grow to them while
-   they fit in half of the budget, so that its chunks are decoded once.
+2. Small chunks are joined until a block has about a million cells or 16 MiB, so that ten thousand
+   tiny chunks need few batches of requests. A larger chunk is a block of its own.
+3. Where another variable has longer chunks along the axis that is cut, blocks grow to that length
+   if they fit in half of the budget, so that its chunks are decoded once.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ MOST_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockArray:
-    """What cutting needs to know of an array that blocks are read from.
+    """The chunks of an array that blocks are read from.
 
-    Parameters
-    ----------
-    places
-        For each axis of the array, the dimension of the table.
-    axes
-        Its chunks along each axis.
-    item_bytes
-        Bytes of a decoded element.
+    ``places`` gives for each of its axes the number of the table's dimension.
     """
 
     places: tuple[int, ...]
@@ -49,7 +42,7 @@ class BlockArray:
 
 
 Block = tuple[DimSelection, ...]
-"""What a block selects along each dimension of the table."""
+"""The positions of a block along each dimension of the table."""
 
 
 def block_shape(block: Block) -> tuple[int, ...]:
@@ -78,8 +71,7 @@ def cut_blocks(
     budget
         Bytes that the task may hold.
     most_grown
-        Cells to which a block may grow even where they exceed the budget: blocks that are read
-        in pieces.
+        Cells to which a block may grow beyond the budget, because it is then read in pieces.
     """
     per_cell = sum(array.item_bytes for array in arrays) + 8
     cells = max(1, min(MOST_CELLS, MOST_BYTES // per_cell, budget // 4 // per_cell))
@@ -113,7 +105,7 @@ def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
                 elements = (last - first) * axis.step
             else:
                 elements = int(axis.edges[last] - axis.edges[first])
-            # Chunks between selected indices are skipped; each index costs a chunk at most.
+            # Chunks without a selected index are skipped; each index costs at most one chunk.
             decoded *= min(elements, block[place].count * max(axis.step, 1) or elements)
         total += (decoded + cells) * array.item_bytes
     return total
@@ -150,8 +142,8 @@ def _grow(
 def _pieces(
     selection: DimSelection, axis: ChunkAxis, first: int, last: int, step: int
 ) -> list[DimSelection]:
-    # Edges are multiples of the step, counted from the first chunk of the array: chunks of other
-    # arrays, of which the step may be one, begin there too.
+    # Edges are multiples of the step from the start of the array, where chunks of other arrays
+    # begin, too.
     starts = np.arange(first - first % step, last, step, dtype=np.int64)
     edges = axis.start_of(np.append(starts, min(int(starts[-1]) + step, axis.count)))
     parts = [

@@ -1,8 +1,7 @@
-"""The layout ``cells``: one row for each element of the table's dimensions.
+"""Yields the layout ``cells``: one row for each element of the table's dimensions.
 
-Blocks are read ahead (``block_reads``), cut into batches (``cell_batches``), and the condition on
-values is evaluated on each batch before its rows are copied. Columns that only the condition needs
-are dropped then.
+Blocks are read ahead (``block_reads``) and cut into batches (``batches``). The condition on values
+is evaluated on each batch before rows are copied; columns that only it needs are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task of the layout ``cells``; see ``scan.run_task`` for errors."""
+    """Yield the rows of a task of the layout ``cells``; the errors are those of ``run_task``."""
     table = context.table
     needed = needed_columns(table, context.residual)
     arrays = ScanArrays(context)
@@ -42,9 +41,9 @@ def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 def needed_columns(table: Table, residual: Residual | None) -> list[Column]:
-    """Return the columns that rows or the condition need, each source once.
+    """Return the columns that rows or the condition need, one for each source.
 
-    Inside a scan a column goes by its source; only rows carry the name that the user chose.
+    Scans name columns by their source; only the rows have the names that the user chose.
     """
     needed = {column.source: column for column in table.columns}
     for column in table.value_columns:

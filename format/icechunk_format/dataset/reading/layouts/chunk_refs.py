@@ -1,7 +1,7 @@
-"""The layout ``refs``: one row for each chunk reference, from the manifests alone.
+"""Yields the layout ``refs``: one row for each chunk reference, from the manifests alone.
 
-No chunk is fetched, so virtual repositories can be listed without any authorisation. Rows come
-from columns: nothing here runs once for each reference, but for the texts of virtual ones.
+No chunk is fetched, so virtual references can be listed without authorisation. All work is on
+whole columns, except for the texts of virtual references.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
 def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task of the layout ``refs``; see ``scan.run_task`` for errors."""
+    """Yield the rows of a task of the layout ``refs``; the errors are those of ``run_task``."""
     yield from join_thin(_batches(context, task), context.arrow_schema)
 
 
@@ -70,7 +70,7 @@ def _selected(
 
 
 class RefColumns:
-    """The columns of one batch of references, each built when it is wanted.
+    """Builds the columns of one batch of references on demand.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class RefColumns:
         return _scattered(texts(self._rows[where]), where, len(self._rows), pa.string())
 
     def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
-        # Inline bytes lie in the manifest: they have no offset of their own.
+        # Inline chunks lie in the manifest and have no offset.
         return pa.array(self._signed(column, field), mask=self._kind == KIND_INLINE)
 
     def _signed(self, column: NDArray[np.uint64], field: str) -> NDArray[np.int64]:

@@ -1,16 +1,16 @@
-"""The layout ``chunks``: one row for each chunk, with its data as bytes.
+"""Yields the layout ``chunks``: one row for each chunk (under sharding, inner chunk), as bytes.
 
-For work at array speed in ``mapInArrow`` and ``mapInPandas``: a row is a whole chunk, so Spark
-moves a few large values instead of millions of small ones. Under sharding a chunk is an inner one.
+Spark moves a few large values instead of millions of small ones, so ``mapInArrow`` and
+``mapInPandas`` can work on whole chunks at array speed.
 
 Rules of this file
 ------------------
-1. Every chunk that holds a selected element is one row, and it is whole: ``start`` and ``shape``
-   say which elements it holds, clipped to the array.
-2. Decoded data are C order, little endian. A missing chunk is the fill value, or no row when
-   missing chunks are skipped.
-3. With ``decoded=false`` the row holds the stored bytes, and a missing chunk has none, so it is no
-   row. ``shape`` is still the clipped one, while the bytes decode to the full chunk.
+1. Every chunk that holds a selected element is one row with all of its elements; ``start`` and
+   ``shape`` say which these are, clipped to the array.
+2. Decoded data are C order, little endian. A missing chunk holds the fill value, or has no row
+   when missing chunks are skipped.
+3. With ``decoded=false`` a row holds the stored bytes, and a missing chunk has no row. ``shape`` is
+   still clipped, although the bytes decode to the full chunk.
 4. Data are not fetched when the column ``data`` is not selected.
 """
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.reading.layouts.blocks import Block
     from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 
-# A row costs about this much beside its data, so blocks of tiny chunks end here too.
+# Bytes of a row beside its data; limits blocks of tiny chunks.
 _ROW_BYTES = 256
 
 
 def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task of the layout ``chunks``; see ``scan.run_task`` for errors."""
+    """Yield the rows of a task of the layout ``chunks``; the errors are those of ``run_task``."""
     yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
 
 

@@ -1,4 +1,4 @@
-"""The values of dimension columns along a task: read once, sliced for each block."""
+"""Reads the labels of the dimensions that a task covers once, and slices them for each block."""
 
 from __future__ import annotations
 
@@ -21,21 +21,7 @@ if TYPE_CHECKING:
 
 
 class TaskLabels:
-    """Labels of the dimensions that a task covers.
-
-    Parameters
-    ----------
-    arrays
-        The arrays of the task.
-    table
-        The table.
-    columns
-        The dimension columns that are wanted.
-    reads
-        Says which boxes the task has.
-    task
-        The task.
-    """
+    """Labels of the dimensions that a task covers, for the given dimension columns."""
 
     def __init__(
         self,
@@ -55,7 +41,7 @@ class TaskLabels:
                 min(s.start for s in selections),
                 max(s.stop for s in selections),
             )
-            # Selected positions of the whole task, of which each block takes a slice.
+            # The selected positions of the whole task; each block takes a slice.
             chosen = reads.selection(place).intersect(hull)
             values = arrays.labels(column, table.sizes[place], chosen)
             self._labels[place] = (column.source, chosen, values)
@@ -69,7 +55,7 @@ class TaskLabels:
 
 
 def _rank(chosen: DimSelection, position: int) -> int:
-    """Return how many selected positions come before one that is selected itself."""
+    """Return the number of selected positions before a selected one."""
     if chosen.indices is None:
         return position - chosen.start
     return int(np.searchsorted(chosen.indices, position))

@@ -1,16 +1,15 @@
-"""Statistics of many blocks at once, and of blocks that were read in pieces.
+"""Computes statistics of many blocks at once, and merges those of blocks read in pieces.
 
-A block of values is divided by edges along each axis into segments; a segment is one row of the
-layout ``summary``. Small segments are reduced axis by axis with NumPy, so ten thousand of them
-cost as much as one large one; large segments are read once, in pieces that stay in the cache of
-the processor.
+Edges along each axis divide an array of values into segments; a segment is one row of the layout
+``summary``. Small segments are reduced together, axis by axis, so ten thousand of them cost as
+much as one large segment. Large segments are reduced one by one, in pieces that fit into the
+processor's cache.
 
 Rules of this file
 ------------------
 1. ``m2`` is computed from the differences to the mean, never as a difference of squares.
-2. Pieces merge exactly as if they had been one (Chan, Golub and LeVeque's formula).
-3. NaN, where it counts as a value, is larger than all numbers, as in Spark: it is the maximum,
-   and it is the minimum only among NaNs.
+2. Pieces are merged by the formula of Chan, Golub and LeVeque.
+3. A NaN that counts as a value is larger than all numbers, as in Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 # A piece, its copy as float64 and its differences fit into the second-level cache together.
 _PIECE_CELLS = 32_768
 
-# From this size on, a segment costs more by its passes over memory than by its calls of NumPy.
+# From this size on, passes over memory cost more than a few calls of NumPy for each segment.
 _LARGE_SEGMENT_CELLS = 2_048
 
 
@@ -60,7 +59,7 @@ class Statistics:
         share = np.divide(
             other.count, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
         )
-        # A side without values has a mean of no meaning; it must not reach the result as NaN.
+        # The mean of no values is undefined and must not turn the result into NaN.
         mine = np.where(self.count > 0, self.mean, other.mean)
         theirs = np.where(other.count > 0, other.mean, self.mean)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -172,7 +171,7 @@ def _summarise_large(
     cells: NDArray[np.int64],
     exact_sum: bool,
 ) -> Statistics:
-    """Do the work of `summarise` segment by segment; ``cells`` is how many each of them has."""
+    """Summarise segment by segment; ``cells`` counts the cells of each."""
     grid = cells.shape
     count = np.zeros(grid, dtype=np.int64)
     low, high = np.zeros(grid, dtype=values.dtype), np.zeros(grid, dtype=values.dtype)
@@ -215,7 +214,7 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
             m2s[number] = differences.sum()
         total = sums.sum()
         mean = total / len(flat)
-        # What the pieces differ by among themselves comes on top of what is within them.
+        # Add the spread between the means of the pieces to the spread within them.
         m2 = m2s.sum() + (counts * np.square(sums / counts - mean)).sum()
     return lowest.reduce(lows), largest.reduce(highs), total, mean, m2
 
@@ -249,7 +248,7 @@ def _both(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArr
 def _reduce(
     operation: np.ufunc, values: NDArray[Any], starts: Sequence[NDArray[np.int64]]
 ) -> NDArray[Any]:
-    # The last axis first: it is contiguous, and what is left for the others is small.
+    # The last axis is contiguous; reducing it first leaves little for the others.
     for axis in reversed(range(values.ndim)):
         if len(starts[axis]) == 1:
             values = operation.reduce(values, axis=axis, keepdims=True)

@@ -1,17 +1,17 @@
-"""The layout ``summary``: one row for each block of the table, computed beside the data.
+"""Yields the layout ``summary``: one row of statistics for each block of the table.
 
-Spark's transport of rows is what limits the layout ``cells``; averages and quick-look maps need
-a few numbers of each block instead of all of its cells.
+Moving rows to Spark limits the layout ``cells``. Averages and quick-look maps need only a few
+numbers of each block, so executors compute those where they read the data.
 
 Rules of this file
 ------------------
 1. Blocks are the chunks of the leading variable, or ``block`` elements along each dimension,
-   counted from the first element of the array. A selection takes cells out of blocks; a block of
-   which nothing is left is no row.
+   counted from the first element of the array. A selection removes cells from blocks; a block
+   without cells has no row.
 2. ``<d>_first`` and ``<d>_last`` are the first and last selected label of the block along a
-   dimension. Rows that a condition on values drops are left out of all counts, not of the labels.
-3. What is read at once is many small blocks, one block, or a piece of what exceeds the budget of
-   the task. A piece may hold parts of many blocks, so its statistics are merged block by block.
+   dimension. Cells that a condition on values drops are not counted, but do not change the labels.
+3. A read holds many small blocks, one block, or a piece of blocks that exceed the budget of the
+   task. A piece may hold parts of many blocks, so its statistics are merged block by block.
 """
 
 from __future__ import annotations
@@ -58,14 +58,10 @@ class _Converted:
 
 
 class _Segments:
-    """The rows of the blocks that are read together: one segment for each of them.
+    """The statistics of the blocks that are read together: a segment, later a row, for each.
 
-    Parameters
-    ----------
-    axes
-        The edges of blocks along each dimension.
-    whole
-        What is read together, at once or in pieces.
+    ``axes`` are the edges of blocks along each dimension; ``whole`` is what is read together, at
+    once or in pieces.
     """
 
     def __init__(self, axes: Sequence[ChunkAxis], whole: Block) -> None:
@@ -79,7 +75,7 @@ class _Segments:
         self.statistics: dict[str, Statistics] = {}
 
     def place(self, piece: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
-        """Return which segments a piece has cells of, and where they start along its axes."""
+        """Return the segments that a piece has cells of, and where they start along its axes."""
         at, starts = [], []
         for axis, selection, known in zip(self._axes, piece, self._numbers, strict=True):
             found = axis.chunk_of(selection.positions())
@@ -89,7 +85,7 @@ class _Segments:
         return tuple(at), starts
 
     def add(self, source: str, at: tuple[slice, ...], found: Statistics, *, last: bool) -> None:
-        """Take in the statistics of a variable in the segments of a piece, maybe the last one."""
+        """Merge the statistics of a variable over one piece, which may be the last."""
         known = self.statistics.get(source)
         if known is None and last:
             # The only piece: nothing to merge.
@@ -111,7 +107,7 @@ class _Segments:
 
 
 def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Produce the rows of a task of the layout ``summary``; see ``scan.run_task`` for errors."""
+    """Yield the rows of a task of the layout ``summary``; the errors are those of ``run_task``."""
     yield from join_thin(_SummaryRun(context, task).batches(), context.arrow_schema)
 
 
@@ -166,7 +162,7 @@ class _SummaryRun:
             converted.values = np.broadcast_to(numbers.values.reshape(values.shape), shape)
             valid = numbers.valid
         else:
-            # Only counted: any number will do.
+            # Only counts are shown, so any number will do.
             converted.values = np.broadcast_to(np.zeros((), dtype=np.int64), shape)
             decoded = decoder.decode(values.reshape(-1))
             valid = decoded.is_valid().to_numpy(zero_copy_only=False)

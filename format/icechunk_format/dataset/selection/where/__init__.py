@@ -1,1 +1,1 @@
-"""SQL conditions: parsed, typed, split into selections, and evaluated over columns."""
+"""Handles SQL conditions: parses, types, splits and evaluates them."""

@@ -1,11 +1,11 @@
-"""From sqlglot's syntax tree to the expressions that executors evaluate.
+"""Compiles sqlglot's syntax tree to the expressions that executors evaluate.
 
 Rules of this file
 ------------------
-1. What may be written is declared in the tables of ``sql_syntax.py``. Everything else is refused,
-   naming the construct and what is allowed.
-2. Every handler names the parts of a node that it reads; others are refused.
-3. Types are settled here, by the rules of ``sql_types.py``.
+1. The tables of ``syntax`` declare the allowed constructs. Errors about others name the construct
+   and what is allowed.
+2. Every handler names the parts of a node that it reads; other parts are refused.
+3. Types are resolved here, by the rules of ``types``.
 """
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ class Compiler:
         return value
 
     def _word(self, argument: exp.Expression, node: exp.Expression) -> str:
-        """Return text that has to be a literal, such as a pattern."""
+        """Return the text of a node that must be a literal, such as a pattern."""
         if not isinstance(argument, exp.Literal) or not argument.is_string:
             raise refused(node)
         return str(argument.name)

@@ -1,13 +1,13 @@
-"""Conditions as values: a small expression tree that travels to executors and runs there on Arrow.
+"""Evaluates conditions on Arrow batches: a picklable expression tree.
 
-Why this file exists: a ``where`` is parsed once, on the driver, with sqlglot. Executors get this
-tree, which needs nothing but pyarrow, and evaluate it on every batch.
+The driver parses a ``where`` once with sqlglot. Executors get this tree, which needs only pyarrow,
+and evaluate it on every batch.
 
 Rules of this file
 ------------------
-1. A tree is built by the planner with all types resolved, so evaluating it never coerces.
+1. The planner resolves all types, so evaluation never coerces.
 2. A row is kept where the condition is TRUE; FALSE and NULL drop it.
-3. What fails on the data (overflow, division by zero) is an ``InvalidInputError`` that shows the
+3. A failure on the data (overflow, division by zero) is an ``InvalidInputError`` that shows the
    condition.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRef:
-    """The values of a column, under the table's spelling of its name."""
+    """The values of a column, by its name as the table spells it."""
 
     name: str
 
@@ -114,26 +114,13 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a reader asked for: positions of dimensions, and a condition on what is left.
+    """Selected positions of dimensions, and the condition that executors evaluate on the rest.
 
-    Attributes
-    ----------
-    dims
-        Selected positions by dimension; a dimension that is absent is selected whole.
-    residual
-        What executors still have to evaluate, or None.
-    referenced
-        All columns that ``where`` names.
+    A dimension that is absent from ``dims`` is selected whole.
     """
 
     dims: dict[str, DimSelection]
     residual: Residual | None = None
-    referenced: frozenset[str] = frozenset()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row can be selected."""
-        return any(selection.is_empty for selection in self.dims.values())
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:

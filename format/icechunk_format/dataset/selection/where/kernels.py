@@ -1,15 +1,15 @@
-"""Spark's operators and functions over Arrow arrays.
+"""Implements the operators and functions of a ``where`` over Arrow arrays, as Spark defines them.
 
-Why this file exists: Arrow's kernels follow IEEE 754 and C++, Spark's follow SQL and Java. Here is
-every operation that a ``where`` may contain, with Spark's meaning of NULL, NaN, overflow and zero.
+Arrow's kernels follow IEEE 754 and C++; Spark follows SQL and Java in NULL, NaN, overflow and
+division by zero.
 
 Rules of this file
 ------------------
 1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IS NULL, ``<=>``, coalesce).
 2. NaN equals NaN and is greater than every other number, as in Spark.
 3. Overflow and division by zero are errors, as under ``spark.sql.ansi.enabled``, Spark's default.
-4. The planner has made the types of the arguments agree; nothing in here coerces.
-5. Timestamps are without a time zone in here; those with one are their UTC clock.
+4. The planner makes the types of the arguments agree; no kernel coerces.
+5. Timestamps have no time zone here; those of a column with one are in UTC.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Datum = Any
 
 
 class EvaluationError(Exception):
-    """A value for which an operation has no result; the caller adds which condition it was."""
+    """An operation has no result for some value; the caller adds the condition to the message."""
 
 
 def _is_float(value: Datum) -> bool:
@@ -38,7 +38,7 @@ def _is_float(value: Datum) -> bool:
 
 
 def _is_plain_scalar(value: Datum) -> bool:
-    """Whether a value is one number that is not NaN, for which IEEE comparisons mostly do."""
+    """Whether a value is one number that is not NaN, so that IEEE comparisons nearly suffice."""
     return isinstance(value, pa.Scalar) and not (value.is_valid and value.as_py() != value.as_py())
 
 
@@ -150,7 +150,7 @@ def _array(value: Datum) -> pa.Array:
 
 
 def _to_bigint(numbers: Any) -> Any:
-    """Cast whole floats to BIGINT as Spark does: NaN is 0, and what is too large an error."""
+    """Cast whole floats to BIGINT as Spark does: NaN becomes 0, too large a value is an error."""
     numbers = np.where(np.isnan(numbers), 0.0, numbers)
     if (np.abs(numbers) >= 2.0**63).any():
         raise EvaluationError(

@@ -1,4 +1,4 @@
-"""Comparisons and arithmetic with Spark's types: numbers with numbers, times with intervals."""
+"""Builds comparisons and arithmetic by Spark's type rules, of numbers, times and intervals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from icechunk_format.dataset.selection.where.types import (
     type_name,
 )
 
-# The comparison that holds when the sides are swapped.
+# The comparison to use when the sides are swapped.
 _MIRRORED: Final = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
 
@@ -51,10 +51,10 @@ def compare(operation: str, left: Typed, right: Typed) -> Typed:
 
 
 def _float_bound(left: Typed, right: Typed) -> Typed | None:
-    """Return the largest FLOAT below a number that no FLOAT equals, where one meets a column.
+    """Return the largest FLOAT below a number that no FLOAT equals, to compare a column with.
 
-    Spark would widen every value to DOUBLE. Since nothing lies between the number and the bound,
-    being above the one is being above the other, at a tenth of the cost.
+    Spark would widen the column to DOUBLE. No FLOAT lies between the number and this bound, so a
+    comparison with the bound has the same result at a tenth of the cost.
     """
     value = None if right.literal is None else right.literal.as_py()
     if left.type != pa.float32() or not isinstance(value, (int, float, Decimal)):

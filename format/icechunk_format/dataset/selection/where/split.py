@@ -1,19 +1,19 @@
-"""The option ``where``: SQL text, as exact index selections and a residual condition.
+"""Splits the option ``where`` into selections of dimensions and a residual condition.
 
-Why this file exists: a condition on a dimension should decide which chunks are fetched, and a
-condition on anything else has to be evaluated where the values are. This file and those that it
-imports as ``sql_compiler`` and ``sql_syntax`` know sqlglot, and only the driver imports them.
+A condition on a dimension decides which chunks are fetched; any other condition is evaluated on
+the rows by executors. Only the driver imports this module, ``compiler`` and ``syntax``, which need
+sqlglot.
 
 Algorithm
 ---------
 1. sqlglot parses the text as Spark SQL. Every construct is compiled to the expressions of
-   ``residual.py``; what is not in the tables below is refused by name, down to its optional parts.
+   ``condition``; constructs that are not in the tables of ``syntax`` are refused by name.
 2. NOT is pushed inward and the conjunction is split. A conjunct without columns is decided at once.
-3. A conjunct on one dimension alone becomes an exact selection, whatever it is made of.
-4. Every other conjunct stays in the residual. Where it implies something about a single dimension
-   (each branch of an OR restricts it), that becomes a selection, too: fewer chunks, same rows.
+3. A conjunct on one dimension alone becomes an exact selection.
+4. Every other conjunct stays in the residual. If it implies a condition on a single dimension (each
+   branch of an OR restricts it), that becomes a selection, too: fewer chunks, same rows.
 
-Semantics are Spark's under ANSI mode; ``sql_types.py`` and ``sql_kernels.py`` say which.
+Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 """
 
 from __future__ import annotations
@@ -45,30 +45,27 @@ _NEGATED = {"eq": "ne", "ne": "eq"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWhere:
-    """A ``where`` taken apart.
+    """The parts of a ``where``.
 
     Attributes
     ----------
     never
         Whether no row can satisfy it, whatever the values.
     dimension_conditions
-        For a dimension, a condition on it alone that every selected position satisfies.
+        For each restricted dimension, the condition on it alone.
     residual
-        What has to be evaluated on rows, or None.
-    referenced
-        All columns that the text names, in the table's spelling.
+        The condition to evaluate on rows, or None.
     """
 
     never: bool
     dimension_conditions: dict[str, Residual]
     residual: Residual | None
-    referenced: frozenset[str]
 
 
 def plan_where(
     sql: str, columns: Mapping[str, pa.DataType], dimensions: Collection[str]
 ) -> PlannedWhere:
-    """Parse a condition and take it apart.
+    """Parse a condition and split it.
 
     Parameters
     ----------
@@ -111,7 +108,6 @@ def plan_where(
         never=never,
         dimension_conditions={name: _residual(terms, sql) for name, terms in conditions.items()},
         residual=_residual(rest, sql) if rest else None,
-        referenced=frozenset(columns_of(typed.expression)),
     )
 
 
@@ -160,10 +156,10 @@ def select(
         found += resolve_isel(isel, dims).items()
     if sel is not None:
         found += resolve_sel(sel, dims, values, method=sel_method).items()
-    residual, referenced = None, frozenset[str]()
+    residual = None
     if where is not None:
         planned = plan_where(where, columns, dims.keys())
-        residual, referenced = planned.residual, planned.referenced
+        residual = planned.residual
         if planned.never:
             found += ((name, DimSelection.empty(size)) for name, size in dims.items())
         else:
@@ -172,13 +168,13 @@ def select(
                 for name, condition in planned.dimension_conditions.items()
             )
         if planned.never and not dims:
-            # Without a dimension there is no index set to empty, so the row itself is refused.
+            # Without dimensions no selection can be empty, so a false condition drops the row.
             false = Constant(pa.scalar(False))
             residual = Residual(expression=false, columns=(), sql=where)
     selected: dict[str, DimSelection] = {}
     for name, selection in found:
         selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
-    return Selection(dims=selected, residual=residual, referenced=referenced)
+    return Selection(dims=selected, residual=residual)
 
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:

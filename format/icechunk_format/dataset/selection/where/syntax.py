@@ -1,11 +1,11 @@
-"""What a ``where`` may contain, as tables over sqlglot's syntax tree; and refusing the rest.
+"""Declares what a ``where`` may contain, as tables over sqlglot's syntax tree; refuses the rest.
 
 Rules of this file
 ------------------
 1. A construct that is not in a table is refused by name, with the list of what is allowed.
-2. A node comes with optional parts (``ESCAPE``, ``IGNORE NULLS``, a second argument). Those that
-   its handler does not name are refused rather than dropped, so that a newer parser cannot change
-   what a condition means.
+2. Nodes have optional parts (``ESCAPE``, ``IGNORE NULLS``, a second argument). Parts that a handler
+   does not name are refused rather than ignored, so that a newer parser cannot change the meaning
+   of a condition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icechunk_format.errors import InvalidInputError
 
 
 class WhereDialect(Spark):
-    """Spark SQL since 4.0, where a quote that is written twice in a text is one quote of it."""
+    """Spark SQL since 4.0, where a doubled quote in a text stands for one quote."""
 
     class Tokenizer(Spark.Tokenizer):
         """What sqlglot takes for two texts side by side is one."""
@@ -70,7 +70,7 @@ TIME_PARTS: Final = {
     "minute": ("minute", True),
     "second": ("second", True),
 }
-# What EXTRACT calls them.
+# The names of these parts in EXTRACT.
 EXTRACT_PARTS: Final = {
     "YEAR": "year",
     "QUARTER": "quarter",
@@ -203,7 +203,7 @@ def allow_parts(node: exp.Expression, *allowed: str) -> None:
 
 
 def operands(node: exp.Expression) -> list[exp.Expression]:
-    """Return all operands of a chain of ANDs or ORs, without a level of recursion for each."""
+    """Return all operands of a chain of ANDs or ORs without recursing for each."""
     return [cast("exp.Expression", operand) for operand in node.flatten()]
 
 

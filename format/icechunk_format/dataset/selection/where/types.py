@@ -1,13 +1,13 @@
-"""Spark's type rules for conditions: what meets what, and as which type.
+"""Types conditions by the rules of Spark's ANSI mode: which types go together, and as what.
 
-Why this file exists: whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'``
-is text or a date, changes which rows come back. The rules are those of Spark's ANSI mode.
+Whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'`` is text or a date,
+changes which rows are selected.
 
 Rules of this file
 ------------------
 1. An expression under construction carries its Arrow type (:class:`Typed`); casts are explicit.
-2. A literal moves to the column's side where that changes nothing: a number that ``float32`` holds
-   exactly is compared as ``float32``, text that is compared with a timestamp becomes one.
+2. A literal takes the type of the column where that does not change the result: a number that
+   ``float32`` holds exactly is compared as ``float32``; text becomes a timestamp next to one.
 3. Decimal literals stay exact against integers; against floats both become doubles.
 """
 
@@ -89,7 +89,7 @@ class Typed:
 
 
 class TypeMismatchError(Exception):
-    """Types that Spark would not compare or combine; the text says why."""
+    """Spark would not compare or combine these types; the text says why."""
 
 
 def constant(value: Any, kind: pa.DataType) -> Typed:
@@ -98,7 +98,7 @@ def constant(value: Any, kind: pa.DataType) -> Typed:
 
 
 def column(name: str, kind: pa.DataType) -> Typed:
-    """Return a column; timestamps lose their zone here, as they do when evaluated."""
+    """Return a column; its timestamps have no zone, as when they are evaluated."""
     if pa.types.is_timestamp(kind):
         return Typed(ColumnRef(name), TIMESTAMP, is_instant=kind.tz is not None)
     return Typed(ColumnRef(name), kind)
@@ -107,7 +107,7 @@ def column(name: str, kind: pa.DataType) -> Typed:
 def call(
     operation: str, kind: pa.DataType, *arguments: Typed, options: tuple[Any, ...] = ()
 ) -> Typed:
-    """Return an operation, already computed where all its arguments are constants."""
+    """Return an operation; one on constants is computed at once."""
     expression = Call(operation, tuple(argument.expression for argument in arguments), options)
     instant = any(argument.is_instant for argument in arguments) and kind == TIMESTAMP
     if all(argument.literal is not None for argument in arguments):
@@ -141,7 +141,7 @@ def number_literal(text: str) -> Typed:
 
 
 def decimal_literal(value: Decimal) -> Typed:
-    """Return a decimal of just the digits that its text has."""
+    """Return a decimal with exactly the digits of its text."""
     exponent = value.as_tuple().exponent
     scale = max(-int(exponent), 0)
     digits = max(len(value.as_tuple().digits), scale)
@@ -151,7 +151,7 @@ def decimal_literal(value: Decimal) -> Typed:
 
 
 def cast(value: Typed, target: pa.DataType) -> Typed:
-    """Return an explicit or implied cast, as far as Spark allows it and we offer it."""
+    """Return an explicit or implied cast, if Spark allows it and it is supported here."""
     source = value.type
     if source.equals(target):
         return value
@@ -292,7 +292,7 @@ def decimal_operand(value: Typed) -> Typed:
 
 
 def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
-    """Move a number literal to the type of what it is compared with, where it is exact there."""
+    """Give a number literal the type that it is compared with, if that type holds it exactly."""
     value = None if literal.literal is None else literal.literal.as_py()
     if value is None or isinstance(value, (bool, str)) or not is_number(literal.type):
         return other, literal
@@ -309,7 +309,7 @@ def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
 
 
 def _settle_zones(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Read text that is compared with a timestamp, knowing whether that is an instant."""
+    """Read text that is compared with a timestamp, as an instant if the timestamp is one."""
     for value, other in ((left, right), (right, left)):
         if value.type == TIMESTAMP and other.literal is not None and other.type == STRING:
             text = other.literal.as_py()

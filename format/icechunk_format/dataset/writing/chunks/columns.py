@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.dataset.table.columns import CHUNKS_FIELDS, REFS_FIELDS
+from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:

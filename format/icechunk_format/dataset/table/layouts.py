@@ -1,0 +1,71 @@
+"""The layouts of a table: what each one's columns are, and which options go with it.
+
+Two more tables have an entry for each layout: ``reading.plan`` says how the driver plans it,
+``reading.run`` how executors read it. They stand apart because executors import no planning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Layout = Literal["cells", "chunks", "refs", "summary"]
+Fields = tuple[tuple[str, pa.DataType], ...]
+
+CHUNKS_FIELDS: Final[Fields] = (
+    ("array", pa.string()),
+    ("chunk", pa.list_(pa.int64())),
+    ("start", pa.list_(pa.int64())),
+    ("shape", pa.list_(pa.int64())),
+    ("dtype", pa.string()),
+    ("data", pa.binary()),
+)
+
+REFS_FIELDS: Final[Fields] = (
+    ("array", pa.string()),
+    ("chunk", pa.list_(pa.int64())),
+    ("kind", pa.string()),
+    ("chunk_id", pa.string()),
+    ("location", pa.string()),
+    ("offset", pa.int64()),
+    ("length", pa.int64()),
+    ("etag", pa.string()),
+    ("last_modified", pa.timestamp("us", tz="UTC")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRules:
+    """What the driver must know of a layout to build its table.
+
+    Parameters
+    ----------
+    fields
+        Its columns; empty where they follow from the dimensions and variables of a group.
+    options
+        Those of ``coords``, ``block`` and ``decoded`` that it takes.
+    takes_coordinates
+        Whether a table without named variables holds the coordinate arrays, too.
+    """
+
+    fields: Fields = ()
+    options: frozenset[str] = frozenset()
+    takes_coordinates: bool = False
+
+    @property
+    def has_values(self) -> bool:
+        """Whether rows come from cells, so that a condition may name variables."""
+        return not self.fields
+
+
+LAYOUTS: Final[Mapping[Layout, LayoutRules]] = {
+    "cells": LayoutRules(options=frozenset({"coords"})),
+    "chunks": LayoutRules(fields=CHUNKS_FIELDS, options=frozenset({"decoded"})),
+    "refs": LayoutRules(fields=REFS_FIELDS, takes_coordinates=True),
+    "summary": LayoutRules(options=frozenset({"coords", "block"})),
+}
