@@ -36,6 +36,14 @@ def has_repository(storage: Storage) -> bool:
     return storage.head(REPO) is not None or storage.head(MAIN_REF) is not None
 
 
+def exists_at(location: Location) -> bool:
+    """Tell whether a repository is at a location, whose bucket may be missing."""
+    try:
+        return has_repository(open_storage(location))
+    except NotFoundError:
+        return False
+
+
 def no_repository(location: Location) -> NotFoundError:
     """Return the error for a location without a repository, with what was found there."""
     url = str(location)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
+    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
@@ -45,6 +46,7 @@ from icechunk_format.repository.state.transitions import (
     add_detached,
     amend_commit,
     check_flag,
+    check_status,
 )
 from icechunk_format.spec.object_keys import overwritten_key
 
@@ -54,7 +56,29 @@ if TYPE_CHECKING:
     from icechunk_format.repository.state.transitions import Transition
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import RepoStatus
     from icechunk_format.storage.protocol import Storage
+
+
+def check_store(storage: Storage) -> None:
+    """Refuse a store that can only be read."""
+    if storage.is_read_only:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read; open the repository at a store that can be "
+            "written",
+            location=storage.root_url,
+        )
+
+
+def writable_tip(storage: Storage, branch: str, *, status: RepoStatus | None) -> BranchTip:
+    """Return a branch for moving it, unless the repository is read-only.
+
+    ``status`` is None in spec version 1, which has none.
+    """
+    if status is None:
+        return RefBranchTip(storage, branch)
+    check_status(status)
+    return RepoBranchTip(storage, branch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

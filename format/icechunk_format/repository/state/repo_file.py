@@ -168,6 +168,27 @@ class RepoFile:
                 return known
         return self.fetch()
 
+    def existing(self, *, is_read: bool) -> RepoState:
+        """Return the current state of a repository that was opened before.
+
+        With ``is_read`` the object is read even if its state may be known.
+
+        Raises
+        ------
+        NotFoundError
+            The object was deleted meanwhile.
+        """
+        state = self.fetch() if is_read else self.current()
+        if state is None:
+            url = self._storage.root_url
+            raise NotFoundError(
+                f"the repository at {url} is gone: its 'repo' object was deleted after it was "
+                "opened",
+                kind="repository",
+                location=url,
+            )
+        return state
+
     def known(self) -> RepoState | None:
         """Return the state that was seen last, asking nobody."""
         return self._state
