@@ -121,8 +121,7 @@ class Repository:
     ) -> Repository:
         """Create an empty repository at an empty place and open it; see ``create_repository``.
 
-        Spec version 1 is for readers that know nothing newer. Without ``check_clean_root``, other
-        objects may be at the place.
+        Spec version 1 is for old readers. Without ``check_clean_root``, the place may hold objects.
         """
         place = Location.of(location)
         create_repository(
@@ -193,16 +192,17 @@ class Repository:
         return entry_of(self._history(), snapshot_id, repository_url=str(self.location))
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """Return the entries of all snapshots, in no order; detached ones in spec version 2 only.
+        """Return the entries of all snapshots, in no order.
 
-        Spec version 1 costs one request for each.
+        Spec version 2 lists them, detached ones included. Version 1 has those that a branch or tag
+        reaches, at one request for each.
         """
         return self._history().snapshots()
 
     def graph(self) -> list[GraphEntry]:
-        """Return all versions that branches and tags reach, with the names that point to them.
+        """Return all versions that branches and tags reach, newest first, with their names.
 
-        Children come before parents, otherwise the newest first; costs are those of ``snapshots``.
+        Children come before parents. Costs are those of ``snapshots``.
         """
         history = self._history()
         snapshots = {info.id: info for info in history.snapshots()}
