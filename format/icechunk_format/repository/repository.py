@@ -7,8 +7,7 @@ Rules of this file
 3. Each call reads branches, tags and settings, or checks that they have not changed.
 4. Nodes are returned as the format stores them; their Zarr metadata are not decoded.
 
-Specification: "Repository state", "Repo Info File", "Updates to the repo info file"; version 1:
-"Refs".
+Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 """
 
 from __future__ import annotations

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 TO_END = int(np.iinfo(np.int64).max)
 """The end of a range that reaches to the last byte of the payload."""
 
-WHOLE = (0, TO_END)
-"""The range of a whole payload."""
-
 _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 
 

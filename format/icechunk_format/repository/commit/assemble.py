@@ -1,4 +1,4 @@
-"""Making the manifests of a commit: load what has to be rebuilt, write it, keep the rest.
+"""Makes the manifests of a commit: rebuilds those that changed and keeps the rest.
 
 Rules of this file
 ------------------

@@ -1,4 +1,4 @@
-"""The references behind a list of manifests, in pieces of bounded size.
+"""Reads the chunk references of an array in boxes of bounded size.
 
 Upkeep reads all references of an array, which may be many more than fit into memory. So the chunk
 grid is cut into boxes that hold about as many references as one file may, estimated from the

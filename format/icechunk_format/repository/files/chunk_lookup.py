@@ -1,4 +1,4 @@
-"""Which manifest rows hold the chunks of an array that a read asks for.
+"""Finds the chunk references of an array, by coordinate or in a box.
 
 Rules of this file
 ------------------

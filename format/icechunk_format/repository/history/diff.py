@@ -1,4 +1,4 @@
-"""What changed between two versions, by node path, from transaction logs alone.
+"""Lists what changed between two versions, by node path, from transaction logs alone.
 
 No manifest and no chunk is read: each snapshot has a log of the nodes and chunks that it changed,
 and the logs between two snapshots add up.

@@ -1,4 +1,4 @@
-"""From the words of a user (branch, tag, snapshot, instant) to one snapshot id.
+"""Finds the one snapshot that a branch, tag, snapshot id or instant names.
 
 Rules of this file
 ------------------

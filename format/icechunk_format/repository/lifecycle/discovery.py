@@ -1,4 +1,4 @@
-"""Which kind of repository is at a location, and if none is, what is there instead.
+"""Tells which kind of repository is at a location, or what is there instead.
 
 Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
 beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for

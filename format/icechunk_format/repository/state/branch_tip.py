@@ -1,4 +1,4 @@
-"""The end of a branch, and how it is moved: the same questions for both spec versions.
+"""Reads and moves the tip of a branch, in both spec versions.
 
 ===================  ==================================  =========================================
                      spec version 2                      spec version 1
@@ -9,8 +9,8 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-Every answer is that of now. What ``commits_since`` read is where ``advance`` begins, once: if that
-has become the past, the conditional write says so. The copy of it that ``advance`` needs can be
+Nothing is cached, except that the first ``advance`` reuses the state that ``commits_since`` read.
+If that state is stale, the conditional write fails and the state is read again. The copy of it that ``advance`` needs can be
 stored together with the version's files (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".

@@ -1,4 +1,4 @@
-"""The ``repo`` object as one process sees it: decoded once for each state that it has.
+"""Reads the ``repo`` object, and decodes each state of it once per process.
 
 Everything of spec version 2 hangs on this one object, and every question to a repository starts
 with it. It may be large (one entry for each snapshot) and it changes under us, so a state is kept
