@@ -10,8 +10,8 @@ a detached version   listed in ``repo``                  nothing more than its f
 ===================  ==================================  =========================================
 
 Nothing is cached, except that the first ``advance`` reuses the state that ``commits_since`` read.
-If that state is stale, the conditional write fails and the state is read again. The copy of it that ``advance`` needs can be
-stored together with the version's files (``copy_to_store``).
+If that state is stale, the conditional write fails and the state is read again. The copy of the
+state that ``advance`` needs can be stored together with the version's files (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
