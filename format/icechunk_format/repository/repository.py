@@ -1,73 +1,79 @@
-"""A repository: the handle from which versions, files and chunks are found.
+"""``Repository``: opens a repository, reads its versions and files, and changes it.
 
 Rules of this file
 ------------------
-1. The handle remembers nothing that can change without asking whether it changed. Branches seen
-   now are the branches of now; what is pinned is a snapshot id, by whoever resolved it.
-2. It does no I/O until it is asked something, and it travels as its location.
-3. Nodes are handed out as the format stores them; their Zarr metadata are opaque here.
+1. Each method is documented here, and its work is done in another module.
+2. A ``Repository`` does no I/O before a method is called, and it is pickled as its location.
+3. Each call reads branches, tags and settings, or checks that they have not changed.
+4. Nodes are returned as the format stores them; their Zarr metadata are not decoded.
 
-It is long because every question that a user may ask has its docstring here; each answer is a few
-lines, and the work is in the modules that they call.
-
-Specification: "Repository state", "Repo info file"; version 1: "Refs".
+Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.chunks.container_options import check_virtual_options
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual import parse_authorized
-from icechunk_format.repository.files.metadata_files import (
-    load_manifest,
-    load_snapshot,
-    load_transaction_log,
-)
-from icechunk_format.repository.history.diff import Changes, add_up
+from icechunk_format.repository.chunks.source import ChunkSource, checked_source
+from icechunk_format.repository.files import metadata_files as files
+from icechunk_format.repository.history.diff import Changes, changes_between
 from icechunk_format.repository.history.graph import GraphEntry, version_graph
-from icechunk_format.repository.history.history import (
-    History,
-    RefFilesHistory,
-    RepoInfoHistory,
-    versions_after,
-)
-from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
+from icechunk_format.repository.history.resolve import VersionArguments, entry_of, resolve
 from icechunk_format.repository.lifecycle.create import create_repository
-from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository, no_repository
-from icechunk_format.repository.repository_changes import RepositoryChanges, SessionStart
-from icechunk_format.repository.state.operations import read_operations
-from icechunk_format.repository.state.repo_file import RepoFile, RepoState
-from icechunk_format.repository.state.transitions import check_status
-from icechunk_format.spec.config.config import (
-    RepositoryConfig,
-    decode_flexbuffer_config,
-    decode_yaml_config,
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
+from icechunk_format.repository.lifecycle.expire import expire_snapshots
+from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
+from icechunk_format.repository.lifecycle.restore import RestorePlace, restore_snapshot
+from icechunk_format.repository.lifecycle.upgrade import upgrade_repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository.state import transitions
+from icechunk_format.repository.state.branch_tip import check_store, writable_tip
+from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
+from icechunk_format.repository.state.config import (
+    change_config,
+    change_setting,
+    config_in,
+    read_yaml_config,
 )
+from icechunk_format.repository.state.operations import read_operations
+from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.repo_file import RepoFile, RepoState
+from icechunk_format.spec.config.changes import changes_in
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.object_keys import CONFIG_YAML
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.lifecycle.expire import ExpireResult
+    from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
+    from icechunk_format.repository.state.branch_tip import BranchTip
+    from icechunk_format.repository.state.transitions import Transition
+    from icechunk_format.spec.config.config import RepositoryConfig
     from icechunk_format.spec.ids import ManifestId, SnapshotId
     from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import RepoStatus, Update
+    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Update
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
 
 
-class Repository(RepositoryChanges):
+class Repository:
     """An Icechunk repository of spec version 1 or 2.
 
-    Use ``Repository.open``; the constructor believes what it is told and asks nobody.
+    The constructor does no I/O and checks nothing; use ``Repository.open``.
+
+    Every method may raise ``StorageError`` (the store failed), ``FormatError`` (a file is
+    damaged), ``UnsupportedError`` (the spec version is newer) and ``NotFoundError`` (a snapshot or
+    file does not exist). Methods that change the repository may also raise ``ReadOnlyError`` (the
+    repository or the store is read-only), ``ConflictError`` (others changed the repository on every
+    try, nothing was changed) and ``CommitOutcomeUnknownError`` (the store did not say whether the
+    change landed). Methods name the errors that they raise beside these.
 
     Parameters
     ----------
@@ -83,23 +89,9 @@ class Repository(RepositoryChanges):
 
     @classmethod
     def open(cls, location: Place) -> Repository:
-        """Find the repository at a location.
+        """Find the repository at a ``Location``, or at a URL or path without options.
 
-        Parameters
-        ----------
-        location
-            A ``Location``, or the URL or path of one without options.
-
-        Raises
-        ------
-        NotFoundError
-            When no repository is there, with what is there instead.
-        FormatError
-            When its ``repo`` object is damaged.
-        UnsupportedError
-            When its spec version is newer than this library.
-        StorageError
-            When the store fails.
+        Raises ``NotFoundError``, which says what is there instead, where no repository is.
         """
         place = Location.of(location)
         repository = cls(place, spec_version=SPEC_V2)
@@ -111,42 +103,24 @@ class Repository(RepositoryChanges):
 
     @classmethod
     def open_version(
-        cls,
-        location: Place,
-        *,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot: str | SnapshotId | None = None,
-        as_of: datetime | None = None,
+        cls, location: Place, **version: Unpack[VersionArguments]
     ) -> tuple[Repository, SnapshotId]:
-        """Find a repository and the one snapshot that the arguments mean, in one look at it.
+        """Open a repository and resolve a version of it from the same state.
 
-        ``open`` and ``resolve`` answer the same with three requests instead of one, since each
-        asks for the state of its own time. Arguments and errors are theirs.
+        Takes one request where ``open`` and ``resolve`` take three; arguments are theirs.
         """
         repository = cls.open(location)
         known = repository._repo_file.known()
         history = repository._history() if known is None else RepoInfoHistory(known.info)
-        return repository, repository._resolve(history, branch, tag, snapshot, as_of)
+        return repository, repository._resolve(history, **version)
 
     @classmethod
     def create(
-        cls,
-        location: Place,
-        *,
-        spec_version: int = SPEC_V2,
-        check_clean_root: bool = True,
+        cls, location: Place, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
     ) -> Repository:
-        """Create an empty repository and open it; see ``create_repository`` for what it raises.
+        """Create an empty repository at an empty place and open it; see ``create_repository``.
 
-        Parameters
-        ----------
-        location
-            An empty place.
-        spec_version
-            2, or 1 for readers that know nothing newer.
-        check_clean_root
-            Whether to make sure that the place is empty.
+        Spec version 1 is for old readers. Without ``check_clean_root``, the place may hold objects.
         """
         place = Location.of(location)
         create_repository(
@@ -157,12 +131,7 @@ class Repository(RepositoryChanges):
     @staticmethod
     def exists(location: Place) -> bool:
         """Tell whether a repository of either spec version is at a location."""
-        place = Location.of(location)
-        try:
-            return has_repository(open_storage(place))
-        except NotFoundError:
-            # No bucket, so no repository in it.
-            return False
+        return exists_at(Location.of(location))
 
     def __repr__(self) -> str:
         return f"Repository({str(self.location)!r}, spec_version={self.spec_version})"
@@ -186,7 +155,7 @@ class Repository(RepositoryChanges):
         return self._history().tags()
 
     def deleted_tags(self) -> tuple[str, ...]:
-        """Return the names of deleted tags. The format never gives a name out again."""
+        """Return the names of deleted tags, which cannot be used again."""
         return self._history().deleted_tags()
 
     def resolve(
@@ -199,70 +168,40 @@ class Repository(RepositoryChanges):
     ) -> SnapshotId:
         """Return the one snapshot that the arguments mean; without any, the tip of ``main``.
 
-        Parameters
-        ----------
-        branch, tag, snapshot
-            At most one of them.
-        as_of
-            With a branch: the newest snapshot of its history at or before this instant, which
-            needs a time zone.
+        At most one of ``branch``, ``tag`` and ``snapshot`` is given. ``as_of``, with a branch, is
+        an instant with a time zone: the newest snapshot at or before it is meant.
 
-        Raises
-        ------
-        InvalidInputError
-            When arguments exclude one another, an id is malformed, or ``as_of`` has no time zone.
-        NotFoundError
-            When the branch, tag or snapshot does not exist (the text lists what does), or the
-            history begins after ``as_of``.
+        Raises ``InvalidInputError`` (arguments exclude one another, an id is malformed, ``as_of``
+        has no time zone) or ``NotFoundError`` (the text lists what exists).
         """
-        return self._resolve(self._history(), branch, tag, snapshot, as_of)
+        return self._resolve(
+            self._history(), branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
+        )
 
-    def ancestry(
-        self,
-        *,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot: str | SnapshotId | None = None,
-        as_of: datetime | None = None,
-    ) -> Iterator[SnapshotInfo]:
+    def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
 
         Spec version 1 costs one request for each snapshot, made when it is asked for.
         """
         history = self._history()
-        return history.ancestry(self._resolve(history, branch, tag, snapshot, as_of))
+        return history.ancestry(self._resolve(history, **version))
 
     def snapshot_info(self, snapshot_id: SnapshotId | str) -> SnapshotInfo:
-        """Return the entry of one snapshot: parent, time, message, metadata.
-
-        Raises
-        ------
-        NotFoundError
-            When the repository has no such snapshot.
-        """
-        history = self._history()
-        found = history.snapshot_info(self._resolve(history, snapshot=snapshot_id))
-        if found is None:
-            raise NotFoundError(
-                f"snapshot {snapshot_id} of {self.location} was deleted just now",
-                kind="snapshot",
-                name=str(snapshot_id),
-            )
-        return found
+        """Return parent, time, message and metadata of a snapshot."""
+        return entry_of(self._history(), snapshot_id, repository_url=str(self.location))
 
     def snapshots(self) -> list[SnapshotInfo]:
         """Return the entries of all snapshots, in no order.
 
-        Spec version 2 lists them, detached ones included. In version 1 they are those that a
-        branch or tag reaches, at one request for each.
+        Spec version 2 lists them, detached ones included. Version 1 has those that a branch or tag
+        reaches, at one request for each.
         """
         return self._history().snapshots()
 
     def graph(self) -> list[GraphEntry]:
-        """Return all versions that branches and tags reach, with the names that point to them.
+        """Return all versions that branches and tags reach, newest first, with their names.
 
-        Children come before parents, and the newest first among the rest. Spec version 1 costs one
-        request for each version.
+        Children come before parents. Costs are those of ``snapshots``.
         """
         history = self._history()
         snapshots = {info.id: info for info in history.snapshots()}
@@ -279,67 +218,25 @@ class Repository(RepositoryChanges):
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
         """Return what changed from a snapshot to one of its descendants.
 
-        Raises
-        ------
-        InvalidInputError
-            When ``older`` is not an ancestor of ``newer``.
-        NotFoundError
-            When one of them does not exist.
+        Raises ``InvalidInputError`` where ``older`` is not an ancestor of ``newer``.
         """
         history = self._history()
         first = self._resolve(history, snapshot=older)
-        last = self._resolve(history, snapshot=newer)
-        between = versions_after(first, history.ancestry(last))
-        if between is None:
-            raise InvalidInputError(
-                f"snapshot {first} is not an ancestor of {last} in {self.location}, so there is "
-                "no chain of changes from one to the other; give them in the order of history",
-                older=str(first),
-                newer=str(last),
-            )
-        logs: list[TransactionLog] = []
-        missing: list[str] = []
-        for info in reversed(between):
-            for log_id in (*info.pruned_ancestor_tx_logs, info.id):
-                try:
-                    logs.append(load_transaction_log(self.storage, log_id))
-                except NotFoundError:
-                    missing.append(str(log_id))
-        return add_up(
-            logs,
-            older=load_snapshot(self.storage, first),
-            newer=load_snapshot(self.storage, last),
-            missing_logs=missing,
-        )
+        return changes_between(self.storage, history, first, self._resolve(history, snapshot=newer))
 
     # -- files ------------------------------------------------------------------------------
 
     def snapshot(self, snapshot_id: SnapshotId | str) -> Snapshot:
-        """Return a snapshot with all of its nodes.
-
-        Raises
-        ------
-        NotFoundError
-            When the repository has no such snapshot, or its file is gone.
-        FormatError
-            When its file is damaged.
-        """
-        return load_snapshot(self.storage, self._existing(snapshot_id))
+        """Return a snapshot with all of its nodes."""
+        return files.load_snapshot(self.storage, self._existing(snapshot_id))
 
     def transaction_log(self, snapshot_id: SnapshotId | str) -> TransactionLog:
-        """Return what a snapshot changed.
-
-        Raises
-        ------
-        NotFoundError
-            When the repository has no such snapshot, or no log of it: spec version 1 writes none
-            for the first snapshot.
-        """
-        return load_transaction_log(self.storage, self._existing(snapshot_id))
+        """Return what a snapshot changed; spec version 1 has no log of the first snapshot."""
+        return files.load_transaction_log(self.storage, self._existing(snapshot_id))
 
     def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
-        """Return a manifest; see ``objects.load_manifest``."""
-        return load_manifest(self.storage, manifest_id, size_hint)
+        """Return a manifest; see ``metadata_files.load_manifest``."""
+        return files.load_manifest(self.storage, manifest_id, size_hint)
 
     def chunk_source(
         self,
@@ -347,53 +244,189 @@ class Repository(RepositoryChanges):
         authorized: Sequence[str] = (),
         virtual_options: Mapping[str, str] | None = None,
     ) -> ChunkSource:
-        """Return the recipe for fetching chunks of this repository anywhere.
+        """Return a picklable value that fetches chunks of this repository in any process.
 
-        Virtual chunk containers are those of the state that this object saw last.
-
-        Parameters
-        ----------
-        authorized
-            URL prefixes from which virtual chunks may be fetched: ``virtual.authorize``.
-        virtual_options
-            Storage options for virtual chunks: ``virtual.storage.*`` without that prefix.
-
-        Raises
-        ------
-        InvalidInputError
-            When a prefix is no URL with a bucket or host, or no store knows an option.
+        Virtual chunk containers are those of the state that this object read last. ``authorized``
+        are URL prefixes from which virtual chunks may be fetched (option ``virtual.authorize``),
+        ``virtual_options`` are options ``virtual.storage.*`` without that prefix. Raises
+        ``InvalidInputError`` where a prefix has no bucket or host, or no store knows an option.
         """
-        options = dict(virtual_options or {})
-        parse_authorized(authorized)
-        check_virtual_options(options, authorized)
         known = self._repo_file.known()
-        config = self.config if known is None else _config_in(known)
-        return ChunkSource(
-            location=self.location,
-            containers=tuple(config.virtual_chunk_containers),
-            authorized=tuple(authorized),
-            virtual_options=options,
+        config = self.config if known is None else config_in(known.info)
+        containers = config.virtual_chunk_containers
+        return checked_source(self.location, containers, authorized, virtual_options or {})
+
+    # -- sessions and restoring -------------------------------------------------------------
+
+    def writable_session(
+        self, branch: str = "main", *, base: SnapshotId | None = None
+    ) -> WriteSession:
+        """Begin a session that changes a branch.
+
+        ``base`` is the version of the branch that the work was planned on; None is the newest. A
+        commit is rebased over what others have committed since, or finds a conflict.
+        """
+        check_store(self.storage)
+        # Read, not checked for changes: a commit of an earlier session has changed the state.
+        state = self._state(is_read=True)
+        history = self._history() if state is None else RepoInfoHistory(state.info)
+        # Raises for a read-only repository, before the branch is looked up.
+        tip = writable_tip(
+            self.storage, branch, status=None if state is None else state.info.status
+        )
+        return WriteSession(
+            self.storage,
+            tip,
+            files.load_snapshot(self.storage, base or self._resolve(history, branch=branch)),
+            config=self.config if state is None else config_in(state.info),
+            spec_version=self.spec_version,
+        )
+
+    def writable_tip(self, branch: str) -> BranchTip:
+        """Return the end of a branch, with which sessions and maintenance move the branch."""
+        check_store(self.storage)
+        return writable_tip(self.storage, branch, status=self.status)
+
+    def restore(
+        self,
+        branch: str,
+        snapshot: SnapshotId | str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Commit an earlier version again, on top of a branch; later versions stay in history.
+
+        Nodes, chunks and their ids are those of the earlier version; no data are copied. The
+        transaction log of the new version lists what the branch loses and gets back. To drop the
+        later versions instead, use ``reset_branch``. Without a message, one says what was restored;
+        ``metadata`` are JSON values by name, kept with the version.
+
+        Raises ``InvalidInputError`` (the branch holds just that) or ``ConflictError`` (the branch
+        moved meanwhile; nothing was committed).
+        """
+        seen = self.resolve(branch=branch)
+        place = RestorePlace(
+            storage=self.storage,
+            tip=self.writable_tip(branch),
+            config=self.config,
+            spec_version=self.spec_version,
+        )
+        return restore_snapshot(
+            place, seen, self.resolve(snapshot=snapshot), message=message, metadata=metadata
+        )
+
+    # -- branches and tags ------------------------------------------------------------------
+
+    def create_branch(self, name: str, snapshot: SnapshotId | str) -> None:
+        """Create a branch at a snapshot.
+
+        Raises ``AlreadyExistsError``, or ``InvalidInputError`` for a malformed name; names of spec
+        version 1 hold no ``/``.
+        """
+        self._refs().create_branch(name, self.resolve(snapshot=snapshot))
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch, but never ``main``; its versions stay until they are collected."""
+        self._refs().delete_branch(name)
+
+    def reset_branch(
+        self, name: str, to: SnapshotId | str, from_: SnapshotId | str | None = None
+    ) -> None:
+        """Move a branch to any snapshot; with ``from_``, only if it is at that snapshot now.
+
+        Raises ``ConflictError`` where the branch is not at ``from_``.
+        """
+        expected = None if from_ is None else self.resolve(snapshot=from_)
+        self._refs().reset_branch(name, self.resolve(snapshot=to), expected)
+
+    def fast_forward(self, branch: str, to: str) -> SnapshotId:
+        """Move a branch to the tip of branch ``to``, which descends from it; return that snapshot.
+
+        Write, audit, publish: commit to an audit branch, look at it, then move ``main`` there.
+
+        Raises ``ConflictError`` where both branches have versions that the other has not.
+        """
+        return self._refs().fast_forward(branch, to)
+
+    def create_tag(self, name: str, snapshot: SnapshotId | str) -> None:
+        """Create a tag at a snapshot; a tag cannot be moved.
+
+        Raises ``AlreadyExistsError`` (there is or was such a tag), ``ReadOnlyError`` (creating
+        tags is switched off) or ``InvalidInputError`` (a malformed name).
+        """
+        self._refs().create_tag(name, self.resolve(snapshot=snapshot))
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag, unless a feature flag forbids it; its name cannot be used again."""
+        self._refs().delete_tag(name)
+
+    # -- upkeep -----------------------------------------------------------------------------
+
+    def upgrade(self, *, dry_run: bool = False) -> UpgradeReport:
+        """Upgrade from spec version 1 to 2, or finish an interrupted upgrade; see ``upgrade``."""
+        report = upgrade_repository(self.storage, dry_run=dry_run)
+        if not dry_run:
+            self.spec_version = SPEC_V2
+        return report
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        dry_run: bool = False,
+    ) -> ExpireResult:
+        """Take snapshots that were committed before an instant out of history.
+
+        The root of each history stays, and so do tips of branches and tags unless they are to go.
+        The oldest snapshot that is kept gets the root as its parent. Files stay until
+        ``maintenance.collect_garbage`` runs.
+
+        Snapshots committed strictly before ``older_than``, an instant with a time zone, expire.
+        The flags also delete branches (never ``main``) and tags whose snapshot has expired; names
+        of deleted tags cannot be used again. ``dry_run`` only reports what would be done.
+
+        Raises ``InvalidInputError`` (no time zone) or ``ReadOnlyError`` (a tag would go, and
+        deleting tags is switched off).
+        """
+        run = expire_snapshots_v1 if self.spec_version == SPEC_V1 else expire_snapshots
+        return run(
+            self.storage,
+            older_than,
+            delete_expired_branches=delete_expired_branches,
+            delete_expired_tags=delete_expired_tags,
+            dry_run=dry_run,
         )
 
     # -- settings ---------------------------------------------------------------------------
 
     @property
     def config(self) -> RepositoryConfig:
-        """The stored configuration, with the defaults for what it leaves open.
-
-        Raises
-        ------
-        FormatError
-            When it is damaged.
-        """
+        """The stored configuration, with the defaults for what it leaves open."""
         state = self._state()
-        if state is not None:
-            return _config_in(state)
-        try:
-            data = self.storage.get(CONFIG_YAML).data
-        except NotFoundError:
-            return RepositoryConfig()
-        return decode_yaml_config(data)
+        return read_yaml_config(self.storage) if state is None else config_in(state.info)
+
+    def update_config(self, changes: Mapping[str, Any]) -> RepositoryConfig:
+        """Change settings of the stored configuration and keep all others; returns the new one.
+
+        ``changes`` is a tree like the configuration itself, such as ``{"manifest": {"splitting":
+        [SplittingRule(...)]}, "virtual_chunk_containers": {"s3://bucket/": {"store": {"s3":
+        {"region": "eu-central-1"}}}}}``. Maps are merged; None gives a setting back to its
+        default, or removes a container. Splitting rules and containers are given as values or as
+        their trees. Raises ``InvalidInputError`` for an unknown setting or a wrong value.
+        """
+        return change_config(self.storage, changes, spec_version=self.spec_version)
+
+    def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
+        """Store what was replaced in a configuration that ``config`` gave; see ``update_config``.
+
+        Only replaced settings are stored, for instance those of
+        ``dataclasses.replace(repository.config, inline_chunk_threshold_bytes=0)``, so changes that
+        others made meanwhile stay. ``RepositoryConfig(...)`` stores what differs from the defaults.
+        """
+        return self.update_config(changes_in(config))
 
     @property
     def status(self) -> RepoStatus | None:
@@ -401,20 +434,35 @@ class Repository(RepositoryChanges):
         state = self._state()
         return None if state is None else state.info.status
 
+    def set_status(self, availability: Availability, reason: str | None = None) -> None:
+        """Open or close the repository for changes; UnsupportedError for spec version 1."""
+        now = now_in_microseconds()
+        change_setting(
+            self.storage,
+            self.spec_version,
+            "a status",
+            lambda info: transitions.set_status(info, availability, now=now, reason=reason),
+            even_if_read_only=True,
+        )
+
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata of the repository itself; empty for spec version 1."""
         state = self._state()
         return {} if state is None else state.info.metadata
 
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata of the repository itself; see ``set_status``."""
+        self._change("metadata", lambda info: transitions.set_metadata(info, metadata))
+
     def feature_flags(self) -> dict[int, bool]:
         """Return the flags that were set, by number; all others have their defaults."""
         state = self._state()
-        if state is None:
-            return {}
-        enabled = dict.fromkeys(state.info.enabled_feature_flags or (), True)
-        disabled = dict.fromkeys(state.info.disabled_feature_flags or (), False)
-        return dict(sorted((enabled | disabled).items()))
+        return {} if state is None else transitions.flags_of(state.info)
+
+    def set_feature_flag(self, flag: int, value: bool | None) -> None:
+        """Switch a feature on or off, or back to its default with None; see ``set_status``."""
+        self._change("feature flags", lambda info: transitions.set_flag(info, flag, value))
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -422,71 +470,29 @@ class Repository(RepositoryChanges):
     def _repo_file(self) -> RepoFile:
         return RepoFile(self.storage)
 
-    def _state(self, *, is_read: bool = False) -> RepoState | None:
-        """Return the state of now, read even if it may be known; None for spec version 1."""
-        if self.spec_version == SPEC_V1:
-            return None
-        state = self._repo_file.fetch() if is_read else self._repo_file.current()
-        if state is None:
-            raise NotFoundError(
-                f"the repository at {self.location} is gone: its 'repo' object was deleted after "
-                "it was opened",
-                kind="repository",
-                location=str(self.location),
-            )
-        return state
+    def _change(self, what: str, change: Callable[[RepoInfo], Transition]) -> None:
+        change_setting(self.storage, self.spec_version, what, change)
 
-    def _begin(self, branch: str, base: SnapshotId | None) -> SessionStart:
-        # Read, not asked for: since the last session the state has changed, if only by its commit.
-        state = self._state(is_read=True)
-        history = self._history() if state is None else RepoInfoHistory(state.info)
-        # A branch that cannot be written is refused before one that does not exist.
-        if state is not None:
-            check_status(state.info.status)
-        return SessionStart(
-            base=self._resolve(history, branch=branch) if base is None else base,
-            config=self.config if state is None else _config_in(state),
-            status=None if state is None else state.info.status,
-        )
+    def _refs(self) -> RefsChanges:
+        return refs_changes(self.storage, spec_version=self.spec_version)
+
+    def _state(self, *, is_read: bool = False) -> RepoState | None:
+        """Return the current state, read even if it may be known; None for spec version 1."""
+        return None if self.spec_version == SPEC_V1 else self._repo_file.existing(is_read=is_read)
 
     def _history(self) -> History:
         state = self._state()
-        if state is not None:
-            return RepoInfoHistory(state.info)
-        return RefFilesHistory(self.storage)
+        return RefFilesHistory(self.storage) if state is None else RepoInfoHistory(state.info)
 
-    def _resolve(
-        self,
-        history: History,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot: str | SnapshotId | None = None,
-        as_of: datetime | None = None,
-    ) -> SnapshotId:
-        return resolve(
-            history,
-            branch=branch,
-            tag=tag,
-            snapshot=snapshot,
-            as_of=as_of,
-            repository_url=str(self.location),
-        )
+    def _resolve(self, history: History, **version: Unpack[VersionArguments]) -> SnapshotId:
+        return resolve(history, **version, repository_url=str(self.location))
 
     def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:
-        """Check that a snapshot belongs to the repository, asking only where that is not known."""
+        """Check that a snapshot belongs to the repository, by a request only if not yet known."""
         known = self._repo_file.known() if self.spec_version == SPEC_V2 else None
-        if (
-            known is not None
-            and not isinstance(snapshot_id, str)
-            and snapshot_id in known.info.snapshots
-        ):
+        if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)
-
-
-def _config_in(state: RepoState) -> RepositoryConfig:
-    stored = state.info.config
-    return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
 
 
 def _restore(location: Location, spec_version: int) -> Repository:

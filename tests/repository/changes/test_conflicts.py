@@ -313,14 +313,14 @@ def test_a_lost_race_costs_two_small_files():
     session.set_chunks("/b", [[i] for i in range(4)], [b"x" * 600] * 4)
     session.set_chunks("/g/a", [[i] for i in range(1, 4)], [b"x" * 600] * 3)
     commits = iter(["chunk 0", "new array", "new apart"])
-    advance = session._tip.advance
+    advance = session._state.tip.advance
 
     def advance_late(info):
         for theirs in commits:
             commit_theirs(repository, theirs)
         return advance(info)
 
-    session._tip.advance = advance_late
+    session._state.tip.advance = advance_late
     result = session.commit("ours")
     assert result.rebased == 1
     assert result.files_written == {
@@ -337,7 +337,7 @@ def test_many_lost_races_are_passed_one_by_one(spec_version):
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     commits = iter(range(5))
-    advance = session._tip.advance
+    advance = session._state.tip.advance
 
     def advance_late(info):
         for number in commits:
@@ -347,7 +347,7 @@ def test_many_lost_races_are_passed_one_by_one(spec_version):
             break
         return advance(info)
 
-    session._tip.advance = advance_late
+    session._state.tip.advance = advance_late
     result = session.commit("ours")
     assert result.rebased == 5
     messages = [info.message for info in repository.ancestry()]
@@ -359,7 +359,7 @@ def test_giving_up_after_so_many_tries():
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     numbers = itertools.count()
-    advance = session._tip.advance
+    advance = session._state.tip.advance
 
     def advance_late(info):
         other = repository.writable_session()
@@ -367,10 +367,10 @@ def test_giving_up_after_so_many_tries():
         other.commit("late")
         return advance(info)
 
-    session._tip.advance = advance_late
+    session._state.tip.advance = advance_late
     with pytest.raises(ConflictError, match="moved by others 3 times"):
         session.commit("ours", rebase_tries=2)
-    session._tip.advance = advance
+    session._state.tip.advance = advance
     session.commit("ours")
 
 

@@ -103,7 +103,7 @@ def test_what_shrinking_dropped_stays_dropped(repository):
 
 def test_large_commits_are_cut_into_manifests_of_bounded_size(repository_v2):
     session = grid_session(repository_v2, (30, 30))
-    session._assembler._format = type(session.format)(spec_version=2, max_refs=100)
+    session._state.assembler._format = type(session.format)(spec_version=2, max_refs=100)
     set_block(session, range(30), range(30))
     session.commit("first")
     snapshot = repository_v2.snapshot(repository_v2.resolve())

@@ -32,7 +32,7 @@ from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInp
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.session.session import DEFAULT_REBASE_TRIES
+from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

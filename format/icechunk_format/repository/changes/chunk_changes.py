@@ -1,4 +1,4 @@
-"""What a session did to the chunks of one array, before anything is written of it.
+"""``ChunkChanges``: the uncommitted changes of a session to the chunks of one array.
 
 Layers, from the bottom; what is above hides what is below at the same coordinate:
 

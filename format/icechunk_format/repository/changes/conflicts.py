@@ -1,4 +1,4 @@
-"""Whether our changes can be laid over the commits of others. Pure.
+"""Detects conflicts between a session's changes and commits of others, and rebases. Pure.
 
 What others did is known from their transaction logs, and from the newest of their snapshots where
 paths matter. What fits together, and what does not:

@@ -1,4 +1,4 @@
-"""Checks of what comes into a session against the chunk grid of its array."""
+"""Checks chunk coordinates and receipts against the chunk grid of their array."""
 
 from __future__ import annotations
 

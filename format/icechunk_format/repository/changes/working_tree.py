@@ -11,7 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes.change_set import (
@@ -371,6 +371,35 @@ class WorkingTree:
                 "this session has moved nodes, and one commit either moves nodes or changes them; "
                 "commit the moves first"
             )
+
+
+def changed_shape(
+    node: NodeSnapshot,
+    path: str,
+    shape: Sequence[int] | None,
+    num_chunks: Sequence[int] | None,
+    dimension_names: Sequence[str | None] | Literal["keep"] | None,
+) -> ArrayShape | None:
+    """Return the shape of a node after a change of its metadata; None for a group.
+
+    Raises
+    ------
+    InvalidInputError
+        Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, or the number
+        of dimensions differs.
+    """
+    if (shape is None) != (num_chunks is None):
+        raise InvalidInputError("shape and num_chunks of an array change together; give both")
+    if node.array is None:
+        if shape is not None or dimension_names != "keep":
+            raise InvalidInputError(f"{path!r} is a group, which has no shape", name=path)
+        return None
+    return checked_shape(
+        path,
+        node.array.shape if shape is None else shape,
+        node.array.num_chunks if num_chunks is None else num_chunks,
+        node.array.dimension_names if dimension_names == "keep" else dimension_names,
+    )
 
 
 def checked_shape(

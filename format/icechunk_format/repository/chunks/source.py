@@ -26,7 +26,8 @@ from icechunk_format.errors import (
     NotFoundError,
     StorageError,
 )
-from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks.container_options import check_virtual_options
+from icechunk_format.repository.chunks.virtual import VirtualResolver, parse_authorized
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
@@ -36,6 +37,8 @@ from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from numpy.typing import NDArray
 
     from icechunk_format.spec.config.config import VirtualChunkContainer
@@ -45,6 +48,23 @@ TO_END = int(np.iinfo(np.int64).max)
 """The end of a range that reaches to the last byte of the payload."""
 
 _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
+
+
+def checked_source(
+    location: Location,
+    containers: Iterable[VirtualChunkContainer],
+    authorized: Sequence[str],
+    virtual_options: Mapping[str, str],
+) -> ChunkSource:
+    """Make a ``ChunkSource`` from options of a user; see ``Repository.chunk_source``."""
+    parse_authorized(authorized)
+    check_virtual_options(virtual_options, authorized)
+    return ChunkSource(
+        location=location,
+        containers=tuple(containers),
+        authorized=tuple(authorized),
+        virtual_options=dict(virtual_options),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

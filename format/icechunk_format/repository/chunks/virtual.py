@@ -1,4 +1,4 @@
-"""From the location of a virtual chunk to the storage and key behind it, if the user agreed.
+"""Resolves the location of a virtual chunk to a storage and key that the user authorised.
 
 Algorithm
 ---------

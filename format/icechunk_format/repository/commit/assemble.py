@@ -1,4 +1,4 @@
-"""Making the manifests of a commit: load what has to be rebuilt, write it, keep the rest.
+"""Makes the manifests of a commit: rebuilds those that changed and keeps the rest.
 
 Rules of this file
 ------------------
@@ -6,7 +6,7 @@ Rules of this file
    anew, and every group of references that comes out the same keeps its files. Other writers'
    changes to other arrays, or to other manifests of the same array, cost nothing here.
 2. Manifests are loaded together, as far as memory allows, since each load costs a round trip.
-3. Where two manifests of the base hold one coordinate, the first one counts, as for readers.
+3. Where extents of the base overlap, references that no reader finds are dropped.
 
 Specification: "Chunk Manifest Files", ``ManifestFileInfoV2``.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import inside_box, overlapping_pairs
 from icechunk_format.repository.commit.manifest_plan import ArrayPlan, grouped_rows, plan_array
+from icechunk_format.repository.files.chunk_lookup import visible_rows
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.id_columns import rows_of_ids
@@ -226,18 +227,17 @@ class ManifestAssembler:
 
     def _base_refs(self, work: _Work, manifests: list[Manifest]) -> ChunkRefs:
         parts = [_refs_of(manifest, work) for manifest in manifests]
+        extents = work.base.extents[work.group.base_rows]
+        if any(True for _ in overlapping_pairs(extents)):
+            parts = [
+                part.take(visible_rows(part, extents[row], extents[row], extents[:row]))
+                for row, part in enumerate(parts)
+            ]
         clip = work.changes.clip
         if clip is not None:
             box = np.array([(0, limit) for limit in clip], dtype=np.int64).reshape(-1, 2)
             parts = [part.take(inside_box(part.coords, box)) for part in parts]
-        if not parts:
-            return ChunkRefs.empty(work.base.ndim)
-        if not any(True for _ in overlapping_pairs(work.base.extents[work.group.base_rows])):
-            return ChunkRefs.concat(parts)
-        refs = parts[-1]
-        for part in reversed(parts[:-1]):
-            refs = ChunkRefs.overlay(refs, part)
-        return refs
+        return ChunkRefs.concat(parts) if parts else ChunkRefs.empty(work.base.ndim)
 
 
 def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:

@@ -1,4 +1,4 @@
-"""From a change set to a new version: files first, then the one object that makes them count.
+"""Stores the files of a new version, before the branch is moved to it.
 
 Order of writing
 ----------------

@@ -1,4 +1,4 @@
-"""Which manifests of an array a commit keeps, takes over, and rebuilds. Pure.
+"""Decides which manifests of an array a commit keeps, takes over or rebuilds. Pure.
 
 Sources are the manifests of the base and those that executors stored. A commit makes a list of
 manifests whose extents do not overlap, because readers take the first one whose extents hold a

@@ -1,4 +1,4 @@
-"""The references behind a list of manifests, in pieces of bounded size.
+"""Reads the chunk references of an array in boxes of bounded size.
 
 Upkeep reads all references of an array, which may be many more than fit into memory. So the chunk
 grid is cut into boxes that hold about as many references as one file may, estimated from the
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.boxes import box_volumes, inside_box, overlapping_pairs
+from icechunk_format.grid.boxes import box_volumes, overlapping_pairs
+from icechunk_format.repository.files.chunk_lookup import visible_rows
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -143,22 +144,9 @@ def references_in(
                     field="arrays.refs.index",
                 )
             earlier = wanted.extents[:row] if overlaps else wanted.extents[:0]
-            parts.append(_visible(entry.refs, wanted.extents[row], box, earlier))
+            rows = visible_rows(entry.refs, wanted.extents[row], box, earlier)
+            parts.append(entry.refs if len(rows) == len(entry.refs) else entry.refs.take(rows))
     return ChunkRefs.concat(parts)
-
-
-def _visible(
-    refs: ChunkRefs,
-    extents: NDArray[np.uint32],
-    box: NDArray[np.int64],
-    earlier: NDArray[np.uint32],
-) -> ChunkRefs:
-    """Return the references of one manifest that readers find in a box."""
-    low, high = np.maximum(extents[:, 0], box[:, 0]), np.minimum(extents[:, 1], box[:, 1])
-    rows = refs.select_box(low.tolist(), high.tolist())
-    for other in earlier:
-        rows = rows[~inside_box(refs.coords[rows], other)]
-    return refs if len(rows) == len(refs) else refs.take(rows)
 
 
 def _batches(counts: NDArray[np.int64]) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""Which manifest rows hold the chunks of an array that a read asks for.
+"""Finds the chunk references of an array, by coordinate or in a box.
 
 Rules of this file
 ------------------
@@ -15,12 +15,13 @@ Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.errors import FormatError
-from icechunk_format.grid import cover as regions
+from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.object_keys import manifest_key
@@ -33,6 +34,33 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import ManifestId
     from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
     from icechunk_format.storage.protocol import Storage
+
+
+def visible_rows(
+    refs: ChunkRefs,
+    extents: NDArray[Any],
+    box: NDArray[Any],
+    earlier: NDArray[Any],
+) -> NDArray[np.int64]:
+    """Return the rows of one manifest's references that readers find in a box, ascending.
+
+    Readers find a chunk inside the extents of its manifest, unless the extents of an earlier
+    manifest of the array hold it, too.
+
+    Parameters
+    ----------
+    refs
+        The references of the array in the manifest.
+    extents, box
+        Shape (ndim, 2).
+    earlier
+        Extents of the manifests before this one in the array's list, shape (n, ndim, 2).
+    """
+    low, high = np.maximum(extents[:, 0], box[:, 0]), np.minimum(extents[:, 1], box[:, 1])
+    rows = refs.select_box(low.tolist(), high.tolist())
+    for other in clip(earlier, np.stack([low, high], axis=1))[0]:
+        rows = rows[~inside_box(refs.coords[rows], other)]
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,15 +138,13 @@ class ChunkLookup:
             Pairs of references and ascending row numbers; empty ones are left out.
         """
         box = np.stack([np.asarray(lower, np.int64), np.asarray(upper, np.int64)], axis=-1)
-        clipped, wanted = regions.clip(self._extents, box)
+        _, wanted = clip(self._extents, box)
         found = []
         for number, refs in enumerate(self._tables(wanted)):
             if refs is None:
                 continue
-            # Inside its own extents only: no reader looks up what lies beyond.
-            rows = refs.select_box(clipped[number, :, 0].tolist(), clipped[number, :, 1].tolist())
-            for earlier in regions.clip(clipped[:number], clipped[number])[0]:
-                rows = rows[~_inside(refs.coords[rows], earlier)]
+            earlier = self._extents[wanted[:number]]
+            rows = visible_rows(refs, self._extents[wanted[number]], box, earlier)
             if len(rows):
                 found.append((refs, rows))
         return found
@@ -142,16 +168,14 @@ class ChunkLookup:
         if not len(wanted):
             return []
         around = np.stack([wanted[:, :, 0].min(axis=0), wanted[:, :, 1].max(axis=0)], axis=-1)
-        # Overlaps are only possible with manifests that meet the box around the wanted ones.
-        before = regions.clip(self._extents[:start], around)[0]
+        # Only manifests that meet the box around the wanted ones can overlap them.
+        before = clip(self._extents[:start], around)[0]
         found = []
         for number, refs in enumerate(self._tables(np.arange(start, stop, dtype=np.int64))):
             if refs is None:
                 continue
-            extent = wanted[number]
-            rows = refs.select_box(extent[:, 0].tolist(), extent[:, 1].tolist())
-            for earlier in regions.clip(np.concatenate([before, wanted[:number]]), extent)[0]:
-                rows = rows[~_inside(refs.coords[rows], earlier)]
+            earlier = np.concatenate([before, wanted[:number]])
+            rows = visible_rows(refs, wanted[number], wanted[number], earlier)
             if len(rows):
                 found.append((self._manifests.manifest_id(start + number), refs, rows))
         return found
@@ -202,10 +226,6 @@ class ChunkLookup:
                 )
             tables.append(None if table is None else table.refs)
         return tables
-
-
-def _inside(coords: NDArray[np.uint32], box: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return np.asarray(((coords >= box[:, 0]) & (coords < box[:, 1])).all(axis=1))
 
 
 def _joined(

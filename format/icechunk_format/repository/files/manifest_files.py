@@ -1,4 +1,4 @@
-"""Writing references into manifest files: by the driver for a commit, by executors beforehand.
+"""Writes chunk references into manifest files, on executors or for a commit on the driver.
 
 An executor writes the references of its chunks itself and hands a ``ManifestReceipt`` to the
 driver, which takes the file over as it is. So the driver's work does not grow with the number of

@@ -1,4 +1,4 @@
-"""What changed between two versions, by node path, from transaction logs alone.
+"""Lists what changed between two versions, by node path, from transaction logs alone.
 
 No manifest and no chunk is read: each snapshot has a log of the nodes and chunks that it changed,
 and the logs between two snapshots add up.
@@ -20,15 +20,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
+from icechunk_format.repository.history.history import versions_after
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.repository.history.history import History
+    from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.spec.node_path import NodePath
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.spec.transaction_log import TransactionLog
+    from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,34 @@ class Changes:
     updated_chunks: Mapping[NodePath, NDArray[np.uint32]] = field(default_factory=dict)
     moved_nodes: tuple[Move, ...] = ()
     missing_logs: tuple[str, ...] = ()
+
+
+def changes_between(
+    storage: Storage, history: History, older: SnapshotId, newer: SnapshotId
+) -> Changes:
+    """Return what changed between two existing snapshots; see ``Repository.diff``."""
+    between = versions_after(older, history.ancestry(newer))
+    if between is None:
+        raise InvalidInputError(
+            f"snapshot {older} is not an ancestor of {newer} in {storage.root_url}, so there is "
+            "no chain of changes from one to the other; give them in the order of history",
+            older=str(older),
+            newer=str(newer),
+        )
+    logs: list[TransactionLog] = []
+    missing: list[str] = []
+    for info in reversed(between):
+        for log_id in (*info.pruned_ancestor_tx_logs, info.id):
+            try:
+                logs.append(load_transaction_log(storage, log_id))
+            except NotFoundError:
+                missing.append(str(log_id))
+    return add_up(
+        logs,
+        older=load_snapshot(storage, older),
+        newer=load_snapshot(storage, newer),
+        missing_logs=missing,
+    )
 
 
 def add_up(

@@ -1,4 +1,4 @@
-"""From the words of a user (branch, tag, snapshot, instant) to one snapshot id.
+"""Finds the one snapshot that a branch, tag, snapshot id or instant names.
 
 Rules of this file
 ------------------
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -25,11 +25,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from icechunk_format.repository.history.history import History
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 DEFAULT_BRANCH = "main"
 _MOST_SUGGESTIONS = 10
 _MOST_COMPARED = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class VersionArguments(TypedDict, total=False):
+    """The arguments of ``resolve`` that name a version."""
+
+    branch: str | None
+    tag: str | None
+    snapshot: str | SnapshotId | None
+    as_of: datetime | None
+
+
+def entry_of(
+    history: History, snapshot_id: SnapshotId | str, *, repository_url: str
+) -> SnapshotInfo:
+    """Return parent, time, message and metadata of a snapshot; see ``resolve`` for the errors."""
+    found = history.snapshot_info(
+        resolve(history, snapshot=snapshot_id, repository_url=repository_url)
+    )
+    if found is None:
+        raise NotFoundError(
+            f"snapshot {snapshot_id} of {repository_url} was deleted just now",
+            kind="snapshot",
+            name=str(snapshot_id),
+        )
+    return found
 
 
 def resolve(

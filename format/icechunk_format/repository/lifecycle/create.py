@@ -1,4 +1,4 @@
-"""Bringing a repository into the world: an empty first snapshot, and the object that names it.
+"""Creates a repository: an empty first snapshot, and the object that names it.
 
 Order of writing: the snapshot and its transaction log, then ``repo`` (version 2) or the ref of
 ``main`` (version 1), created only where there is none. Of several creators at one place one wins,

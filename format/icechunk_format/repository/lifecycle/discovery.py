@@ -1,4 +1,4 @@
-"""Which kind of repository is at a location, and if none is, what is there instead.
+"""Tells which kind of repository is at a location, or what is there instead.
 
 Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
 beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for
@@ -34,6 +34,14 @@ _MOST_PARENTS: Final = 4
 def has_repository(storage: Storage) -> bool:
     """Tell whether a repository of either spec version is at the root of a storage."""
     return storage.head(REPO) is not None or storage.head(MAIN_REF) is not None
+
+
+def exists_at(location: Location) -> bool:
+    """Tell whether a repository is at a location, whose bucket may be missing."""
+    try:
+        return has_repository(open_storage(location))
+    except NotFoundError:
+        return False
 
 
 def no_repository(location: Location) -> NotFoundError:

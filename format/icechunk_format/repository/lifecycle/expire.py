@@ -116,7 +116,7 @@ def expire_snapshots(
 ) -> ExpireResult:
     """Take snapshots out of the history of a repository of spec version 2.
 
-    Arguments and errors are those of ``RepositoryChanges.expire_snapshots``.
+    Arguments and errors are those of ``Repository.expire_snapshots``.
     """
     cutoff = as_microseconds(older_than, "older_than")
 

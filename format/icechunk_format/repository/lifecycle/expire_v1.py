@@ -44,7 +44,7 @@ def expire_snapshots_v1(
 ) -> ExpireResult:
     """Take snapshots out of the history of a repository of spec version 1.
 
-    Arguments and errors are those of ``RepositoryChanges.expire_snapshots``.
+    Arguments and errors are those of ``Repository.expire_snapshots``.
     """
     cutoff = as_microseconds(older_than, "older_than")
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)

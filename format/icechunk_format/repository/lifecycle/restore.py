@@ -1,4 +1,4 @@
-"""Going back to an earlier version without forgetting the later ones: a commit that re-states it.
+"""Restores an earlier version by committing it again; later versions stay in history.
 
 The new version has the nodes and the manifests of the old one, ids included, so no chunk and no
 manifest is written. Its transaction log says what the branch loses and gets back, so that

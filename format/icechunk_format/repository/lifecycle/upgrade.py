@@ -99,7 +99,28 @@ class _Files:
 
 
 def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeReport:
-    """Upgrade the repository at the root of a storage; see ``Repository.upgrade``."""
+    """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
+
+    History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are neither
+    read nor written: the cost is one small read per snapshot. Let no writer run meanwhile;
+    libraries that know version 1 alone cannot open the repository afterwards. ``dry_run`` only
+    reports what would be done.
+
+    Raises
+    ------
+    ConflictError
+        An interrupted upgrade cannot be finished, because versions 1 and 2 were both changed after
+        it; or writers never stopped.
+    FormatError
+        A file of version 1 is damaged; nothing was changed.
+    NotFoundError
+        There is no repository, or a snapshot of its history is missing.
+    ReadOnlyError
+        The store cannot be written.
+    CommitOutcomeUnknownError, StorageError
+        The store failed. Until the upgrade is run again, readers find version 1 or 2, each of them
+        whole.
+    """
     if storage.is_read_only and not dry_run:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read, so it cannot be upgraded; open the repository "

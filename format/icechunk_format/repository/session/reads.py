@@ -12,6 +12,7 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import boxes_meet, inside_box
 from icechunk_format.grid.coordinates import is_sorted, sorting_rows
+from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-    from icechunk_format.spec.ids import ManifestId
     from icechunk_format.spec.snapshot.file import NodeSnapshot
     from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
     from icechunk_format.storage.protocol import Storage
@@ -60,25 +60,23 @@ def current_refs(
             f"{ndim}",
             name=node.path,
         )
+    box = np.array(list(zip(lo, hi, strict=True)), dtype=np.int64).reshape(-1, 2)
     refs = ChunkRefs.empty(ndim)
     if node.array is not None and not (changes is not None and changes.replaces_all):
-        manifests = node.array.manifests
-        ids = [manifests.manifest_id(row) for row in manifests.intersecting(lo, hi).tolist()]
-        sizes = [entry[0] if (entry := listed.find(i)) else None for i in ids]
-        # The first manifest that holds a coordinate counts, so it is laid on last.
-        for part in reversed(_load(storage, node, ids, sizes, lo, hi)):
-            refs = ChunkRefs.overlay(refs, part)
+        manifests = ListedManifests.of(node.array.manifests, listed)
+        refs = references_in(storage, node.id, node.path, manifests, box)
     if changes is None:
         return refs
     if changes.clip is not None:
         grid = np.array([(0, limit) for limit in changes.clip], dtype=np.int64).reshape(-1, 2)
         refs = refs.take(inside_box(refs.coords, grid))
-    box = np.array(list(zip(lo, hi, strict=True)), dtype=np.int64).reshape(-1, 2)
     near = [r for r in changes.receipts if boxes_meet(r.coords.bounds(), box)]
     ids, sizes = [r.manifest_id for r in near], [r.size_bytes for r in near]
-    parts = _load(storage, node, ids, sizes, lo, hi)
-    for receipt, part in zip(near, parts, strict=True):
-        refs = ChunkRefs.overlay(refs, receipt.pick(part))
+    for receipt, manifest in zip(near, load_manifests(storage, ids, sizes), strict=True):
+        entry = manifest.array(node.id)
+        if entry is not None:
+            part = entry.refs.take(entry.refs.select_box(lo, hi))
+            refs = ChunkRefs.overlay(refs, receipt.pick(part))
     pending, deleted = changes.pending()
     return ChunkRefs.overlay(refs, pending.take(pending.select_box(lo, hi)), deleted)
 
@@ -134,19 +132,3 @@ def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> 
         last_modified=kept.last_modified,
         texts=kept.texts,
     )
-
-
-def _load(
-    storage: Storage,
-    node: NodeSnapshot,
-    ids: list[ManifestId],
-    sizes: Sequence[int | None],
-    lo: Sequence[int],
-    hi: Sequence[int],
-) -> list[ChunkRefs]:
-    found = []
-    for manifest in load_manifests(storage, ids, list(sizes)):
-        entry = manifest.array(node.id)
-        refs = ChunkRefs.empty(len(lo)) if entry is None else entry.refs
-        found.append(refs.take(refs.select_box(lo, hi)))
-    return found

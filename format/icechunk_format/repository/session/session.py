@@ -1,65 +1,108 @@
-"""A session: changes to one branch that become one version, or nothing.
+"""``WriteSession``: changes to one branch that become one version, or nothing.
 
 Rules of this file
 ------------------
-1. A session sees its branch as it was when the session began, and its own changes on top. Others
-   see nothing of it before it is committed.
+1. A session sees its branch as it was when the session began, with its own changes on top. Nobody
+   else sees the changes before they are committed.
 2. One session makes one version: after a commit it can be read, and not changed any more.
-3. A session stays where it was made. It refuses to be pickled; what executors need is a location,
-   node ids and ``session.format``, and what they send back are receipts.
-4. A commit that did not land leaves the session with all its changes, to try again.
+3. A session cannot be pickled. Executors get a location, node ids and ``session.format``; what they
+   send back are receipts.
+4. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.
+   Callers give shape, chunk counts and dimension names that agree with the document, because
+   snapshots store them too.
+5. A call that raises has changed nothing in the session.
+6. Chunks are stored at once, references when the session is committed.
 
-Specification: "Consistency and Optimistic Concurrency"; the reference calls this a writable
-session.
+Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files"; the reference calls this a
+writable session.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, Never
+import secrets
+from typing import TYPE_CHECKING, Any, Literal, Never
 
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
-from icechunk_format.repository.changes import conflicts as conflict_rules
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.changes.working_tree import WorkingTree
-from icechunk_format.repository.commit.commit import (
-    CommitResult,
-    commit_metadata,
-    pause_after_lost_race,
-    store_version,
+from icechunk_format.repository.changes.grid_checks import (
+    check_receipts,
+    check_regular,
+    grid_of,
+    outside,
 )
-from icechunk_format.repository.files.metadata_files import (
-    load_newer_versions,
-    load_transaction_log,
-    remember_snapshot,
+from icechunk_format.repository.changes.working_tree import (
+    WorkingTree,
+    changed_shape,
+    checked_shape,
 )
-from icechunk_format.repository.session.edits import SessionEdits
-from icechunk_format.repository.state import conflict_errors
-from icechunk_format.spec.object_keys import transaction_log_key
+from icechunk_format.repository.commit.assemble import ManifestAssembler
+from icechunk_format.repository.files.chunk_files import store_chunks
+from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.session import committing
+from icechunk_format.repository.session.committing import (
+    DEFAULT_REBASE_TRIES,
+    OnConflict,
+    Resolve,
+    SessionState,
+    WhenMoved,
+)
+from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from icechunk_format.repository.commit.commit import StoredVersion
-    from icechunk_format.repository.state.branch_tip import CommitsSince
+    from numpy.typing import ArrayLike, NDArray
+
+    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.repository.state.branch_tip import BranchTip
+    from icechunk_format.spec.config.config import RepositoryConfig
     from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-
-DEFAULT_REBASE_TRIES: Final = 1000
-"""Rebases before a commit gives up. Every lost race means that somebody else's commit landed."""
-
-OnConflict = Literal["rebase", "fail"]
-Resolve = Literal["ours", "theirs"]
-WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
+    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.storage.protocol import Storage
 
 
-class WriteSession(SessionEdits):
-    """Changes to one branch; get it from ``Repository.writable_session``."""
+class WriteSession:
+    """Changes to one branch; get it from ``Repository.writable_session``.
+
+    Methods raise ``NotFoundError`` where there is no such node or parent group, ``ReadOnlyError``
+    after a commit, ``FormatError`` and ``StorageError`` where files cannot be read or written.
+
+    Attributes
+    ----------
+    format
+        How manifest files are written here; executors need it.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        tip: BranchTip,
+        base: Snapshot,
+        *,
+        config: RepositoryConfig,
+        spec_version: int,
+    ) -> None:
+        self.format = ManifestFormat(spec_version=spec_version, config=config)
+        self._state = SessionState(
+            storage=storage,
+            tip=tip,
+            tree=WorkingTree(base, ChangeSet()),
+            format=self.format,
+            assembler=ManifestAssembler(storage, self.format),
+        )
 
     def __repr__(self) -> str:
-        return f"WriteSession({self._storage.root_url!r}, {self.branch!r}, base={self.snapshot_id})"
+        url = self._state.storage.root_url
+        return f"WriteSession({url!r}, {self.branch!r}, base={self.snapshot_id})"
 
     def __reduce__(self) -> Never:
         raise TypeError(
@@ -67,6 +110,273 @@ class WriteSession(SessionEdits):
             "Send executors the location, node ids and session.format, and give the receipts "
             "that they send back to add_manifests"
         )
+
+    # -- looking ----------------------------------------------------------------------------
+
+    @property
+    def branch(self) -> str:
+        """The branch that a commit moves."""
+        return self._state.tip.branch
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        """The snapshot that the session stands on; after a commit, the new one."""
+        return self._state.tree.base.id
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a commit would change anything."""
+        return not self._state.tree.changes.is_empty
+
+    @property
+    def changes(self) -> ChangeSet:
+        """What was changed so far; for looking, not for changing."""
+        return self._state.tree.changes
+
+    def nodes(self) -> list[NodeSnapshot]:
+        """Return all nodes as they are now, sorted by path.
+
+        Manifests of arrays are those of the base; ``chunk_refs`` knows of changed chunks.
+        """
+        return self._state.tree.nodes()
+
+    def node(self, path: str) -> NodeSnapshot | None:
+        """Return a node as it is now, None where there is none; see ``nodes``."""
+        return self._state.tree.node(path)
+
+    def chunk_refs(self, path: str, lo: Sequence[int], hi: Sequence[int]) -> ChunkRefs:
+        """Return the references of an array in a box, with the changes of this session.
+
+        Parameters
+        ----------
+        lo, hi
+            First chunk coordinate per axis, and the one after the last.
+
+        Raises
+        ------
+        NotFoundError, InvalidInputError
+            There is no such array, or the box has another number of dimensions.
+        """
+        node = self._state.tree.existing_array(path)
+        changes = self._state.tree.changes.chunks.get(node.id)
+        return current_refs(
+            self._state.storage, node, changes, self._state.tree.base.manifest_files, lo, hi
+        )
+
+    # -- nodes ------------------------------------------------------------------------------
+
+    def create_group(self, path: str, user_data: bytes) -> NodeId:
+        """Create a group with a ``zarr.json``; returns its id.
+
+        Raises ``AlreadyExistsError`` where the path is taken.
+        """
+        self._state.check_open()
+        node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+        self._state.tree.create(path, user_data, node_id)
+        return node_id
+
+    def create_array(
+        self,
+        path: str,
+        user_data: bytes,
+        *,
+        shape: Sequence[int],
+        num_chunks: Sequence[int],
+        dimension_names: Sequence[str | None] | None = None,
+        node_id: NodeId | None = None,
+    ) -> NodeId:
+        """Create an array without chunks; returns its id.
+
+        Parameters
+        ----------
+        user_data
+            Its ``zarr.json``.
+        shape
+            Elements per dimension, as in the document.
+        num_chunks
+            Chunks per dimension of the (outer) chunk grid.
+        dimension_names
+            One name or None per dimension; None when the document names none.
+        node_id
+            Its id, where executors have written manifests for it before it existed; None draws
+            a new one.
+
+        Raises
+        ------
+        AlreadyExistsError
+            Something is there.
+        InvalidInputError
+            The numbers of dimensions differ.
+        """
+        self._state.check_open()
+        array = checked_shape(path, shape, num_chunks, dimension_names)
+        if node_id is None:
+            node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+        self._state.tree.create(path, user_data, node_id, array)
+        return node_id
+
+    def update_metadata(
+        self,
+        path: str,
+        user_data: bytes,
+        *,
+        shape: Sequence[int] | None = None,
+        num_chunks: Sequence[int] | None = None,
+        dimension_names: Sequence[str | None] | Literal["keep"] | None = "keep",
+    ) -> None:
+        """Replace the metadata document of a node; with a shape, resize the array.
+
+        Chunks outside of a smaller chunk grid are dropped, and stay so if it grows again.
+
+        Raises
+        ------
+        InvalidInputError
+            Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, or the
+            number of dimensions differs.
+        """
+        self._state.check_open()
+        node = self._state.tree.existing(path)
+        array = changed_shape(node, path, shape, num_chunks, dimension_names)
+        dropped = None
+        if array is not None:
+            changes = self._state.tree.changes.chunks.get(node.id)
+            files = self._state.tree.base.manifest_files
+            dropped = dropped_coords(self._state.storage, node, changes, files, array.num_chunks)
+        self._state.tree.update(path, user_data, array, dropped)
+
+    def delete(self, path: str) -> None:
+        """Delete a node, and a group with all that is in it."""
+        self._state.check_open()
+        self._state.tree.delete(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a node another path, a group with all that is in it. Costs no data.
+
+        Raises
+        ------
+        UnsupportedError
+            The repository has spec version 1.
+        ReadOnlyError
+            The repository has switched moves off.
+        NotFoundError, AlreadyExistsError, InvalidInputError
+            As for ``WorkingTree.move``; one commit either moves nodes or changes them.
+        """
+        self._state.check_open()
+        self._state.tip.check_moves()
+        self._state.tree.move(source, target)
+
+    # -- chunks -----------------------------------------------------------------------------
+
+    def set_chunk(self, path: str, coords: Sequence[int], payload: bytes) -> None:
+        """Store one encoded chunk; see ``set_chunks``."""
+        at = np.array([list(coords)], dtype=np.int64).reshape(1, len(coords))
+        self.set_chunks(path, at, [payload])
+
+    def set_chunks(self, path: str, coords: ArrayLike, payloads: Sequence[bytes]) -> None:
+        """Store encoded chunks, concurrently; small ones within their references.
+
+        Parameters
+        ----------
+        coords
+            Integers, shape (n, ndim): places in the chunk grid, distinct.
+        payloads
+            n encoded chunks, none empty.
+
+        Raises
+        ------
+        InvalidInputError
+            A place is outside of the grid or given twice, or a chunk is empty.
+        StorageError
+            The store failed; then none of the chunks was set.
+        """
+        changes, at = self._changes_at(path, coords)
+        refs = store_chunks(
+            self._state.storage,
+            at,
+            payloads,
+            inline_threshold=self.format.config.inline_chunk_threshold_bytes,
+        )
+        own = refs.kind == KIND_NATIVE
+        self._state.written.add("chunks", int(own.sum()), int(refs.length[own].sum()))
+        changes.set_refs(refs)
+
+    def set_refs(self, path: str, refs: ChunkRefs) -> None:
+        """Set references to chunks that are stored already, here or elsewhere.
+
+        Raises
+        ------
+        InvalidInputError
+            A place is outside of the grid, or a chunk in the repository has no bytes.
+        """
+        changes, _ = self._changes_at(path, refs.coords)
+        if ((refs.length == 0) & (refs.kind != KIND_VIRTUAL)).any():
+            raise InvalidInputError(
+                f"a chunk of {path!r} has no bytes; a chunk that holds nothing but the fill value "
+                "is not stored at all"
+            )
+        changes.set_refs(refs)
+
+    def add_manifests(self, path: str, receipts: Sequence[ManifestReceipt]) -> None:
+        """Take over manifests that executors have stored for an array, by their receipts.
+
+        Their chunks replace what is at the same places. Files whose chunks lie apart from all
+        others are used as they are; only what overlaps is read and rewritten by the commit.
+
+        Parameters
+        ----------
+        receipts
+            What ``store_manifests`` returned for the node id of the array.
+
+        Raises
+        ------
+        InvalidInputError
+            Two manifests hold the same chunk, or a chunk is outside of the grid.
+        """
+        self._state.check_open()
+        node = self._state.tree.existing_array(path)
+        check_receipts(path, receipts, grid_of(node))
+        self._state.tree.chunks_of(node).add_receipts(receipts)
+
+    def delete_chunks(self, path: str, coords: ArrayLike) -> None:
+        """Delete chunks; their places read as the fill value. Missing ones are no error.
+
+        Raises
+        ------
+        InvalidInputError
+            A place is outside of the grid.
+        """
+        changes, at = self._changes_at(path, coords)
+        changes.delete(at)
+
+    def shift(self, path: str, offset: Sequence[int]) -> None:
+        """Move all chunks of an array by so many places in the chunk grid.
+
+        Chunks that leave the grid are dropped, places that become free read as the fill value.
+        All references of the array are read.
+
+        Raises
+        ------
+        InvalidInputError
+            The offset has another number of dimensions, or the chunk grid is not regular.
+        """
+        self._state.check_open()
+        node = self._state.tree.existing_array(path)
+        check_regular(node)
+        grid = grid_of(node)
+        if len(offset) != len(grid):
+            raise InvalidInputError(
+                f"an offset of {len(offset)} axes was given for array {path!r} of {len(grid)}",
+                name=path,
+            )
+        changes = self._state.tree.chunks_of(node)
+        refs = self.chunk_refs(path, grid[:, 0].tolist(), grid[:, 1].tolist())
+        changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
+
+    def discard(self) -> None:
+        """Forget all changes. Chunks that were stored are garbage for the collector."""
+        self._state.check_open()
+        self._state.tree = WorkingTree(self._state.tree.base, ChangeSet())
+        self._state.assembler = ManifestAssembler(self._state.storage, self.format)
 
     # -- versions ---------------------------------------------------------------------------
 
@@ -85,8 +395,6 @@ class WriteSession(SessionEdits):
 
         Parameters
         ----------
-        message
-            For people.
         metadata
             JSON values by name, kept with the version.
         on_conflict
@@ -114,36 +422,16 @@ class WriteSession(SessionEdits):
         ReadOnlyError, StorageError, FormatError, NotFoundError
             The repository cannot be written or read; nothing was committed.
         """
-        self._check_commit(on_conflict, resolve, allow_empty)
-        if on_conflict == "rebase":
-            # Before anything is stored: what others did since the session began costs no files.
-            self.rebase(resolve=resolve, when_moved=when_moved)
-        attempt = 0
-        while True:
-            began = time.monotonic()
-            version = self._store(
-                message,
-                metadata,
-                parent_id=self.snapshot_id,
-                attempt=attempt,
-                beside=self._tip.copy_to_store(),
-            )
-            moved = self._tip.advance(version.info)
-            if moved is None:
-                return self._landed(version)
-            if on_conflict == "fail":
-                raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
-            attempt += 1
-            if attempt > rebase_tries:
-                raise ConflictError(
-                    f"branch {self.branch!r} of {self._storage.root_url} was moved by others "
-                    f"{attempt} times while this commit was tried; nothing was committed. Let "
-                    "fewer writers commit at once, or try again",
-                    branch=self.branch,
-                    attempts=attempt,
-                )
-            pause_after_lost_race(attempt, time.monotonic() - began)
-            self.rebase(resolve=resolve, when_moved=when_moved)
+        return committing.commit(
+            self._state,
+            message,
+            metadata=metadata,
+            on_conflict=on_conflict,
+            resolve=resolve,
+            rebase_tries=rebase_tries,
+            allow_empty=allow_empty,
+            when_moved=when_moved,
+        )
 
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
@@ -162,49 +450,19 @@ class WriteSession(SessionEdits):
             nodes and the other changes them.
         ConflictError
             The branch has moved; an amendment is never rebased.
-        CommitOutcomeUnknownError, ReadOnlyError, StorageError, FormatError, NotFoundError
+        CommitOutcomeUnknownError
             As for ``commit``.
         """
-        self._check_commit("fail", None, allow_empty)
-        replaced = self._tip.amendable(self.snapshot_id)
-        log = load_transaction_log(self._storage, self.snapshot_id)
-        changes = self._tree.changes
-        edited = not log.is_empty and not log.moved_nodes
-        if (changes.moved and edited) or (changes.has_edits and log.moved_nodes):
-            raise InvalidInputError(
-                "a version that moves nodes cannot be amended with changes to them, nor the "
-                "other way round; commit instead"
-            )
-        version = self._store(
-            message,
-            metadata,
-            parent_id=replaced.parent_id,
-            pruned=replaced.pruned_ancestor_tx_logs,
-            amends=True,
-        )
-        moved = self._tip.amend(self.snapshot_id, version.info)
-        if moved is not None:
-            raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
-        return self._landed(version)
+        return committing.amend(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
     def flush(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
     ) -> SnapshotId:
         """Make the changes a version that no branch has, and return its id.
 
-        It is kept while it is young, or as soon as a branch or tag refers to it.
-
-        Raises
-        ------
-        InvalidInputError
-            There is nothing to commit.
-        CommitOutcomeUnknownError, ReadOnlyError, StorageError, FormatError, NotFoundError
-            As for ``commit``.
+        Garbage collection keeps it while it is young, or referred to. Errors are as for ``commit``.
         """
-        self._check_commit("fail", None, allow_empty)
-        version = self._store(message, metadata, parent_id=self.snapshot_id)
-        self._tip.add_detached(version.info)
-        return self._landed(version).snapshot_id
+        return committing.flush(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
     def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
         """Lay the changes over the newest version of the branch; returns how many were passed.
@@ -219,109 +477,23 @@ class WriteSession(SessionEdits):
         NotFoundError, FormatError, StorageError
             The repository cannot be read.
         """
-        self._check_open()
-        _check_choice("resolve", resolve, (None, "ours", "theirs"))
-        since = self._tip.commits_since(self.snapshot_id)
-        if since is None:
-            return 0
-        if not since.is_ancestor:
-            raise conflict_errors.history_left(
-                self._storage, self.branch, self.snapshot_id, since.tip
-            )
-        theirs, tip = self._versions_of(since)
-        if when_moved is not None:
-            when_moved(tip, theirs)
-        changes = self._tree.changes
-        found = conflict_rules.detect(changes, base=self._tree.base, tip=tip, theirs=theirs)
-        remaining = conflict_rules.resolved(found, resolve)
-        if remaining:
-            raise conflict_errors.conflicting(self._storage, self.branch, remaining)
-        conflict_rules.rebased(changes, tip=tip, conflicts=found, resolve=resolve)
-        self._tree = WorkingTree(tip, changes)
-        self._times_rebased += 1
-        return len(since.commits)
+        return committing.rebase(self._state, resolve=resolve, when_moved=when_moved)
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _check_commit(self, on_conflict: str, resolve: str | None, allow_empty: bool) -> None:
-        self._check_open()
-        _check_choice("on_conflict", on_conflict, ("rebase", "fail"))
-        _check_choice("resolve", resolve, (None, "ours", "theirs"))
-        if not allow_empty and not self.has_changes:
+    def _changes_at(self, path: str, coords: ArrayLike) -> tuple[ChunkChanges, NDArray[np.uint32]]:
+        """Return the noted changes of an array, and coordinates that were checked."""
+        self._state.check_open()
+        node = self._state.tree.existing_array(path)
+        grid = grid_of(node)
+        at = checked_coords(coords)
+        if at.shape[1] != len(grid):
             raise InvalidInputError(
-                f"nothing to commit: this session on branch {self.branch!r} has changed nothing; "
-                "allow_empty makes a version all the same",
-                branch=self.branch,
+                f"chunk coordinates of {at.shape[1]} dimensions were given for array {path!r} of "
+                f"{len(grid)}",
+                name=path,
             )
-
-    def _store(
-        self,
-        message: str,
-        metadata: Mapping[str, Any] | None,
-        *,
-        parent_id: SnapshotId | None,
-        pruned: tuple[SnapshotId, ...] = (),
-        amends: bool = False,
-        attempt: int = 0,
-        beside: Iterable[tuple[str, bytes]] = (),
-    ) -> StoredVersion:
-        spec_version = self.format.spec_version
-        return store_version(
-            self._storage,
-            self.format,
-            self._assembler,
-            self._tree,
-            parent_id=parent_id,
-            pruned_ancestor_tx_logs=pruned,
-            log_before=(load_transaction_log(self._storage, self.snapshot_id) if amends else None),
-            message=message,
-            metadata=commit_metadata(
-                metadata, spec_version=spec_version, rebased=self._times_rebased
-            ),
-            written=self._written,
-            is_repeated=attempt > 0,
-            beside=beside,
-        )
-
-    def _landed(self, version: StoredVersion) -> CommitResult:
-        info = version.info
-        self._ended = f"committed as snapshot {info.id}"
-        self._written.add("manifests", self._assembler.files_written, self._assembler.bytes_written)
-        self._tree = WorkingTree(version.snapshot, ChangeSet())
-        remember_snapshot(self._storage, version.snapshot)
-        return CommitResult(
-            snapshot_id=info.id,
-            parent_id=info.parent_id,
-            branch=self.branch,
-            rebased=self._times_rebased,
-            files_written=self._written.files,
-            bytes_written=self._written.bytes,
-        )
-
-    def _versions_of(self, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
-        """Return what others committed, oldest first, and the newest snapshot."""
-        versions = {
-            log_id: info.id
-            for info in since.commits
-            for log_id in (*info.pruned_ancestor_tx_logs, info.id)
-        }
-        try:
-            logs, tip = load_newer_versions(self._storage, list(versions), since.tip)
-        except NotFoundError as error:
-            if error.facts.get("file_type") != "transaction log":
-                raise
-            missing = next(i for i in versions if transaction_log_key(i) == error.facts["key"])
-            raise conflict_errors.log_missing(
-                self._storage, self.branch, missing, versions[missing]
-            ) from error
-        commits = zip(versions.values(), logs, strict=True)
-        return [TheirCommit(snapshot_id=version, log=log) for version, log in commits], tip
-
-
-def _check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
-    if found not in allowed:
-        raise InvalidInputError(
-            f"{name} is {found!r}; {', '.join(map(repr, allowed))} are allowed",
-            found=found,
-            allowed=allowed,
-        )
+        is_inside = inside_box(at, grid)
+        if not is_inside.all():
+            raise outside(path, tuple(at[int(np.argmin(is_inside))].tolist()), grid)
+        return self._state.tree.chunks_of(node), at

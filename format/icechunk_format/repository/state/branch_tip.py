@@ -1,4 +1,4 @@
-"""The end of a branch, and how it is moved: the same questions for both spec versions.
+"""Reads and moves the tip of a branch, in both spec versions.
 
 ===================  ==================================  =========================================
                      spec version 2                      spec version 1
@@ -9,9 +9,9 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-Every answer is that of now. What ``commits_since`` read is where ``advance`` begins, once: if that
-has become the past, the conditional write says so. The copy of it that ``advance`` needs can be
-stored together with the version's files (``copy_to_store``).
+Nothing is cached, except that the first ``advance`` reuses the state that ``commits_since`` read.
+If that state is stale, the conditional write fails and the state is read again. The copy of the
+state that ``advance`` needs can be stored together with the version's files (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
+    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
@@ -45,6 +46,7 @@ from icechunk_format.repository.state.transitions import (
     add_detached,
     amend_commit,
     check_flag,
+    check_status,
 )
 from icechunk_format.spec.object_keys import overwritten_key
 
@@ -54,7 +56,29 @@ if TYPE_CHECKING:
     from icechunk_format.repository.state.transitions import Transition
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+    from icechunk_format.spec.repo_info.updates import RepoStatus
     from icechunk_format.storage.protocol import Storage
+
+
+def check_store(storage: Storage) -> None:
+    """Refuse a store that can only be read."""
+    if storage.is_read_only:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read; open the repository at a store that can be "
+            "written",
+            location=storage.root_url,
+        )
+
+
+def writable_tip(storage: Storage, branch: str, *, status: RepoStatus | None) -> BranchTip:
+    """Return a branch for moving it, unless the repository is read-only.
+
+    ``status`` is None in spec version 1, which has none.
+    """
+    if status is None:
+        return RefBranchTip(storage, branch)
+    check_status(status)
+    return RepoBranchTip(storage, branch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

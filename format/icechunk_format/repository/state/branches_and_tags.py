@@ -32,6 +32,7 @@ from icechunk_format.repository.state.conflict_errors import tip_moved
 from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, existing_ref
+from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.storage.protocol import CreateOnly, Lost
 
@@ -49,7 +50,7 @@ _CREATE_TRIES = 5
 
 
 class RefsChanges(Protocol):
-    """What can be done to branches and tags; errors are described at ``RepositoryChanges``."""
+    """What can be done to branches and tags; errors are described at ``Repository``."""
 
     def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
         """Create a branch at an existing snapshot."""
@@ -74,6 +75,11 @@ class RefsChanges(Protocol):
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
         ...
+
+
+def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
+    """Return the operations on branches and tags of a repository."""
+    return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
 
 
 class RepoInfoChanges:

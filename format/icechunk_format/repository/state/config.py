@@ -1,4 +1,4 @@
-"""Storing a changed configuration: in ``repo``, or in ``config.yaml`` of spec version 1.
+"""Reads and changes the settings in ``repo``, or in ``config.yaml`` of spec version 1.
 
 Changes are applied to the configuration that is stored when they are written, not to one that was
 read earlier, so two people who change different settings do not undo one another.
@@ -11,7 +11,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.errors import ConflictError, NotFoundError, ReadOnlyError, StorageError
+from icechunk_format.errors import (
+    ConflictError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+    UnsupportedError,
+)
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (
     Published,
@@ -34,13 +40,44 @@ from icechunk_format.spec.values.msgpack import encode_flexbuffer
 from icechunk_format.storage.protocol import CreateOnly, Lost, ReplaceIfUnchanged, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from icechunk_format.repository.state.transitions import Transition
     from icechunk_format.spec.repo_info.file import RepoInfo
     from icechunk_format.storage.protocol import Condition, Storage
 
 _ATTEMPTS: Final = 20
+
+
+def config_in(info: RepoInfo) -> RepositoryConfig:
+    """Return the configuration in ``repo``, with the defaults for what it leaves open."""
+    return RepositoryConfig() if info.config is None else decode_flexbuffer_config(info.config)
+
+
+def read_yaml_config(storage: Storage) -> RepositoryConfig:
+    """Return the configuration of spec version 1, the defaults where none is stored."""
+    try:
+        return decode_yaml_config(storage.get(CONFIG_YAML).data)
+    except NotFoundError:
+        return RepositoryConfig()
+
+
+def change_setting(
+    storage: Storage,
+    spec_version: int,
+    what: str,
+    change: Callable[[RepoInfo], Transition],
+    *,
+    even_if_read_only: bool = False,
+) -> None:
+    """Change a setting that spec version 1 does not have; ``what`` names it for the error."""
+    if spec_version == SPEC_V1:
+        raise UnsupportedError(
+            f"{storage.root_url} has spec version 1, which knows no {what}; upgrade the "
+            "repository to version 2 first",
+            spec_version=SPEC_V1,
+        )
+    update_repo(storage, change, even_if_read_only=even_if_read_only)
 
 
 def change_config(

@@ -1,4 +1,4 @@
-"""The texts of a commit that could not be made because of others."""
+"""Errors of commits that conflict with commits of others."""
 
 from __future__ import annotations
 

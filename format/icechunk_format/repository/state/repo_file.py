@@ -1,4 +1,4 @@
-"""The ``repo`` object as one process sees it: decoded once for each state that it has.
+"""Reads the ``repo`` object, and decodes each state of it once per process.
 
 Everything of spec version 2 hangs on this one object, and every question to a repository starts
 with it. It may be large (one entry for each snapshot) and it changes under us, so a state is kept
@@ -167,6 +167,27 @@ class RepoFile:
             if found is not None and found.version.etag == known.version.etag:
                 return known
         return self.fetch()
+
+    def existing(self, *, is_read: bool) -> RepoState:
+        """Return the current state of a repository that was opened before.
+
+        With ``is_read`` the object is read even if its state may be known.
+
+        Raises
+        ------
+        NotFoundError
+            The object was deleted meanwhile.
+        """
+        state = self.fetch() if is_read else self.current()
+        if state is None:
+            url = self._storage.root_url
+            raise NotFoundError(
+                f"the repository at {url} is gone: its 'repo' object was deleted after it was "
+                "opened",
+                kind="repository",
+                location=url,
+            )
+        return state
 
     def known(self) -> RepoState | None:
         """Return the state that was seen last, asking nobody."""

@@ -1,0 +1,280 @@
+"""Stores the changes of a session as a version, and rebases them when the branch has moved.
+
+Rules of this file
+------------------
+1. A commit that fails keeps the changes in the session, so that it can be tried again.
+2. A rebase writes nothing, and it either succeeds or leaves the session as it was.
+
+Specification: "Consistency and Optimistic Concurrency".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.repository.changes import conflicts as conflict_rules
+from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.changes.working_tree import WorkingTree
+from icechunk_format.repository.commit.commit import (
+    CommitResult,
+    Written,
+    commit_metadata,
+    pause_after_lost_race,
+    store_version,
+)
+from icechunk_format.repository.files.metadata_files import (
+    load_newer_versions,
+    load_transaction_log,
+    remember_snapshot,
+)
+from icechunk_format.repository.state import conflict_errors
+from icechunk_format.spec.object_keys import transaction_log_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from icechunk_format.repository.commit.assemble import ManifestAssembler
+    from icechunk_format.repository.commit.commit import StoredVersion
+    from icechunk_format.repository.files.manifest_files import ManifestFormat
+    from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.protocol import Storage
+
+DEFAULT_REBASE_TRIES: Final = 1000
+"""Rebases before a commit gives up. Every lost race means that somebody else's commit landed."""
+
+OnConflict = Literal["rebase", "fail"]
+Resolve = Literal["ours", "theirs"]
+WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SessionState:
+    """A session until it ends: its branch, its changes, and what it has written."""
+
+    storage: Storage
+    tip: BranchTip
+    tree: WorkingTree
+    format: ManifestFormat
+    assembler: ManifestAssembler
+    written: Written = field(default_factory=Written)
+    times_rebased: int = 0
+    ended: str | None = None
+
+    def check_open(self) -> None:
+        """Refuse changes to a session that was committed."""
+        if self.ended is not None:
+            raise ReadOnlyError(
+                f"this session has been {self.ended}; open another session to change more"
+            )
+
+
+def commit(
+    state: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    on_conflict: OnConflict = "rebase",
+    resolve: Resolve | None = None,
+    rebase_tries: int = DEFAULT_REBASE_TRIES,
+    allow_empty: bool = False,
+    when_moved: WhenMoved | None = None,
+) -> CommitResult:
+    """Make the changes a new version of the branch; see ``WriteSession.commit``."""
+    _check_commit(state, on_conflict, resolve, allow_empty)
+    if on_conflict == "rebase":
+        # Before anything is stored: what others did since the session began costs no files.
+        rebase(state, resolve=resolve, when_moved=when_moved)
+    attempt = 0
+    while True:
+        began = time.monotonic()
+        version = _store(
+            state,
+            message,
+            metadata,
+            parent_id=state.tree.base.id,
+            attempt=attempt,
+            beside=state.tip.copy_to_store(),
+        )
+        moved = state.tip.advance(version.info)
+        if moved is None:
+            return _landed(state, version)
+        if on_conflict == "fail":
+            raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
+        attempt += 1
+        if attempt > rebase_tries:
+            raise ConflictError(
+                f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by others "
+                f"{attempt} times while this commit was tried; nothing was committed. Let "
+                "fewer writers commit at once, or try again",
+                branch=state.tip.branch,
+                attempts=attempt,
+            )
+        pause_after_lost_race(attempt, time.monotonic() - began)
+        rebase(state, resolve=resolve, when_moved=when_moved)
+
+
+def amend(
+    state: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    allow_empty: bool = False,
+) -> CommitResult:
+    """Replace the newest version of the branch; see ``WriteSession.amend``."""
+    _check_commit(state, "fail", None, allow_empty)
+    replaced = state.tip.amendable(state.tree.base.id)
+    log = load_transaction_log(state.storage, state.tree.base.id)
+    changes = state.tree.changes
+    edited = not log.is_empty and not log.moved_nodes
+    if (changes.moved and edited) or (changes.has_edits and log.moved_nodes):
+        raise InvalidInputError(
+            "a version that moves nodes cannot be amended with changes to them, nor the "
+            "other way round; commit instead"
+        )
+    version = _store(
+        state,
+        message,
+        metadata,
+        parent_id=replaced.parent_id,
+        pruned=replaced.pruned_ancestor_tx_logs,
+        amends=True,
+    )
+    moved = state.tip.amend(state.tree.base.id, version.info)
+    if moved is not None:
+        raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
+    return _landed(state, version)
+
+
+def flush(
+    state: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    allow_empty: bool = False,
+) -> SnapshotId:
+    """Store the changes as a version that no branch has; see ``WriteSession.flush``."""
+    _check_commit(state, "fail", None, allow_empty)
+    version = _store(state, message, metadata, parent_id=state.tree.base.id)
+    state.tip.add_detached(version.info)
+    return _landed(state, version).snapshot_id
+
+
+def rebase(
+    state: SessionState, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None
+) -> int:
+    """Lay the changes over the newest version of the branch; see ``WriteSession.rebase``."""
+    state.check_open()
+    _check_choice("resolve", resolve, (None, "ours", "theirs"))
+    since = state.tip.commits_since(state.tree.base.id)
+    if since is None:
+        return 0
+    if not since.is_ancestor:
+        raise conflict_errors.history_left(
+            state.storage, state.tip.branch, state.tree.base.id, since.tip
+        )
+    theirs, tip = _versions_of(state, since)
+    if when_moved is not None:
+        when_moved(tip, theirs)
+    changes = state.tree.changes
+    found = conflict_rules.detect(changes, base=state.tree.base, tip=tip, theirs=theirs)
+    remaining = conflict_rules.resolved(found, resolve)
+    if remaining:
+        raise conflict_errors.conflicting(state.storage, state.tip.branch, remaining)
+    conflict_rules.rebased(changes, tip=tip, conflicts=found, resolve=resolve)
+    state.tree = WorkingTree(tip, changes)
+    state.times_rebased += 1
+    return len(since.commits)
+
+
+def _check_commit(
+    state: SessionState, on_conflict: str, resolve: str | None, allow_empty: bool
+) -> None:
+    state.check_open()
+    _check_choice("on_conflict", on_conflict, ("rebase", "fail"))
+    _check_choice("resolve", resolve, (None, "ours", "theirs"))
+    if not allow_empty and state.tree.changes.is_empty:
+        raise InvalidInputError(
+            f"nothing to commit: this session on branch {state.tip.branch!r} has changed nothing; "
+            "allow_empty makes a version all the same",
+            branch=state.tip.branch,
+        )
+
+
+def _store(
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    *,
+    parent_id: SnapshotId | None,
+    pruned: tuple[SnapshotId, ...] = (),
+    amends: bool = False,
+    attempt: int = 0,
+    beside: Iterable[tuple[str, bytes]] = (),
+) -> StoredVersion:
+    spec_version = state.format.spec_version
+    return store_version(
+        state.storage,
+        state.format,
+        state.assembler,
+        state.tree,
+        parent_id=parent_id,
+        pruned_ancestor_tx_logs=pruned,
+        log_before=(load_transaction_log(state.storage, state.tree.base.id) if amends else None),
+        message=message,
+        metadata=commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased),
+        written=state.written,
+        is_repeated=attempt > 0,
+        beside=beside,
+    )
+
+
+def _landed(state: SessionState, version: StoredVersion) -> CommitResult:
+    info = version.info
+    state.ended = f"committed as snapshot {info.id}"
+    state.written.add("manifests", state.assembler.files_written, state.assembler.bytes_written)
+    state.tree = WorkingTree(version.snapshot, ChangeSet())
+    remember_snapshot(state.storage, version.snapshot)
+    return CommitResult(
+        snapshot_id=info.id,
+        parent_id=info.parent_id,
+        branch=state.tip.branch,
+        rebased=state.times_rebased,
+        files_written=state.written.files,
+        bytes_written=state.written.bytes,
+    )
+
+
+def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
+    """Return what others committed, oldest first, and the newest snapshot."""
+    versions = {
+        log_id: info.id
+        for info in since.commits
+        for log_id in (*info.pruned_ancestor_tx_logs, info.id)
+    }
+    try:
+        logs, tip = load_newer_versions(state.storage, list(versions), since.tip)
+    except NotFoundError as error:
+        if error.facts.get("file_type") != "transaction log":
+            raise
+        missing = next(i for i in versions if transaction_log_key(i) == error.facts["key"])
+        raise conflict_errors.log_missing(
+            state.storage, state.tip.branch, missing, versions[missing]
+        ) from error
+    commits = zip(versions.values(), logs, strict=True)
+    return [TheirCommit(snapshot_id=version, log=log) for version, log in commits], tip
+
+
+def _check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
+    if found not in allowed:
+        raise InvalidInputError(
+            f"{name} is {found!r}; {', '.join(map(repr, allowed))} are allowed",
+            found=found,
+            allowed=allowed,
+        )
