@@ -129,23 +129,39 @@ def test_a_failing_first_write_leaves_no_repository(spark, tmp_path):
     assert reference_dataset(place).sizes["time"] == 40
 
 
-def test_somebody_else_creates_the_repository_meanwhile(spark, tmp_path, monkeypatch):
+@pytest.fixture
+def beside_a_rival(monkeypatch):
+    """Let a rival act once, between the tasks of a write and its commit."""
+
+    def begin(act):
+        once = planned_write._receipts
+
+        def with_a_rival(rows, task):
+            receipts = once(rows, task)
+            monkeypatch.setattr(planned_write, "_receipts", once)
+            act()
+            return receipts
+
+        monkeypatch.setattr(planned_write, "_receipts", with_a_rival)
+
+    return begin
+
+
+def test_somebody_else_creates_the_repository_meanwhile(spark, tmp_path, beside_a_rival):
     place = str(tmp_path / "new")
-    once = planned_write._receipts
-
-    def with_a_rival(rows, task):
-        receipts = once(rows, task)
-        Repository.create(place, check_clean_root=False)
-        return receipts
-
-    monkeypatch.setattr(planned_write, "_receipts", with_a_rival)
-    frame = grid_frame(spark, hours(0, 2))
-    with pytest.raises(AlreadyExistsError, match="somebody else has created a repository"):
-        icechunk_spark.write(frame, place, dims=DIMS)
-    monkeypatch.undo()
-    assert messages(place) == ["Repository initialized"]
-    icechunk_spark.write(frame, place, dims=DIMS)
+    beside_a_rival(lambda: Repository.create(place, check_clean_root=False))
+    icechunk_spark.write(grid_frame(spark, hours(0, 2)), place, dims=DIMS, message="Ours")
+    assert messages(place) == ["Ours", "Repository initialized"]
     assert reference_dataset(place).sizes["time"] == 2
+
+
+def test_somebody_else_creates_the_arrays_meanwhile(spark, tmp_path, beside_a_rival):
+    place = str(tmp_path / "new")
+    frame = grid_frame(spark, hours(0, 2))
+    beside_a_rival(lambda: icechunk_spark.write(frame, place, dims=DIMS, message="Theirs"))
+    with pytest.raises(AlreadyExistsError, match="has arrays already"):
+        icechunk_spark.write(grid_frame(spark, hours(0, 3)), place, dims=DIMS)
+    assert messages(place) == ["Theirs", "Repository initialized"]
 
 
 def test_a_place_with_other_files_is_refused_before_any_job(spark, tmp_path):
