@@ -27,8 +27,8 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import icechunk_spark
-from icechunk_spark import planned_write
-from icechunk_format.dataset import write_commit
+from icechunk_spark.writing import planned as planned_write
+from icechunk_format.dataset.writing import commit as write_commit
 from icechunk_format.storage.local.store import LocalStorage
 
 what, master, path, folder, first, count, mode = sys.argv[1:]
