@@ -37,38 +37,23 @@ class Glyphs:
     Each lane of a graph is two characters wide.
     """
 
-    node: str
-    lane: str
-    fork: str
-    across: str
-    crossing: str
-    corner: str
-    join: str
-    branch: str
-    last: str
-    below: str
-    times: str
-    dot: str
-    arrow: str
-    more: str
+    node: str = "●"
+    lane: str = "│"
+    fork: str = "├"
+    across: str = "─"
+    crossing: str = "┼"
+    corner: str = "┘"
+    join: str = "┴"
+    branch: str = "├── "
+    last: str = "└── "
+    below: str = "│   "
+    times: str = "×"
+    dot: str = "·"
+    arrow: str = "→"
+    more: str = "…"
 
 
-UNICODE: Final = Glyphs(
-    node="●",
-    lane="│",
-    fork="├",
-    across="─",
-    crossing="┼",
-    corner="┘",
-    join="┴",
-    branch="├── ",
-    last="└── ",
-    below="│   ",
-    times="×",
-    dot="·",
-    arrow="→",
-    more="…",
-)
+UNICODE: Final = Glyphs()
 ASCII: Final = Glyphs(
     node="*",
     lane="|",
