@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
@@ -147,11 +147,8 @@ def _make(location: Location) -> Storage:
         return LocalStorage(address.path, follow_symlinks=follow_symlinks)
     if location.client == "auto" and address.kind == "memory":
         return MemoryStorage(address.path)
-    return PerProcessStorage(
-        partial(_open_clients, location),
-        root_url=address.shown_url,
-        is_read_only=address.kind == "http",
-    )
+    make = partial(_open_clients, location)
+    return cast("Storage", PerProcessStorage(make, address.shown_url, address.kind == "http"))
 
 
 def _open_clients(location: Location) -> Storage:

@@ -73,18 +73,11 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
-    """Tell whether two versions are equal; digests are compared where ``expected`` has one."""
-    return current.etag == expected.etag and (
-        expected.generation is None or current.generation == expected.generation
-    )
-
-
 def is_at(path: str, expected: ObjectVersion) -> bool:
     """Tell whether the file still has a version; call it under the lock."""
     try:
         with open(path, "rb") as file:
-            return is_same(version_of(os.fstat(file.fileno()), file.read()), expected)
+            return version_of(os.fstat(file.fileno()), file.read()).matches(expected)
     except FileNotFoundError:
         return False
 

@@ -29,7 +29,7 @@ from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _SEGMENT: Final = "/[A-Za-z0-9_=+~-][A-Za-z0-9._=+~,-]*"
 _PLAIN: Final = rf"^(file://|[a-z][a-z0-9+-]*://[A-Za-z0-9._-]+)({_SEGMENT})+$"
 _NAMED: Final = "vcc://"
-_THREADS: Final = WorkerThreads(16)
+_THREADS: Final = PacedThreads(16)
 _MOST_REMEMBERED: Final = 100_000
 
 
