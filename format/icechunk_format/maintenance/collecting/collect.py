@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
+from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.collecting.result import (
     CollectResult,
@@ -47,7 +48,6 @@ from icechunk_format.maintenance.collecting.sweep import (
     MAX_FAILURES_IN_A_ROW,
     delete_garbage,
     find_garbage,
-    listed_ids,
 )
 from icechunk_format.repository.lifecycle.expire import as_microseconds
 from icechunk_format.repository.repository import Repository
@@ -323,10 +323,9 @@ class OneProcessCollector:
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""
         wanted = IdSet.of(candidates)
-        pages = listed_ids(self._storage, SNAPSHOTS, self._older_than)
-        return frozenset(
-            SnapshotId(row.tobytes()) for page in pages for row in page[wanted.contains(page)]
-        )
+        pages = list_ids(self._storage, SNAPSHOTS, older_than=self._older_than)
+        found = (page.ids[wanted.contains(page.ids)] for page in pages)
+        return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
         """Read kept snapshots and their manifests, and remember what they need."""
@@ -335,11 +334,9 @@ class OneProcessCollector:
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
         """Read more snapshots, and those of their manifests that were not read yet."""
-        manifests, sizes = distinct_manifests(self._storage, added)
-        is_new = ~self._marks[Phase.MANIFESTS].contains(manifests)
-        for ids in referenced_chunks(self._storage, manifests[is_new], sizes[is_new]):
+        found = distinct_manifests(self._storage, sorted(added), self._marks[Phase.MANIFESTS])
+        for ids in referenced_chunks(self._storage, found["id"], found["size"]):
             self._marks[Phase.CHUNKS].add(ids)
-        self._marks[Phase.MANIFESTS].add(manifests[is_new])
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.maintenance.collecting.result import DeleteReport
-from icechunk_format.maintenance.collecting.roots import is_older
+from icechunk_format.maintenance.collecting.object_listing import is_older
 from icechunk_format.maintenance.collecting.sweep import delete_keys
 from icechunk_format.repository.state.operations import read_operations
 from icechunk_format.spec.ids import SnapshotId
@@ -26,6 +25,7 @@ from icechunk_format.spec.object_keys import OVERWRITTEN
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from icechunk_format.maintenance.collecting.result import DeleteReport
     from icechunk_format.spec.repo_info.file import RepoInfo
     from icechunk_format.storage.protocol import Storage
 
@@ -62,8 +62,10 @@ def trim_overwritten(
         if is_older(found.last_modified, older_than):
             keys.append(found.key)
             sizes.append(found.size)
-    if dry_run:
-        return DeleteReport(deleted_objects=len(keys), deleted_bytes=sum(sizes))
     return delete_keys(
-        storage, len(keys), lambda start, stop: keys[start:stop], np.array(sizes, dtype=np.uint64)
+        storage,
+        len(keys),
+        lambda start, stop: keys[start:stop],
+        np.array(sizes, dtype=np.uint64),
+        dry_run=dry_run,
     )

@@ -18,7 +18,6 @@ from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition
-from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.repo_info.updates import BranchCreatedUpdate, BranchResetUpdate
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.storage.location import open_storage
@@ -40,12 +39,8 @@ def hold_copy(plan: CopyPlan) -> None:
         return
     target = open_storage(plan.context.target)
     branch = _branch(plan)
-    ids = b"".join(piece.ids for piece in plan.manifests)
-    files = ManifestFiles.of(
-        np.frombuffer(ids, dtype=np.uint8).reshape(-1, ManifestId.SIZE),
-        np.frombuffer(b"".join(piece.sizes for piece in plan.manifests), dtype="<u8"),
-        np.frombuffer(b"".join(piece.refs for piece in plan.manifests), dtype="<u4"),
-    )
+    listed = np.concatenate(plan.manifests)
+    files = ManifestFiles.of(listed["id"], listed["size"], listed["refs"])
     newest = plan.new[0]
     marker = marker_on(
         newest.id,

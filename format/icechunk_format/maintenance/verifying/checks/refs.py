@@ -11,6 +11,7 @@ Specification: spec version 1, "References".
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
@@ -57,13 +58,8 @@ def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> 
     containers = _check_config(storage, report)
     if not wanted.is_all:
         try:
-            chosen = resolve(
-                RefFilesHistory(storage),
-                branch=wanted.branch,
-                tag=wanted.tag,
-                snapshot=wanted.snapshot,
-                repository_url=storage.root_url,
-            )
+            history = RefFilesHistory(storage)
+            chosen = resolve(history, repository_url=storage.root_url, **asdict(wanted))
         except FormatError as error:
             report.add("ref-damaged", error.message, object_key=error.facts["object_key"])
             return VerifyState(containers=containers, is_whole=False)

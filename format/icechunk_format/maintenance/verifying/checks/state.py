@@ -13,7 +13,7 @@ Specification: "Repo info file", "Updates to the repo info file".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -144,13 +144,7 @@ def read_repo_state(
         return VerifyState(is_whole=False)
     containers = _check_contents(info, report)
     if not wanted.is_all:
-        chosen = resolve(
-            RepoInfoHistory(info),
-            branch=wanted.branch,
-            tag=wanted.tag,
-            snapshot=wanted.snapshot,
-            repository_url=storage.root_url,
-        )
+        chosen = resolve(RepoInfoHistory(info), repository_url=storage.root_url, **asdict(wanted))
         versions = rank_versions([info.snapshots[chosen]])
         return VerifyState(versions=versions, containers=containers, is_whole=False)
     check_history(info.snapshots, report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,6 +21,10 @@ class VersionMark(NamedTuple):
 
     snapshot_id: str
     rank: int
+
+    def where(self, object_key: str, **more: Any) -> dict[str, Any]:
+        """Return the fields of a finding about an object of the version."""
+        return {"object_key": object_key, **self._asdict(), **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

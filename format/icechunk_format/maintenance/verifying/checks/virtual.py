@@ -22,9 +22,9 @@ from icechunk_format.errors import (
     FormatError,
     IcechunkError,
     NotFoundError,
-    StorageError,
     UnauthorizedVirtualChunkError,
 )
+from icechunk_format.maintenance.verifying.checks.manifests import needed_bytes
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
@@ -195,9 +195,9 @@ def _problem_with(
     refs = used.refs
     if answer is None or isinstance(answer, NotFoundError):
         return "virtual-missing", int(rows[0]), "the file is not there"
-    if isinstance(answer, StorageError | IcechunkError):
+    if isinstance(answer, IcechunkError):
         return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
-    ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
+    ends = needed_bytes(refs, rows)
     if int(ends.max()) > answer.size:
         row = int(rows[int(ends.argmax())])
         problem = f"the file has {answer.size} bytes, and {int(ends.max())} are needed"
