@@ -111,11 +111,7 @@ def referenced_chunks(
     FormatError
         A manifest is damaged, or belongs to another id.
     """
-    listed = (
-        (row.tobytes(), size or None)
-        for row, size in zip(manifest_ids, sizes.tolist(), strict=True)
-    )
-    for batch in sized_batches(listed, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
+    for batch in sized_ids(manifest_ids, sizes, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
         keys = [manifest_key(ManifestId(raw)) for raw in batch]
         contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
         for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):

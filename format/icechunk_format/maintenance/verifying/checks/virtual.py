@@ -197,7 +197,7 @@ def _problem_with(
         return "virtual-missing", int(rows[0]), "the file is not there"
     if isinstance(answer, IcechunkError):
         return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
-    ends = needed_bytes(refs, rows)
+    ends: NDArray[np.int64] = needed_bytes(refs, rows)
     if int(ends.max()) > answer.size:
         row = int(rows[int(ends.argmax())])
         problem = f"the file has {answer.size} bytes, and {int(ends.max())} are needed"
