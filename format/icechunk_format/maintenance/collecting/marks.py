@@ -22,6 +22,7 @@ from icechunk_format.maintenance.fetching import (
     check_id,
     decoded_manifest,
     fetched,
+    sized_ids,
 )
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ManifestId

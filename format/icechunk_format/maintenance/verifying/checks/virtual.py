@@ -197,10 +197,10 @@ def _problem_with(
         return "virtual-missing", int(rows[0]), "the file is not there"
     if isinstance(answer, IcechunkError):
         return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
-    ends: NDArray[np.int64] = needed_bytes(refs, rows)
-    if int(ends.max()) > answer.size:
-        row = int(rows[int(ends.argmax())])
-        problem = f"the file has {answer.size} bytes, and {int(ends.max())} are needed"
+    ends = needed_bytes(refs, rows)
+    if int(np.max(ends)) > answer.size:
+        row = int(rows[int(np.argmax(ends))])
+        problem = f"the file has {answer.size} bytes, and {int(np.max(ends))} are needed"
         return "virtual-too-short", row, problem
     expected = refs.last_modified[rows]
     late = (expected != 0) & (expected < int(answer.last_modified.timestamp()))
