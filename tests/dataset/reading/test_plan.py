@@ -11,7 +11,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.reading import task_cutting as partitioning
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
@@ -103,7 +103,7 @@ def test_sparse_indices_leave_out_chunks_between_them():
     cuts = partitioning.cut(
         selections=[DimSelection.of_indices(1000, np.array([5, 6, 500, 999]))],
         extents=np.array([[[0, 1000]]]),
-        axes=[ChunkAxis(size=1000, step=10)],
+        axes=[RegularAxis(size=1000, step=10)],
         target=1,
     )
     assert cuts.rows.tolist() == [2, 1, 1]

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
 from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
@@ -264,7 +263,7 @@ class _Planner:
             return LabelChunks(
                 path=array.path, metadata=array.metadata, start=0, values=placed.new_labels
             )
-        [axis] = grid_axes(array.metadata.grid)
+        [axis] = array.metadata.grid.axes
         first = placed.old_size
         if placed.moved is not None:
             first = int(np.argmax(placed.moved != np.arange(first)))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.again.conflicts import cells_written_twice, refused
 from icechunk_format.dataset.writing.again.landed import (
     array_at,
@@ -223,7 +222,7 @@ class _Adoption:
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
-                along = grid_axes(new.metadata.grid)[axis]
+                along = new.metadata.grid.axes[axis]
                 found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
         return found
 

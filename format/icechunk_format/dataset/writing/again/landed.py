@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.again.conflicts import refused
@@ -186,7 +185,7 @@ def can_move(now: WritePlan) -> bool:
             if variable.shape[axis] != len(now.moved[dim]):
                 return False
             first = int(np.argmax(now.moved[dim] != np.arange(len(now.moved[dim]))))
-            axes = grid_axes(variable.metadata.grid)
+            axes = variable.metadata.grid.axes
             counts = [each.count for each in axes]
             counts[axis] -= int(axes[axis].chunk_of(np.array([first]))[0])
             chunks += int(np.prod(counts, dtype=np.float64))
@@ -227,7 +226,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         landed = Landed(base=same[:0], tip=places, size=array.metadata.shape[axis])
         axes.append(axis_moves(grids, axis, (same, places), base_size=0, landed=landed))
         has_moved = dim in now.moved
-        at = grid_axes(grids[0])[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
+        at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
         first.append(int(at[0]) if has_moved else counts[axis])
     parts = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
