@@ -189,7 +189,6 @@ def use_snapshot(data: bytes) -> None:
             manifests = node.array.manifests
             for row in range(min(len(manifests), 50)):
                 found.manifest_files.find(manifests.manifest_id(row))
-            manifests.intersecting([0] * len(node.array.shape), [1] * len(node.array.shape))
 
 
 def use_manifest(data: bytes) -> None:

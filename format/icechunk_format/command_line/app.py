@@ -109,12 +109,3 @@ for _words, _command in COMMANDS.items():
     # The control character keeps the parser from joining the lines.
     _run = on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
     _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)
-
-
-def commands_markdown() -> str:
-    """Return the README's list of commands."""
-    lines = ["| command | what it does |", "|---|---|"]
-    for words, command in COMMANDS.items():
-        about = (command.__doc__ or "").partition("\n")[0]
-        lines.append(f"| `{words}` | {about} |")
-    return "\n".join(lines) + "\n"

@@ -132,10 +132,6 @@ def test_lookups_of_manifests() -> None:
     assert ManifestFiles.empty().find(ManifestId(MANIFEST)) is None
     refs = tree.node("/foo/a").array.manifests
     assert refs.manifest_id(1) == ManifestId(MANIFEST)
-    assert refs.intersecting((3, 0), (4, 1)).tolist() == [0]
-    assert refs.intersecting((3, 0), (5, 1)).tolist() == [0, 1]
-    assert refs.intersecting((4, 1), (5, 2)).tolist() == []
-    assert tree.node("/scalar").array.manifests.intersecting((), ()).tolist() == [0]
 
 
 def test_lists_equal_lists_only() -> None:

@@ -88,16 +88,6 @@ NODE_SNAPSHOT = TableSchema(
     node_data="offset",
     extra="offset",
 )
-ARRAY_NODE_DATA = TableSchema(
-    "ArrayNodeData",
-    shape="offset",
-    dimension_names="offset",
-    manifests="offset",
-    shape_v2="offset",
-)
-GROUP_NODE_DATA = TableSchema("GroupNodeData")
-DIMENSION_NAME = TableSchema("DimensionName", name="offset")
-DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

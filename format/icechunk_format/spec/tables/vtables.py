@@ -8,7 +8,7 @@ Spec: https://flatbuffers.dev/internals.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,22 +35,6 @@ class SharedVtable(NamedTuple):
     size: int
     table_size: int
     last: int
-
-
-def lowest(numbers: NDArray[Any]) -> int:
-    """Return the least of some numbers."""
-    return int(numbers.min())
-
-
-def highest(numbers: NDArray[Any]) -> int:
-    """Return the greatest of some numbers."""
-    return int(numbers.max())
-
-
-def filled(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
-    """Return the defaults, with some rows replaced by the values found."""
-    defaults[rows] = found
-    return defaults
 
 
 def number_vtables(
