@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
@@ -31,11 +33,6 @@ from icechunk_format.spec.manifest.chunk_refs import (
 )
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.node_path import NodePath, parse_node_path
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
 """A chunk reference: the columns of ``DraftChunks`` in order."""

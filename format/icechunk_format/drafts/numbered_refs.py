@@ -19,21 +19,22 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from icechunk_format.drafts.model import DraftSnapshot, array_members, make_node
-from icechunk_format.drafts.records import MAX_U32, read_record
+from icechunk_format.drafts.model import (
+    DraftChunk,
+    DraftNode,
+    DraftSnapshot,
+    array_members,
+    make_node,
+)
+from icechunk_format.drafts.records import MAX_U32, Field, read_record
 from icechunk_format.spec.ids import ALPHABET, ObjectId
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.drafts.model import DraftChunk, DraftNode
-    from icechunk_format.drafts.records import Field
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")

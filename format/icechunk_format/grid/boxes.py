@@ -11,14 +11,11 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 # Pairs of boxes that are compared at once; bounds the memory of a comparison.
 _PAIRS_AT_ONCE: Final = 1 << 20

@@ -22,16 +22,13 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _MAX_KEY: Final = 2**63
 # A binary search over a million rows costs about this many comparisons of a scan.

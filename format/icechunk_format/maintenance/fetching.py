@@ -6,20 +6,16 @@ from that, ``fetched_present`` returns None for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import ReadRequest, Storage
 
 T = TypeVar("T")
 

@@ -10,11 +10,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")

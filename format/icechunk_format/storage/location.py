@@ -7,10 +7,10 @@ sent to executors, and each process opens its own clients. Its text never shows 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
@@ -18,9 +18,7 @@ from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
 from icechunk_format.storage.per_process import PerProcessStorage
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 Client: TypeAlias = Literal["auto", "obstore", "fsspec"]
 

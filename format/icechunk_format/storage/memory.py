@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from icechunk_format.storage.protocol import (
     OVERWRITE,
@@ -32,9 +32,6 @@ from icechunk_format.storage.protocol import (
     split_prefix,
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,11 @@ client, because obstore does not work there (see ``obstore/store.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from icechunk_format.storage.concurrency import PerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 class PerProcessStorage:

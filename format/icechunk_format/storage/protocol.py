@@ -17,14 +17,12 @@ Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``St
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
 
 MAX_KEY_LENGTH: Final = 1024
 """Longest key in UTF-8 bytes: the limit of S3, GCS and Azure."""

@@ -23,7 +23,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Protocol
 
 from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
@@ -52,22 +54,15 @@ from icechunk_format.maintenance.collecting.sweep import (
 from icechunk_format.repository.lifecycle.expire import as_microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, update_repo
-from icechunk_format.repository.state.transitions import check_writable
+from icechunk_format.repository.state.transitions import Transition, check_writable
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.storage.protocol import StagingStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from icechunk_format.repository.state.transitions import Transition
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.location import Place
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.storage.location import Place
+from icechunk_format.storage.protocol import StagingStorage, Storage
 
 _ATTEMPTS: Final = 20
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)

@@ -13,9 +13,11 @@ Specification: "Snapshot Files", "Chunk manifest files".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.maintenance.fetching import (
     batches,
@@ -25,18 +27,11 @@ from icechunk_format.maintenance.fetching import (
     sized_ids,
 )
 from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _SNAPSHOTS_AT_ONCE: Final = 16
 _MANIFESTS_AT_ONCE: Final = 64

@@ -8,22 +8,17 @@ Names that are not the canonical spelling of an id are no objects of Icechunk; t
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.spec.id_columns import SortedIds, id_columns
 from icechunk_format.spec.ids import ObjectId, decode_many
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _PAGE: Final = 10_000
 _SECOND: Final = timedelta(seconds=1)

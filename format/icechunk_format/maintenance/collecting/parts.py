@@ -12,27 +12,23 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.marks import LISTED, listed_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 from icechunk_format.maintenance.collecting.sweep import delete_garbage, find_garbage
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ALPHABET, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.location import Location, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import datetime
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 
 _BITS: Final = 5
 _SIZE: Final = SnapshotId.SIZE

@@ -17,21 +17,17 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.history.history import RefFilesHistory
 from icechunk_format.repository.lifecycle.expire import with_nearest
 from icechunk_format.repository.state.transitions import Transition
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import GCRanUpdate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

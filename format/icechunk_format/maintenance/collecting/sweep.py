@@ -13,24 +13,20 @@ Rules of this file
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import encode_many
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from datetime import datetime
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.id_columns import IdSet
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000
 """Objects of one request: what S3 takes."""

@@ -10,21 +10,18 @@ the branch. A target that is no repository yet needs no branch, since nobody col
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.maintenance.copying.plan import CopyPlan
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.updates import BranchCreatedUpdate, BranchResetUpdate
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from icechunk_format.maintenance.copying.plan import CopyPlan
-    from icechunk_format.spec.repo_info.file import RepoInfo
 
 
 def hold_copy(plan: CopyPlan) -> None:

@@ -15,12 +15,14 @@ Specification: "Chunk manifest files", "Chunk files".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.maintenance.collecting.object_listing import (
     ObjectListing,
@@ -31,16 +33,10 @@ from icechunk_format.maintenance.fetching import decoded_manifest, fetched, size
 from icechunk_format.spec.id_columns import id_columns
 from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import CHUNKS, chunk_key, manifest_key
 from icechunk_format.storage.location import Location, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _WORKERS: Final = 4
 _BYTES_AT_ONCE: Final = 16 * 2**20

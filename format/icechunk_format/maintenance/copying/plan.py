@@ -15,11 +15,13 @@ Specification: "Repo Info File", "Snapshot Files".
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -36,18 +38,12 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.transitions import MAIN, check_writable
+from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.location import Location, Place, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _PIECE_REFS: Final = 1_000_000
 _PIECE_FILES: Final = 256

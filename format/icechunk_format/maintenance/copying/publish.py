@@ -8,8 +8,9 @@ Specification: "Repo Info File", "Initialize New Repository".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -18,7 +19,7 @@ from icechunk_format.errors import (
     NotFoundError,
     StorageError,
 )
-from icechunk_format.maintenance.copying.plan import check_branch, missing_containers
+from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.repository import Repository
@@ -28,7 +29,7 @@ from icechunk_format.repository.state.transitions import MAIN, Transition
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
     BranchCreatedUpdate,
     BranchResetUpdate,
@@ -40,14 +41,7 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.transaction_log import EncodedLog
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
 from icechunk_format.storage.location import open_storage
-from icechunk_format.storage.protocol import CreateOnly, ReadRequest, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.maintenance.copying.plan import CopyPlan
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import CreateOnly, ReadRequest, Storage, Written
 
 _FILES_AT_ONCE: Final = 64
 _ATTEMPTS: Final = 5

@@ -15,16 +15,14 @@ Rules of this file
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.verifying.finding_kinds import KINDS, SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _FINDING: Final = (
     pa.field("kind", pa.string()),

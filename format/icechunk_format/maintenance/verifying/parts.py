@@ -23,8 +23,9 @@ Rules of this file
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +35,12 @@ from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.fetching import batches
 from icechunk_format.maintenance.verifying.checks.files import (
     ManifestChecks,
+    VerifyContext,
     check_backups,
     check_versions,
 )
-from icechunk_format.maintenance.verifying.checks.manifests import needed_bytes
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
+from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
 from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, gather, pack, unpack
 from icechunk_format.maintenance.verifying.findings import (
     FINDING,
@@ -45,18 +48,11 @@ from icechunk_format.maintenance.verifying.findings import (
     REPORT_SCHEMA,
     TOTAL,
     Finding,
+    Report,
 )
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.maintenance.verifying.checks.files import VerifyContext
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
-    from icechunk_format.maintenance.verifying.findings import Report
 
 SAID: Final = "said"
 LISTED: Final = "listed"

@@ -13,7 +13,7 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

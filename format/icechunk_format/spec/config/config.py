@@ -17,8 +17,9 @@ Spec: ``Repo.config``; the defaults are the reference's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import Any, Final, Never
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.config.settings import DEFAULTS
@@ -26,9 +27,6 @@ from icechunk_format.spec.manifest.location_dictionary import LocationCompressio
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
 from icechunk_format.spec.values.msgpack import decode_flexbuffer
 from icechunk_format.spec.values.yaml_tree import decode_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MAX_U16: Final = 2**16 - 1
 _MAX_LEVEL: Final = 22

@@ -11,9 +11,11 @@ Spec: "ChunkRef".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.manifest.chunk_refs import (
@@ -24,11 +26,6 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.manifest.texts import RefTexts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 
 def native_refs(

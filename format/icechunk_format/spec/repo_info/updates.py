@@ -12,21 +12,18 @@ Specification: "Updates to the repo info file" and the union ``UpdateType`` of `
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar, dataclass_transform
+from typing import Any, Final, TypeVar, dataclass_transform
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
 from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_commits, write_commits
+from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.tables.writer import TableWriter
 
 
 class Availability(IntEnum):

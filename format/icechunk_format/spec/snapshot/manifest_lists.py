@@ -16,23 +16,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.bulk_reader import Ranges
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.writer import TableWriter
 
 _ID = ManifestId.SIZE
 _RANGE_SIZE = 8

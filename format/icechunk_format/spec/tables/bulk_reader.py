@@ -26,16 +26,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import Any, Final, Never
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.tables.byte_ranges import byte_windows
 from icechunk_format.spec.tables.vtables import SharedVtable, number_vtables
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
 
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")

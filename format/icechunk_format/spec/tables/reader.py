@@ -21,19 +21,14 @@ Specification: flatbuffers internals (https://flatbuffers.dev/internals), and th
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
-from icechunk_format.spec.tables.schema import SCALARS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import DTypeLike, NDArray
-
-    from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.schema import SCALARS, TableSchema
 
 T = TypeVar("T")
 

@@ -8,12 +8,10 @@ Spec: https://flatbuffers.dev/internals.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 # Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
 # one comparison per vtable and row; beyond this many, sorting is cheaper.

@@ -12,14 +12,12 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import StorageError
 from icechunk_format.storage.protocol import ObjectInfo, ObjectVersion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RESERVED: Final = ".storage-"
 NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)

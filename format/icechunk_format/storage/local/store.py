@@ -28,7 +28,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.storage.concurrency import PacedThreads
@@ -70,9 +70,8 @@ from icechunk_format.storage.ranges import check_length, check_unchanged, plan_r
 if sys.platform != "win32":
     import fcntl
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)

@@ -20,10 +20,13 @@ import errno
 import hashlib
 import secrets as random_secrets
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     OVERWRITE,
     Condition,
@@ -59,12 +62,6 @@ from icechunk_format.storage.remote.retry import (
     failure_of_status,
     safe_reason,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 T = TypeVar("T")
 

@@ -17,15 +17,13 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from icechunk_format.errors import IcechunkError, NotFoundError, StorageError
 from icechunk_format.storage.protocol import missing_object
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 

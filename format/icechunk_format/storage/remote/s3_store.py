@@ -13,10 +13,13 @@ Rules of this file
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from icechunk_format.storage.address import Address
 from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     OVERWRITE,
     Condition,
@@ -59,12 +62,6 @@ from icechunk_format.storage.remote.s3_credentials import (
     make_client,
     s3_settings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 _DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from icechunk_format.errors import FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    from icechunk_format.maintenance.verifying.findings import Report
+from icechunk_format.maintenance.verifying.findings import Report
 
 _T_co = TypeVar("_T_co", covariant=True)
 

@@ -10,33 +10,29 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance.fetching import batches, fetched_present, sized_batches
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
 from icechunk_format.maintenance.verifying.checks.logs import check_log
-from icechunk_format.maintenance.verifying.checks.manifests import check_manifest
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
 from icechunk_format.maintenance.verifying.checks.snapshots import (
     SeenNodes,
     check_nodes,
     check_snapshot,
 )
+from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.checks.state import Version
-    from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _VERSIONS_AT_ONCE: Final = 8
 _FILES_AT_ONCE: Final = 32

@@ -8,33 +8,32 @@ Specification: "Chunk Manifest Files", "ManifestRef", "ManifestFileInfo".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.maintenance.verifying.checks.decoded import decoded
-from icechunk_format.maintenance.verifying.findings import Finding
+from icechunk_format.maintenance.verifying.checks.uses import (
+    ManifestClaims,
+    ManifestUse,
+    VersionMark,
+)
+from icechunk_format.maintenance.verifying.findings import Finding, Report
 from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.spec.snapshot.stored_order import stored_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.verifying.checks.uses import (
-        ManifestClaims,
-        ManifestUse,
-        VersionMark,
-    )
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.spec.manifest.decode import Manifest
 
 _LARGEST = np.uint64(2**63 - 1)
 

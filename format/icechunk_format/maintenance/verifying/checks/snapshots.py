@@ -9,35 +9,35 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
+from icechunk_format.arrays.zarr_json import (
+    ArrayMetadata,
+    parse_array_metadata,
+    parse_group_metadata,
+)
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.decoded import decoded
+from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestEntry,
     ManifestUse,
+    Said,
     VersionMark,
 )
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import ManifestId, encode_many
 from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.maintenance.verifying.checks.state import Version
-    from icechunk_format.maintenance.verifying.checks.uses import Said
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 
 
 class SeenNodes:

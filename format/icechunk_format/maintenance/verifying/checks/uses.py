@@ -7,13 +7,11 @@ expectations are sent from tasks that read snapshots to tasks that read manifest
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.ids import ManifestId, NodeId
 
 
 class VersionMark(NamedTuple):

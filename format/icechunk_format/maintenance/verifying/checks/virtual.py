@@ -12,11 +12,13 @@ Specification: "Virtual chunks", "Virtual chunk containers".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.errors import (
     FormatError,
@@ -24,23 +26,16 @@ from icechunk_format.errors import (
     NotFoundError,
     UnauthorizedVirtualChunkError,
 )
-from icechunk_format.maintenance.verifying.checks.manifests import needed_bytes
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.config.config import VirtualChunkContainer
-    from icechunk_format.storage.protocol import ObjectInfo
+from icechunk_format.storage.protocol import ObjectInfo
 
 # Absolute URLs of plain characters without '.' and '..' segments; what is not like this is looked
 # at one by one.

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import obstore
 import obstore.exceptions
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.storage.address import Address
 from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     OVERWRITE,
     Condition,
@@ -57,12 +60,6 @@ from icechunk_format.storage.remote.retry import (
     FailureKind,
     RequestFailedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 T = TypeVar("T")
 
