@@ -23,7 +23,6 @@ from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse
 from icechunk_format.drafts.records import MAX_U32, Field
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
 from icechunk_format.grid.coordinates import sorting_rows
-from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.chunk_refs import (
     KIND_INLINE,
@@ -226,7 +225,3 @@ class DraftChunks:
                 virtual_refs(virtual.coords, locations, virtual.offset, virtual.length),
             ]
         )
-
-    def differs_from(self, other: DraftChunks) -> NDArray[np.uint32]:
-        """Return the places at which the two are not the same, sorted: uint32, shape (n, ndim)."""
-        return changed_coords(other.released(), self.released())

@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from icechunk_format.maintenance.copying.plan import CopyPlan
+from icechunk_format.maintenance.copying.publish import with_branch
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition
 from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.spec.repo_info.updates import BranchCreatedUpdate, BranchResetUpdate
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.storage.location import open_storage
 
@@ -52,18 +52,7 @@ def hold_copy(plan: CopyPlan) -> None:
         previous = info.branches.get(branch)
         parent = info.ancestry(info.branches[MAIN])[-1].id if previous is None else previous
         held = replace(marker.info, parent_id=parent)
-        return Transition(
-            info=replace(
-                info,
-                snapshots={**info.snapshots, held.id: held},
-                branches={**info.branches, branch: held.id},
-            ),
-            details=(
-                BranchCreatedUpdate(name=branch)
-                if previous is None
-                else BranchResetUpdate(name=branch, previous_snap_id=previous)
-            ),
-        )
+        return with_branch(info, branch, held.id, [held])
 
     update_repo(target, change, landed=lambda info: marker.info.id in info.snapshots)
 
