@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.files.handmade_snapshots import ARRAY_NODE_DATA
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID, files_of, refs_of, small_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import (
-    ARRAY_NODE_DATA,
     NODE_SNAPSHOT,
     SNAPSHOT,
     ArrayNode,

@@ -69,19 +69,23 @@ def copy(
     from icechunk_format import maintenance
 
     screen, goal = call.screen, location_at(target, target_option)
-    moved = target_branch or branch or "main"
     with screen.working("Copying"):
         result = maintenance.copy(
-            call.location, goal, branch=branch, tag=tag, target_branch=moved, history=history
+            call.location,
+            goal,
+            branch=branch,
+            tag=tag,
+            target_branch=target_branch,
+            history=history,
         )
     document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
-    call.document(target=str(goal), branch=moved, **document)
+    call.document(target=str(goal), **document)
     nouns = ("snapshot", "manifest", "chunk")
     words = ", ".join(counted(document[f"{noun}s"], noun) for noun in nouns)
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
         screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
-    screen.line(f"branch {safe(moved)} of {safe(goal)} is now at {result.snapshot_id}")
+    screen.line(f"branch {safe(result.branch)} of {safe(goal)} is now at {result.snapshot_id}")
 
 
 def import_draft(

@@ -206,12 +206,12 @@ class Table:
     # -- numbers and structs ------------------------------------------------------------------
 
     def number(self, field: str) -> int:
-        """Read a scalar; 0 when it is absent."""
+        """Read a scalar; the schema's default when it is absent."""
         at = self._locate(field)
+        spec = self.schema.fields[field]
         if at is None:
-            return 0
-        kind = self.schema.fields[field].kind
-        value: int = SCALARS[kind].unpack_from(self._payload.data, at)[0]
+            return spec.default
+        value: int = SCALARS[spec.kind].unpack_from(self._payload.data, at)[0]
         return value
 
     def optional_raw_id(self, field: str) -> bytes | None:

@@ -29,12 +29,13 @@ _INLINE: Final = {"offset": (4, 4), "id8": (8, 1), "id12": (12, 1)}
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One slot of a table: its number, kind, inline size and alignment."""
+    """One slot of a table: its number, kind, inline size, alignment and default."""
 
     slot: int
     kind: str
     size: int
     alignment: int
+    default: int
 
 
 class TableSchema:
@@ -45,8 +46,8 @@ class TableSchema:
     table_name
         Name of the table in the schema.
     **fields
-        Name to kind: ``u8 u16 u32 i32 u64 bool``, ``offset`` for anything that lives
-        elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is
+        Name to kind: ``u8 u16 u32 i32 u64 bool`` (optionally with ``=default``), ``offset`` for
+        anything that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is
         two fields, ``<name>_type="u8"`` and ``<name>="offset"``.
     """
 
@@ -55,9 +56,10 @@ class TableSchema:
     def __init__(self, table_name: str, **fields: str) -> None:
         self.name = table_name
         self.fields: dict[str, FieldSpec] = {}
-        for slot, (field_name, kind) in enumerate(fields.items()):
+        for slot, (field_name, declared) in enumerate(fields.items()):
+            kind, _, default = declared.partition("=")
             if kind in SCALARS:
                 size = alignment = SCALARS[kind].size
             else:
                 size, alignment = _INLINE[kind]
-            self.fields[field_name] = FieldSpec(slot, kind, size, alignment)
+            self.fields[field_name] = FieldSpec(slot, kind, size, alignment, int(default or 0))

@@ -7,8 +7,8 @@ Rules of this file
 2. Each object is packed with one call: the layout of a table is worked out once for each set of
    fields that are present. This is several times faster than the runtime's builder, and lets
    blocks that NumPy made be placed as they are.
-3. Numbers that are 0, the default, are left out, as other writers do; fields given as None are
-   absent.
+3. Numbers equal to the schema's default are left out, as other writers do; fields given as None
+   are absent.
 4. Everything is aligned as the format's verifiers demand.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals).
@@ -149,7 +149,7 @@ class TableWriter:
         present = tuple(
             name
             for name, value in fields.items()
-            if value or (value is not None and schema.fields[name].kind == "offset")
+            if value is not None and (isinstance(value, bytes) or _is_written(schema, name, value))
         )
         layout = self._layouts.get((id(schema), present))
         if layout is None:
@@ -199,6 +199,11 @@ def _encoded(value: str) -> bytes:
             found=value,
             allowed="text that UTF-8 can express",
         ) from error
+
+
+def _is_written(schema: TableSchema, name: str, value: int) -> bool:
+    spec = schema.fields[name]
+    return spec.kind == "offset" or value != spec.default
 
 
 def _lay_out(schema: TableSchema, present: tuple[str, ...]) -> _Layout:
