@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import inside_box
 
 _MAX_KEY: Final = 2**63
 # A binary search over a million rows costs about this many comparisons of a scan.
@@ -128,10 +129,7 @@ class CoordinateOrder:
         found = np.full(len(wanted), -1, dtype=np.int64)
         if not n:
             return found
-        is_inside = np.ones(len(wanted), dtype=np.bool_)
-        for axis, (low, high) in enumerate(self.bounds()):
-            is_inside &= (wanted[:, axis] >= low) & (wanted[:, axis] < high)
-        rows = np.flatnonzero(is_inside)
+        rows = np.flatnonzero(inside_box(wanted, np.array(self.bounds())))
         inside = wanted[rows]
         if self._is_dense:
             found[rows] = self._to_keys(inside)
@@ -219,11 +217,7 @@ class CoordinateOrder:
 
     def _scan(self, begin: int, end: int, box: list[tuple[int, int]]) -> NDArray[np.int64]:
         """Return the rows from ``begin`` to ``end`` that lie in the box."""
-        is_inside = np.ones(end - begin, dtype=np.bool_)
-        for axis, (low, high) in enumerate(box):
-            column = self._columns[begin:end, axis]
-            is_inside &= (column >= low) & (column < high)
-        return np.flatnonzero(is_inside) + begin
+        return np.flatnonzero(inside_box(self._columns[begin:end], np.array(box))) + begin
 
 
 def _keys_of(box: list[tuple[int, int]], strides: list[int]) -> NDArray[np.int64]:
