@@ -31,7 +31,7 @@ _LIST: Final = (
 
 
 def keyword_options(use: Use) -> list[Option]:
-    """Return the options that have a keyword, in the order of the README's table."""
+    """Return the options that have a keyword, in the order of the manual's table."""
     return [
         option
         for option in OPTIONS

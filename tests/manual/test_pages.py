@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from sybil import Sybil
-from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,19 +28,19 @@ PRINTED = "printed by the block before"
 pytestmark = pytest.mark.needs_reference
 
 
-class Printing(PythonCodeBlockParser):
+class Running(PythonEvaluator):
     """Runs a block and keeps what it prints."""
 
-    def evaluate(self, example):
+    def __call__(self, example):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            super().evaluate(example)
+            super().__call__(example)
         example.namespace[PRINTED] = printed.getvalue()
 
 
 def compare(example):
     """Compare a block of text with what the block of Python before it has printed."""
-    printed = example.namespace.pop(PRINTED, None)
-    if printed is None or os.environ.get("MANUAL_UPDATE"):
+    printed = example.namespace.pop(PRINTED)
+    if os.environ.get("MANUAL_UPDATE"):
         example.namespace.setdefault("updates", []).append((example.parsed, printed))
         return None
     if doctest.OutputChecker().check_output(example.parsed, printed, OUTPUT):
@@ -47,7 +48,9 @@ def compare(example):
     return f"the page shows\n{example.parsed}\nand the block prints\n{printed}"
 
 
-MANUAL = Sybil(parsers=[Printing(), CodeBlockParser("text", compare), SkipParser()])
+MANUAL = Sybil(
+    parsers=[CodeBlockParser("python", Running()), CodeBlockParser("text", compare), SkipParser()]
+)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +70,10 @@ def repositories(tmp_path_factory, spark):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(page, repositories, tmp_path, monkeypatch):
-    document = MANUAL.parse(page)
+    # Spark's own processes know nothing of this process's folder, so that paths are absolute.
+    text = page.read_text().replace('"demo-output/', f'"{tmp_path}/demo-output/')
+    (tmp_path / "page.md").write_text(text)
+    document = MANUAL.parse(tmp_path / "page.md")
     examples = list(document.examples())
     if not any(isinstance(example.parsed, str) for example in examples):
         pytest.skip("no code on this page")
@@ -78,7 +84,7 @@ def test_page(page, repositories, tmp_path, monkeypatch):
         example.evaluate()
     updated = page.read_text()
     for shown, printed in document.namespace.get("updates", []):
-        if printed is not None:
-            updated = updated.replace(f"```text\n{shown}```", f"```text\n{printed.strip()}\n```")
+        shown = f"```text\n{shown.rstrip()}\n```"
+        updated = updated.replace(shown, f"```text\n{printed.rstrip()}\n```", 1)
     if os.environ.get("MANUAL_UPDATE"):
         page.write_text(updated)
