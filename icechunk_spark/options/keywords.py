@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes"})
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
-    "    each_option\n        As on the page \"Options\" of the manual, and in ``help()``.\n"
+    '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'
 )
 
 
