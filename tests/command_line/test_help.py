@@ -1,4 +1,4 @@
-"""``--help`` and the README say the same, and both say all that there is."""
+"""``--help`` and the manual say the same, and both say all that there is."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ from icechunk_format.command_line.app import COMMANDS, app
 from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode
 from icechunk_format.command_line.views.documents import DOCUMENTS
 
-README = Path(__file__).parents[2] / "README.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 
 
 def commands_markdown():
-    """Return the README's list of commands."""
+    """Return the manual's list of commands."""
     lines = ["| command | what it does |", "|---|---|"]
     for words, command in COMMANDS.items():
         about = (command.__doc__ or "").partition("\n")[0]
@@ -23,7 +23,7 @@ def commands_markdown():
 
 
 def exit_codes_markdown():
-    """Return the README's table of exit codes."""
+    """Return the manual's table of exit codes."""
     lines = ["| exit code | meaning |", "|---|---|"]
     lines += [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
     return "\n".join(lines) + "\n"
@@ -41,28 +41,28 @@ def listed(text):
     return dict(re.split(r"  +", line.strip(), maxsplit=1) for line in lines)
 
 
-def test_the_readme_lists_the_commands_of_help():
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_lists_the_commands_of_help():
+    text = MANUAL.read_text(encoding="utf-8")
     assert f"<!-- commands -->\n{commands_markdown()}<!-- /commands -->" in text
     shown = {}
     for name, about in listed(help_of()).items():
         inside = {words for words in COMMANDS if words.startswith(f"{name} ")}
         found = listed(help_of(name)) if inside else {}
         shown |= {f"{name} {inner}": text for inner, text in found.items()} or {name: about}
-    in_readme = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", commands_markdown(), re.MULTILINE))
-    assert shown == in_readme
+    in_manual = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", commands_markdown(), re.MULTILINE))
+    assert shown == in_manual
 
 
-def test_the_readme_lists_the_exit_codes_of_help():
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_lists_the_exit_codes_of_help():
+    text = MANUAL.read_text(encoding="utf-8")
     assert f"<!-- exit codes -->\n{exit_codes_markdown()}<!-- /exit codes -->" in text
     page = " ".join(help_of().split())
     for code in ExitCode:
         assert f" {code.value} {MEANINGS[code]}" in page
 
 
-def test_commands_in_the_readme_exist():
-    text = README.read_text(encoding="utf-8")
+def test_commands_in_the_manual_exist():
+    text = MANUAL.read_text(encoding="utf-8")
     called = re.findall(r"icechunk-spark ([a-z][a-z-]*(?: (?:list|create|delete|show|set))?)", text)
     names = {words.split()[0] for words in COMMANDS}
     assert called

@@ -1,4 +1,4 @@
-"""Declares the exit codes, for commands, ``--help`` and the README."""
+"""Declares the exit codes, for commands, ``--help`` and the manual."""
 
 from __future__ import annotations
 
