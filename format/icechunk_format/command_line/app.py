@@ -1,4 +1,4 @@
-"""The commands of ``icechunk-spark``, in the order of ``--help``."""
+"""Lists the commands of ``icechunk-spark``, in the order of ``--help``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing a draft into a new repository of spec version 2, with its whole history.
+"""Imports a draft into a new repository of spec version 2, with its whole history.
 
 Everything is stored under names that nothing refers to, and ``repo`` is created last and only once.
 So the import is visible as a whole or not at all, and one that failed can be run again to the same

@@ -1,4 +1,4 @@
-"""What both drafts say, as plain values: versions, nodes, and chunk references as columns.
+"""Holds what both drafts say as plain values: versions, nodes, and chunk references as columns.
 
 A node has the ``zarr.json`` of released versions. Chunk keys are spelled ``c/0/1`` in it, as they
 name chunks to Zarr only, and a missing fill value is zero, since Zarr demands one.

@@ -1,4 +1,4 @@
-"""The draft with numbered branch files: ``r/``, ``s/``, ``m/``, ``c/`` and records by schema.
+"""Reads the draft with numbered branch files: ``r/``, ``s/``, ``m/``, ``c/``, records by schema.
 
 Decisions where the draft is silent
 -----------------------------------

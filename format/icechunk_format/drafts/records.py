@@ -1,4 +1,4 @@
-"""Records of the drafts, JSON or MessagePack, taken apart value by value.
+"""Takes records of the drafts, JSON or MessagePack, apart value by value.
 
 The bytes are untrusted: a value is checked when it is taken, and what is wrong with it ends as a
 ``FormatError`` that names its place. Records of MessagePack need named fields, because the drafts

@@ -1,4 +1,4 @@
-"""Reading a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
+"""Reads a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draft with a state file: ``state.json``, and Parquet files in ``s/`` and ``i/``.
+"""Reads the draft with a state file: ``state.json``, and Parquet files in ``s/`` and ``i/``.
 
 Decisions where the draft is silent
 -----------------------------------

@@ -1,4 +1,4 @@
-"""The command ``rewrite-manifests``."""
+"""Runs ``rewrite-manifests``, and prints what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``verify``, and how its findings look: one below the other, worst first."""
+"""Runs ``verify``, and prints its findings one below the other, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a verification, from Arrow rows to Arrow rows, so that a cluster can shuffle them.
+"""Runs the stages of a verification, from Arrow rows to Arrow rows that a cluster can shuffle.
 
 =====  =======================================  ================================================
 stage  rows in                                  rows out

@@ -1,1 +1,1 @@
-"""Objects on servers: S3, Google Cloud Storage, Azure, the web, and whatever fsspec opens."""
+"""Reads and writes objects on servers: S3, Google Cloud Storage, Azure, the web, and whatever fsspec opens."""

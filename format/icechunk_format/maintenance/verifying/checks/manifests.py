@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.maintenance.verifying.checks.decoded import decoded
+from icechunk_format.maintenance.verifying.checks.readable import decoded
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestClaims,
     ManifestUse,

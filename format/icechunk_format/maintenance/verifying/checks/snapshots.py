@@ -21,7 +21,7 @@ from icechunk_format.arrays.zarr_json import (
 )
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
-from icechunk_format.maintenance.verifying.checks.decoded import decoded
+from icechunk_format.maintenance.verifying.checks.readable import decoded
 from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestEntry,

@@ -1,4 +1,4 @@
-"""Decodes files; one that is missing, damaged or another one is a finding and no error."""
+"""Decodes a file to verify, and reports one that is missing, damaged or another one."""
 
 from __future__ import annotations
 
