@@ -49,7 +49,7 @@ from icechunk_format.maintenance.collecting.sweep import (
     find_garbage,
     listed_ids,
 )
-from icechunk_format.repository.lifecycle.expire import as_microseconds
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, update_repo
 from icechunk_format.repository.state.transitions import check_writable
@@ -171,9 +171,9 @@ def collect_from(
     spec_version
         Of the repository.
     """
-    as_microseconds(older_than, "older_than")
+    microseconds(older_than, argument="older_than")
     if trim_overwritten_older_than is not None:
-        as_microseconds(trim_overwritten_older_than, "trim_overwritten_older_than")
+        microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
     if storage.is_read_only and not dry_run:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read; collect where the store can be written",

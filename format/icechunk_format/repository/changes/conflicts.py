@@ -33,14 +33,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.boxes import box_of_grid, inside_box
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from icechunk_format.repository.changes.change_set import ChangeSet
@@ -198,7 +197,7 @@ class _Detector:
         for node_id, changes in self.changes.chunks.items():
             if changes.clip is None or not self.tip.nodes.has_id(node_id):
                 continue
-            box = np.array([(0, count) for count in changes.clip], dtype=np.int64).reshape(-1, 2)
+            box = box_of_grid(changes.clip)
             for commit in self._naming("updated_chunks", node_id):
                 coords = commit.log.updated_chunks[node_id]
                 dropped = coords[~inside_box(coords, box)]

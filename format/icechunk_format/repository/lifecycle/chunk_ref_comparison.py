@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def changed_coords(old: ChunkRefs, new: ChunkRefs) -> NDArray[np.uint32]:
     shared = old.take(in_both)
     is_other = ~same_references(shared, new.take(rows[in_both]))
     parts = [old.coords[~in_both], shared.coords[is_other], new.coords[~is_kept]]
-    found = np.concatenate(parts)
-    return found[np.lexsort(found.T[::-1])] if found.shape[1] else found[:1]
+    return joined_coords(parts, old.ndim)
 
 
 def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:

@@ -20,10 +20,9 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import (
     MAIN,
@@ -37,12 +36,11 @@ from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
     from icechunk_format.storage.protocol import Storage
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +87,6 @@ class Expiration:
         )
 
 
-def as_microseconds(instant: datetime, argument: str) -> int:
-    """Return an instant as microseconds since 1970, the format's unit of time.
-
-    Raises
-    ------
-    InvalidInputError
-        The instant has no time zone.
-    """
-    if instant.tzinfo is None or instant.utcoffset() is None:
-        raise InvalidInputError(
-            f"{argument} is {instant.isoformat()}, which has no time zone; give one, as in "
-            "datetime.now(UTC) - timedelta(days=30)",
-            argument=argument,
-        )
-    return (instant - _EPOCH) // timedelta(microseconds=1)
-
-
 def expire_snapshots(
     storage: Storage,
     older_than: datetime,
@@ -118,7 +99,7 @@ def expire_snapshots(
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
-    cutoff = as_microseconds(older_than, "older_than")
+    cutoff = microseconds(older_than, argument="older_than")
 
     def expired(info: RepoInfo) -> Expiration:
         return expire(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import RefFilesHistory
-from icechunk_format.repository.lifecycle.expire import ExpireResult, as_microseconds
+from icechunk_format.repository.history.resolve import microseconds
+from icechunk_format.repository.lifecycle.expire import ExpireResult
 from icechunk_format.repository.state.branches_and_tags import RefFilesChanges
 from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.spec.object_keys import snapshot_key
@@ -46,7 +47,7 @@ def expire_snapshots_v1(
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
-    cutoff = as_microseconds(older_than, "older_than")
+    cutoff = microseconds(older_than, argument="older_than")
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)
     # What earlier refs changed, as later ones see it; in a dry run nothing else tells.
     parents: dict[SnapshotId, SnapshotId] = {}

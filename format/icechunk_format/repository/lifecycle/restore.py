@@ -30,6 +30,7 @@ import numpy as np
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.changes.grid_checks import grid_of
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.commit.commit import (
@@ -284,7 +285,7 @@ def _changed_chunks(
     extents = np.concatenate([before.extents, after.extents])
     counts = np.concatenate([before.counts, after.counts])
     filled = (extents[:, :, 0] < extents[:, :, 1]).all(axis=1)
-    found = [np.empty((0, ndim), dtype=np.uint32)]
+    found = []
     for part in cut_into_boxes(
         extents[filled], counts[filled], (1,) * ndim, 2 * MAX_REFS_PER_MANIFEST
     ):
@@ -293,5 +294,4 @@ def _changed_chunks(
             references_in(storage, node.id, node.path, after, part.box),
         )
         found.append(coords[inside_box(coords, grid_of(node))])
-    coords = np.concatenate(found)
-    return coords[np.lexsort(coords.T[::-1])] if ndim else coords
+    return joined_coords(found, ndim)

@@ -35,9 +35,9 @@ from icechunk_format.errors import (
     ConflictError,
     FormatError,
     IcechunkError,
-    NotFoundError,
     StorageError,
 )
+from icechunk_format.repository.files.optional_objects import read_ref
 from icechunk_format.repository.state.repo_file import read_state, remember_state
 from icechunk_format.repository.state.transitions import Transition, check_writable, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
@@ -46,7 +46,6 @@ from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.storage.protocol import (
     CreateOnly,
-    ObjectVersion,
     ReplaceIfUnchanged,
     Written,
 )
@@ -138,9 +137,9 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def new_backup_name(now: int) -> str:
+def new_backup_name(now: int, *, of: str = REPO) -> str:
     """Return a name below ``overwritten/`` that no other writer has; ``now`` in microseconds."""
-    return backup_name(now // 1000, secrets.token_bytes(12))
+    return backup_name(now // 1000, secrets.token_bytes(12), of=of)
 
 
 def update_repo(
@@ -286,7 +285,7 @@ def update_branch_ref(
     try:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             pause_before(attempt)
-            found = _read_ref(storage, key)
+            found = read_ref(storage, key)
             if found is None:
                 if expected is not None:
                     return RefAnswer(tip=None, tried=tried)
@@ -319,16 +318,6 @@ def update_branch_ref(
         "this change was tried; nothing was changed",
         branch=branch,
     )
-
-
-def _read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:
-    try:
-        fetched = storage.get(key)
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        return None
-    return v1_refs.decode_ref_json(fetched.data, object_key=key), fetched.version
 
 
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
@@ -375,7 +364,7 @@ def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO)
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
     """Return the error for a write of which nobody can tell what became."""
     return CommitOutcomeUnknownError(
-        f"the store did not answer when {key!r} of {storage.root_url} was replaced, and cannot be "
+        f"the store did not answer when {key!r} of {storage.root_url} was written, and cannot be "
         "asked now. The change may have landed or not: look at the repository before doing it "
         "again, and delete nothing",
         key=key,

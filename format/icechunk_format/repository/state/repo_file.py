@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.updates import UpdateKind
@@ -148,16 +149,11 @@ class RepoFile:
         UnsupportedError
             When its spec version is newer than this library.
         """
-        try:
-            fetched = self._storage.get(REPO)
-        except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            state = None
-        else:
-            state = RepoState(info=decode_state(fetched.data), version=fetched.version)
-        self._state = state
-        return state
+        fetched = fetch_if_there(self._storage, REPO)
+        self._state = None
+        if fetched is not None:
+            self._state = RepoState(info=decode_state(fetched.data), version=fetched.version)
+        return self._state
 
     def current(self) -> RepoState | None:
         """Return the state of now, reading the object only where it changed since the last time."""
