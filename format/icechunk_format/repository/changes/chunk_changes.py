@@ -1,6 +1,6 @@
 """``ChunkChanges``: the uncommitted changes of a session to the chunks of one array.
 
-Layers, from the bottom; what is above hides what is below at the same coordinate:
+Layers, from the bottom; a higher layer hides lower ones at the same coordinate:
 
 1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
    on every axis;
@@ -10,10 +10,9 @@ Layers, from the bottom; what is above hides what is below at the same coordinat
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here. Values can be pickled.
-2. The later call wins. Calls are only noted, and joined when somebody asks: setting a million
-   chunks one by one costs no more than setting them together.
-3. ``revision`` grows with every change, so that what was made of one state is not taken for
-   another.
+2. The later call wins. Calls are noted, and joined at the next read: setting a million chunks one
+   by one costs no more than setting them together.
+3. ``revision`` grows with every change, so that a result of one state is never used for another.
 """
 
 from __future__ import annotations

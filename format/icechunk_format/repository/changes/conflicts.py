@@ -1,7 +1,7 @@
 """Detects conflicts between a session's changes and commits of others, and rebases. Pure.
 
-What others did is known from their transaction logs, and from the newest of their snapshots where
-paths matter. What fits together, and what does not:
+Changes of others are read from their transaction logs, and paths from their newest snapshot. These
+changes conflict:
 
 =====================  =========================================================================
 ours                   conflicts with theirs
@@ -19,12 +19,13 @@ move a node            the node deleted; a node at the target; a node created be
 anything               any move
 =====================  =========================================================================
 
-Our metadata over their chunks is fine where the chunks stay, but not our chunks over their
-metadata: they may have changed what the chunks mean, or how many there are. Only chunks that both
+Our metadata may follow their chunks where the chunks stay. Our chunks may not follow their
+metadata: the new metadata may change what chunks mean, or how many there are. Only chunks that both
 wrote can be resolved, by taking ours or theirs; contents are never merged.
 
-Specification: "Conflict resolution" is left to clients; this is what the reference refuses, and
-what it lets pass although two nodes with one path, nodes without a group or lost chunks come of it.
+Specification: "Conflict resolution" is left to clients. Everything that the reference refuses is
+refused here, and also what would lead to two nodes with one path, nodes without a group or lost
+chunks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SHOWN_CHUNKS: Final = 5
 
 
 class ConflictKind(Enum):
-    """Why two changes do not fit together."""
+    """Kinds of conflict; the value is the text for users."""
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
@@ -71,15 +72,7 @@ class ConflictKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirCommit:
-    """A commit of another writer, since ours began.
-
-    Parameters
-    ----------
-    snapshot_id
-        Its snapshot.
-    log
-        What it changed.
-    """
+    """A commit of another writer after our session began."""
 
     snapshot_id: SnapshotId
     log: TransactionLog
@@ -87,12 +80,12 @@ class TheirCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conflict:
-    """One thing that does not fit.
+    """One conflict between our changes and those of others.
 
     Parameters
     ----------
     kind
-        What it is.
+        Kind of the conflict.
     path
         The node, by its path here.
     node_id
@@ -121,7 +114,7 @@ class Conflict:
 def detect(
     changes: ChangeSet, *, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
 ) -> list[Conflict]:
-    """Return everything that keeps our changes from being laid over the commits of others.
+    """Return the conflicts between our changes and the commits of others.
 
     Parameters
     ----------

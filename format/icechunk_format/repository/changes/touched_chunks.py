@@ -1,13 +1,13 @@
-"""The chunks that a commit changed, in order, without having all of them in memory.
+"""Lists the changed chunks of an array in order, a bounded number of them at a time.
 
-The transaction log of a commit lists every changed chunk, sorted. What tasks wrote is known as
-boxes and bits (``coord_set``), whose coordinates interleave where tasks divided the array along
-several axes. So the order is cut into regions of the chunk grid, each so small that its coordinates
-can be generated and sorted at once.
+The transaction log of a commit lists every changed chunk, sorted. Tasks report the chunks that they
+wrote as boxes and bits (``CoordSet``), and coordinates of several tasks interleave where tasks
+divide the array along several axes. So the chunk grid is cut into regions, each so small that its
+coordinates can be generated and sorted at once.
 
 Rules of this file
 ------------------
-1. Pure, and only arithmetic: nothing is generated before it is asked for.
+1. Pure arithmetic: no coordinate is generated before a caller asks for it.
 2. A region fixes the leading axes, limits the next one, and is open on the rest, so that regions
    follow one another in the order of coordinates. No region holds more than ``_ROWS_AT_ONCE``
    coordinates.

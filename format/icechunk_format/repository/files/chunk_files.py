@@ -1,7 +1,7 @@
-"""Storing encoded chunks: small ones in their reference, others as objects of their own.
+"""Stores encoded chunks: small ones in their reference, others as objects of their own.
 
-Executors and sessions share this function. Objects have random names and are never read before a
-commit refers to them, so a task that is repeated or fails leaves nothing but garbage.
+Executors and sessions call this function. Objects have random names, and no reader knows them
+before a commit refers to them, so a repeated or failed task leaves only garbage.
 
 Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 """

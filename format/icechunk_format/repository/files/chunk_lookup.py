@@ -5,9 +5,8 @@ Rules of this file
 1. The first ``ManifestRef`` whose extents contain a chunk decides; a chunk that is not in that
    manifest is missing, even where a later manifest lists it. Extents must not overlap, so this
    only settles what damaged or odd repositories mean, in the way all readers do.
-2. Manifests that the question does not touch are never opened, and those that it does touch are
-   fetched together.
-3. References stay columns. A chunk is a row number, never an object.
+2. Only manifests that may hold a wanted chunk are opened, all of them together.
+3. References stay columns: a chunk is a row number, never a Python object.
 
 Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 """
@@ -86,7 +85,7 @@ def refs_of_array(manifest: Manifest, node_id: NodeId, path: str, ndim: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoundChunks:
-    """The chunks of one question that exist.
+    """The wanted chunks that exist.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ class FoundChunks:
     rows
         ``int64 (k,)``: the row in ``refs`` of each found chunk.
     positions
-        ``int64 (k,)``: the row in the question of each found chunk, ascending.
+        ``int64 (k,)``: the row in the wanted coordinates of each found chunk, ascending.
     """
 
     refs: ChunkRefs | None
@@ -104,7 +103,7 @@ class FoundChunks:
 
 
 class ChunkLookup:
-    """Answers which chunks of one array exist and where their bytes are.
+    """Finds the chunks of one array that exist, and their references.
 
     Parameters
     ----------

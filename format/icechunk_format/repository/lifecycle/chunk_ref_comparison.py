@@ -1,8 +1,7 @@
-"""Which chunk references of two versions are the same, as columns.
+"""Compares the chunk references of two versions, column by column.
 
-Two references are the same if a reader gets the same bytes by the same way: kind, object, range,
-inline bytes, location and what is known of the object's state. How a location is compressed does
-not count.
+Two references are the same if their kind, object, range, inline bytes, location and the known state
+of the object (entity tag, time) are the same. Compression of locations does not count.
 
 Spec: "ChunkRef".
 """

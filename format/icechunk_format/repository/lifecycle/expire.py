@@ -1,18 +1,19 @@
-"""Expiration: taking old snapshots out of history, in one conditional update of ``repo``.
+"""Takes old snapshots out of history, in one conditional update of ``repo``.
 
-Nothing is deleted here but entries of ``repo`` and, where asked for, refs. The files of released
-snapshots become garbage, which ``maintenance.collect_garbage`` removes.
+Only entries of ``repo`` and, on request, refs are deleted here. Files of released snapshots become
+garbage, which ``maintenance.collect_garbage`` deletes.
 
 Rules of this file
 ------------------
-1. *Expired* is every snapshot that is older than the cutoff and is not the root of a history.
-   *Released* are the expired ones that no ref protects: tips of tags stay unless expired tags are
+1. A snapshot is *expired* if it is older than the cutoff and is not the root of a history. An
+   expired snapshot is *released* if no ref protects it: tips of tags stay unless expired tags are
    to be deleted, tips of branches likewise, and the tip of ``main`` always stays.
 2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
-   the nearest ancestor that is kept. It lists the transaction logs of everything in between, kept
-   snapshots included, so that differences across the gap stay complete.
-3. A change is a pure function of the state, so it is made anew whenever others changed ``repo``
-   first. It is recorded even where nothing was old enough, as existing libraries do.
+   the nearest kept ancestor. The kept snapshot lists the transaction logs of all snapshots in
+   between, kept ones included, so that differences across the gap stay complete.
+3. The change is a pure function of the state, and is computed again whenever others changed
+   ``repo`` first. An expiration is logged even where no snapshot was old enough, as existing
+   libraries do.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireResult:
-    """What an expiration took out of history, or would take out.
+    """Snapshots and refs that an expiration took out of history, or would take out.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class ExpireResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiration:
-    """An expiration applied to one state: the new state, and what became of the old one."""
+    """An expiration applied to one state: the new state, and the changed snapshots and refs."""
 
     transition: Transition
     released: frozenset[SnapshotId]

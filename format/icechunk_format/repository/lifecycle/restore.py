@@ -1,8 +1,8 @@
 """Restores an earlier version by committing it again; later versions stay in history.
 
 The new version has the nodes and the manifests of the old one, ids included, so no chunk and no
-manifest is written. Its transaction log says what the branch loses and gets back, so that
-differences over it tell the truth and other writers' sessions find their conflicts.
+manifest is written. The transaction log of the new version lists what the branch loses and gets
+back, so that differences are complete and sessions of other writers find their conflicts.
 
 Rules of this file
 ------------------
@@ -31,6 +31,7 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.boxes import inside_box
 from icechunk_format.grid.coordinates import joined_coords
+from icechunk_format.repository.changes.change_set import metadata_of
 from icechunk_format.repository.changes.grid_checks import grid_of
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.commit.commit import (
@@ -220,7 +221,7 @@ def difference(
     new = [node for node_id, node in after.items() if node_id not in before]
     gone = [node for node_id, node in before.items() if node_id not in after]
     both = [(before[node_id], node) for node_id, node in after.items() if node_id in before]
-    updated = [node for was, node in both if _metadata(was) != _metadata(node)]
+    updated = [node for was, node in both if metadata_of(was) != metadata_of(node)]
     chunks: dict[NodeId, NDArray[np.uint32]] = {}
     for was, node in [*both, *((None, node) for node in new)]:
         coords = _changed_chunks(storage, was, current, node, restored)
@@ -255,13 +256,6 @@ def difference(
 
 def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> tuple[NodeId, ...]:
     return tuple(node.id for node in nodes if (node.array is not None) == arrays)
-
-
-def _metadata(node: NodeSnapshot) -> tuple[Any, ...]:
-    array = node.array
-    if array is None:
-        return (node.user_data,)
-    return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
 
 
 def _changed_chunks(

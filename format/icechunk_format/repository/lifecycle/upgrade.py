@@ -1,4 +1,4 @@
-"""Upgrading a repository from spec version 1 to 2, in an order that a crash cannot spoil.
+"""Upgrades a repository from spec version 1 to 2, in steps that a crash can interrupt anywhere.
 
 Steps
 -----

@@ -1,6 +1,6 @@
-"""The references of an array as a session sees them: stored ones, with pending changes on top.
+"""Reads the chunk references of an array in a session: stored ones, and pending changes over them.
 
-Only manifests whose extents meet the box are read. The layers are those of ``chunk_changes``.
+Only manifests whose extents meet the box are read. ``chunk_changes`` describes the layers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def current_refs(
     node
         The array, with the manifests of the base.
     changes
-        What was done to its chunks; None for nothing.
+        Pending changes of its chunks; None for none.
     listed
         The manifest files of the base.
 
@@ -87,7 +87,7 @@ def dropped_coords(
     listed: ManifestFiles,
     num_chunks: Sequence[int],
 ) -> NDArray[np.uint32]:
-    """Return where the base has chunks that a resize dropped and a larger grid would show again.
+    """Return the chunks of the base that a resize dropped and a larger grid would show again.
 
     Parameters
     ----------

@@ -1,13 +1,14 @@
-"""Changing branches and tags, in the one ``repo`` object or in ref files of their own.
+"""Creates, moves and deletes branches and tags, in ``repo`` or in ref files of version 1.
 
 Rules of this file
 ------------------
-1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``). A snapshot that
-   no ref reached gets a marker with the ref (``revival``), so that a collection at the same time
-   learns of it even when the ref has moved on by then.
-2. Version 1 has one object for each ref: creating is create-only, moving is conditional, and the
-   tag's tombstone is created only once. Between a check and the change there is a gap, so checks
-   are made of what can never change back: a tombstone, an existing file.
+1. Version 2 checks and changes in one step (``transitions`` through ``publish``). A ref on an
+   unreachable snapshot comes with a marker (``revival``), so that a collection at the same time
+   learns of the ref even if the ref has moved on.
+2. Version 1 has one object for each ref. Refs and tombstones of tags are created on the condition
+   that they do not exist, and branches are moved on the condition that they did not change. Other
+   writers may act between a check and its change, so only facts that never change back are checked:
+   a tombstone, an existing file.
 3. ``main`` is never deleted, tags never move.
 
 Specification: "Repo Info File"; version 1: "Refs".

@@ -1,4 +1,4 @@
-"""The one function that replaces the ``repo`` object, and its counterpart for version 1.
+"""Replaces the ``repo`` object, or a ref file of version 1, while other writers do the same.
 
 Steps of an update
 ------------------
@@ -10,14 +10,19 @@ Steps of an update
 
 Why the outcome is always known, or said to be unknown
 ------------------------------------------------------
-The new state names the copy of step 3 in its log, so a state in whose log one of our copies is
-named is ours or stands on ours. When the answer to step 4 is lost, or says that we lost (a client
-may repeat a request whose first answer went missing, and then loses against itself), the object
-is read again: our copy is named, so the write landed; or the object changed without it, so the
-condition can never hold again and the write is dead; or nothing changed, and then repeating the
-same conditional write is harmless, since at most one of the two can land. From a write whose
-outcome is in doubt to the read that settles it, whatever else fails is no proof that nothing
-happened: then the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
+The log of the new state names the copy of step 3. So a state whose log names one of our copies is
+ours, or a later one. Step 4 may get no answer, or the answer that the condition failed; if the
+client retried after a lost response, that failure may mean that the first attempt succeeded. Then
+the object is read again, with three possible results:
+
+- The log names our copy: the write landed.
+- The object changed and its log does not name our copy: the condition can never hold again, so the
+  write can never land.
+- The object is unchanged: repeating the same conditional write is harmless, since at most one of
+  the two can land.
+
+An error between a doubtful write and the read that settles it proves nothing about the write. Then
+the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """
@@ -74,7 +79,7 @@ class Published:
     Parameters
     ----------
     info
-        The state that was written, or a later one that stands on it.
+        The state that was written, or a later one.
     attempts
         How many times the change was applied; more than one means that others came first.
     """
@@ -92,7 +97,8 @@ class RefAnswer:
     tip
         The snapshot that it is at; None when it does not exist.
     tried
-        Whether a write was sent that was not seen to land. What stands on it proves that it did.
+        Whether a write was sent that was not seen to land. A later snapshot on top proves that the
+        write landed.
     """
 
     tip: SnapshotId | None
@@ -117,7 +123,7 @@ class Declined(Generic[DeclinedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The ``repo`` object as it was a moment ago.
+    """The ``repo`` object as it was read a moment ago.
 
     Parameters
     ----------
@@ -167,8 +173,8 @@ def update_repo(
     max_attempts
         How often a race may be lost.
     seen
-        What to begin with. A state of the past is no danger: nothing replaces it any more, and the
-        next attempt asks.
+        A state to begin with. An old state is safe: its conditional write fails, and the next
+        attempt reads the object.
 
     Raises
     ------
@@ -197,7 +203,7 @@ def update_repo(
                 return Published(info=info, attempts=attempt - 1)
             if doubted is not None:
                 if _time_of(info) < doubted:
-                    # The store answers with a state of the past, which says nothing of now.
+                    # The store answered with an old state, which tells nothing of our write.
                     continue
                 if _time_of(info) > doubted:
                     if landed is None and not _reaches_back(info, doubted):
@@ -215,7 +221,7 @@ def update_repo(
                 answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
             )
             data = repo_info.encode(new)
-            # What was read is what will be replaced, or nothing is: no need to fetch it for a copy.
+            # Only the state that was read can be replaced, so its bytes are the copy.
             if not is_copied:
                 storage.put(overwritten_key(copy), stored)
             copies.add(copy)
@@ -230,7 +236,7 @@ def update_repo(
             if isinstance(put, Written):
                 remember_state(data, new)
                 return Published(info=new, attempts=attempt)
-            # Lost, perhaps against our own first try.
+            # Lost, perhaps because a retry of the client met its own first attempt.
             doubted = _time_of(info)
         info = read_state(storage)[0].info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
@@ -292,7 +298,7 @@ def update_branch_ref(
                 condition = CreateOnly()
             else:
                 tip, version = found
-                # Ids are random, so a branch that is at ours was moved there by us.
+                # Snapshot ids are random: if the branch is at our id, our earlier request landed.
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
@@ -362,7 +368,7 @@ def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO)
 
 
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
-    """Return the error for a write of which nobody can tell what became."""
+    """Return the error for a write whose outcome is unknown."""
     return CommitOutcomeUnknownError(
         f"the store did not answer when {key!r} of {storage.root_url} was written, and cannot be "
         "asked now. The change may have landed or not: look at the repository before doing it "

@@ -1,8 +1,8 @@
 """Reads the ``repo`` object, and decodes each state of it once per process.
 
-Everything of spec version 2 hangs on this one object, and every question to a repository starts
-with it. It may be large (one entry for each snapshot) and it changes under us, so a state is kept
-with its object version, and a request that returns no body tells whether it still is the state.
+Every read of a repository of spec version 2 starts with this object. The object may be large (one
+entry for each snapshot), and other writers replace it. So a state is kept with its object version,
+and a HEAD request tells whether the state is still current.
 
 Specification: "Repo info file".
 """
@@ -140,7 +140,7 @@ class RepoFile:
         self._state: RepoState | None = None
 
     def fetch(self) -> RepoState | None:
-        """Read the object whatever is known of it; None where there is none.
+        """Read the object, even if its state is known; None where there is none.
 
         Raises
         ------
