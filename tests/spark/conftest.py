@@ -1,4 +1,4 @@
-"""The repository that most tests of this folder read, and a short way to load it."""
+"""Builds the repository that most tests of this folder read, and loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mistakes that newcomers make: the last line of Spark's traceback says what to do."""
+"""The last line of Spark's traceback tells newcomers what to do about their mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sessions that began at one version: which changes fit together, and what comes of them.
+"""Two sessions that began at one version commit together, or conflict, by the rules.
 
 The table below is the whole matrix, pair by pair: what one writer does, what another one did
 meanwhile, and the conflict, if there is one. Where there is none, the version must hold both.

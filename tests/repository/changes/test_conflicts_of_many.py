@@ -1,4 +1,4 @@
-"""Conflict detection where both writers changed thousands of nodes: time in proportion to them."""
+"""Conflict detection takes time in proportion to the changes of both writers."""
 
 import time
 

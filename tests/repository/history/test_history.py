@@ -1,4 +1,4 @@
-"""Branches, tags, differences and the log of operations, as users of versions meet them.
+"""Users see branches, tags, differences and the log of operations.
 
 Real repositories of both spec versions; what the object store does to them is tested elsewhere.
 """

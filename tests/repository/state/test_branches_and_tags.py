@@ -1,4 +1,4 @@
-"""Branches and tags come, move and go, under names that every storage can hold."""
+"""Branches and tags are created, moved and deleted, under names that every store can hold."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Verification with Spark answers what verification without Spark does, row for row.
+"""Verification with Spark gives the rows of verification without Spark.
 
 One repository with many damages at once is verified in both ways, so that findings of every stage
 of the job are compared at the price of few jobs; a sound one shows that the stages add up.

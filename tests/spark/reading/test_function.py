@@ -1,4 +1,4 @@
-"""``icechunk_spark.read`` beyond what it shares with ``format("icechunk")``.
+"""``icechunk_spark.read`` does more than ``format("icechunk")``: errors, sizes, explain.
 
 Rows, columns and versions are tested for both at once: see the fixture ``load``.
 """

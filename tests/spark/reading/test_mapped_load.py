@@ -1,4 +1,4 @@
-"""``spark.read.format("icechunk")`` in registered classic sessions: the rows come by `mapInArrow`.
+"""``spark.read.format("icechunk")`` gets rows by `mapInArrow` in registered classic sessions.
 
 That they are the rows of the data source is asserted here for each kind of option; what the rows
 are, in ``test_reading.py``.

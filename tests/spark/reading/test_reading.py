@@ -1,4 +1,4 @@
-"""Reading by either door: rows, types and versions are those of the repository."""
+"""Tables in Spark have the rows, types and versions of the repository."""
 
 from __future__ import annotations
 

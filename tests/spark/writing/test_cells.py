@@ -1,4 +1,4 @@
-"""Rows and cells: what goes where, and what each mistake in the rows or columns says.
+"""Rows that Spark writes land in their cells, and mistakes leave the branch as it was.
 
 Every refused write must leave the branch as it was, so each of these tests looks at it afterwards.
 """

@@ -1,4 +1,4 @@
-"""When something breaks in the middle, the branch stays, and repetition is harmless."""
+"""Writes that fail leave the branch as it was, and can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing grids through ``df.write``: the four modes, and what another library then reads."""
+"""The four modes of ``df.write`` leave what another library then reads."""
 
 from __future__ import annotations
 

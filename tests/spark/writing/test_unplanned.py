@@ -1,4 +1,4 @@
-"""Writes that Spark itself starts: without `register`, and by SQL's INSERT."""
+"""Writes that Spark itself starts work without `register` and by SQL's INSERT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches, messages, repetition and rival writers, as a job would use them."""
+"""Writes take branches, messages and versions of jobs, beside rival writers."""
 
 from __future__ import annotations
 
