@@ -418,7 +418,7 @@ def test_without_its_log_a_commit_cannot_be_compared():
     ACTIONS["chunk 1"](session, b"O")
     tip = commit_theirs(repository, "new apart")
     repository.storage.delete_many([f"transactions/{tip}"])
-    with pytest.raises(ConflictError, match="nobody can tell"):
+    with pytest.raises(ConflictError, match="conflicts cannot be detected"):
         session.commit("ours")
 
 

@@ -102,7 +102,7 @@ def test_names_that_are_taken_and_main_stay(repository):
     repository.create_tag("v1", first)
     repository.delete_tag("v1")
     assert (repository.tags(), repository.deleted_tags()) == ({}, ("v1",))
-    with pytest.raises(AlreadyExistsError, match="never given out again"):
+    with pytest.raises(AlreadyExistsError, match="cannot be used again"):
         repository.create_tag("v1", first)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")

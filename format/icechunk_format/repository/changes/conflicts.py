@@ -65,7 +65,7 @@ class ConflictKind(Enum):
     DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but there is such a node now"
-    NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
+    NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"
 
@@ -362,8 +362,8 @@ def rebased(
 ) -> None:
     """Fit our changes to a newer snapshot, after all conflicts were resolved.
 
-    What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
-    wrote stay theirs.
+    Nodes that others deleted as well are dropped from our changes. With ``"theirs"``, chunks that
+    both wrote stay theirs.
     """
     for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]

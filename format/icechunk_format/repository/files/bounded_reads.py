@@ -53,7 +53,7 @@ class ListedManifests:
     extents
         uint32, shape (n, ndim, 2).
     counts, sizes
-        int64, shape (n,): references in each file, and its bytes; 0 where nobody knows.
+        int64, shape (n,): references in each file, and its bytes; 0 where unknown.
     """
 
     ids: NDArray[np.uint8]

@@ -1,6 +1,6 @@
 """Fetches objects that need not exist, such as refs and ``config.yaml`` of spec version 1.
 
-A missing object is an answer; a missing bucket stays an error, since nobody can tell what it held.
+A missing object is None; a missing bucket stays an error, since its objects are unknown.
 """
 
 from __future__ import annotations

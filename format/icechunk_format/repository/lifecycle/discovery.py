@@ -2,7 +2,7 @@
 
 Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
 beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for
-version 1. A failed search pays for a few more requests, since "not found" alone helps nobody.
+version 1. A failed search makes a few more requests, to say what is there instead.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Rules of this file
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
 3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
    created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
-   but moves, and nobody could amend it.
+   but moves, and such a version cannot be amended.
 4. The branch has to be where the log begins. If it moved, nothing is committed.
 5. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
    marker on it (``revival``): a collection at the same time comes first, or begins anew. In version

@@ -8,7 +8,7 @@ Steps
 3. Read the files of version 1 again. What a version 1 writer changed between the steps 1 and 2, or
    after a crash, is brought into ``repo``, on the condition that nobody has changed that yet.
 4. Delete the file of branch ``main``, so that libraries that know version 1 alone stop there
-   rather than commit to what nobody reads; then all other ref files, then ``config.yaml``.
+   rather than commit to refs that are not read; then all other ref files, then ``config.yaml``.
 
 Whoever finds ``repo`` begins with step 3, so running the upgrade again finishes one that was
 interrupted anywhere, also one by another library, and does nothing where nothing is left to do.

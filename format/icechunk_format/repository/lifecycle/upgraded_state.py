@@ -58,7 +58,7 @@ class RefsOfVersion1:
     branches, tags
         Name to snapshot; deleted tags are not among them.
     deleted_tags
-        Name to the snapshot that the tag pointed to, None where that is not known any more.
+        Name to the snapshot that the tag pointed to, None where unknown.
     config
         The configuration as a FlexBuffer; None for the defaults.
     """
@@ -144,7 +144,7 @@ def _entries(
                 yield snapshot.flushed_at, NewCommitUpdate(branch=name, new_snap_id=snapshot.id)
 
     def after(snapshot_id: SnapshotId | None) -> int:
-        # What a deleted tag pointed to may be no part of the history any more.
+        # The snapshot of a deleted tag may not be in the history.
         found = None if snapshot_id is None else info.snapshots.get(snapshot_id)
         return (created_at if found is None else found.flushed_at) + _MILLISECOND
 

@@ -175,7 +175,7 @@ class RefFilesChanges:
         try:
             failures = self._storage.delete_many([key])
         except StorageError as error:
-            # A store that does not answer may have done it all the same.
+            # The branch may be deleted although the store did not answer.
             try:
                 if fetch_if_there(self._storage, key) is None:
                     return
@@ -218,7 +218,7 @@ class RefFilesChanges:
         if name in self._history.deleted_tags():
             raise AlreadyExistsError(
                 f"tag {name!r} was deleted from {self._storage.root_url}, and the name of a "
-                "deleted tag is never given out again; choose another name",
+                "deleted tag cannot be used again; choose another name",
                 kind="tag",
                 name=name,
             )

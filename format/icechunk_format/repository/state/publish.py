@@ -188,7 +188,7 @@ def update_repo(
         The repository cannot be read.
     """
     copies: set[str] = set()
-    # The time of the state that a write of ours was to replace, while nobody knows if it did.
+    # The time of the state that a write of ours was to replace, while its outcome is unknown.
     doubted: int | None = None
     try:
         for attempt in range(1, max_attempts + 1):
@@ -351,7 +351,7 @@ def _entries_per_file(info: RepoInfo) -> int:
     try:
         return decode_flexbuffer_config(info.config).num_updates_per_repo_info_file
     except FormatError:
-        # A configuration that nobody can read must not make the repository unwritable.
+        # A damaged configuration must not make the repository unwritable.
         return RepositoryConfig().num_updates_per_repo_info_file
 
 

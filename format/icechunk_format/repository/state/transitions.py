@@ -252,7 +252,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
         )
     if name in info.deleted_tags:
         raise AlreadyExistsError(
-            f"tag {name!r} was deleted, and the name of a deleted tag is never given out again; "
+            f"tag {name!r} was deleted, and the name of a deleted tag cannot be used again; "
             "choose another name",
             kind="tag",
             name=name,
