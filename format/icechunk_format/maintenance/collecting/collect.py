@@ -52,7 +52,7 @@ from icechunk_format.maintenance.collecting.sweep import (
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, update_repo
-from icechunk_format.repository.state.transitions import check_writable
+from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
@@ -248,7 +248,7 @@ def _marked_state(
     for _ in range(_ATTEMPTS):
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
-            check_writable(info)
+            check_status(info.status)
         reached = reachable(info, extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()

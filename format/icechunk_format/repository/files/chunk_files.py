@@ -21,7 +21,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_ref
 from icechunk_format.spec.object_keys import CHUNKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -82,14 +82,21 @@ def store_chunks(
     if len(inline_rows):
         kinds.append(inline_refs(at[inline_rows], [payloads[row] for row in inline_rows.tolist()]))
     refs = ChunkRefs.concat(kinds)
+    own = zip(encode_many(ids), own_rows.tolist(), strict=True)
+    objects = ((f"{CHUNKS}{name}", payloads[row]) for name, row in own)
+    put_in_batches(storage, objects, _BYTES_PER_BATCH)
+    return refs
+
+
+def put_in_batches(storage: Storage, objects: Iterable[tuple[str, bytes]], max_bytes: int) -> None:
+    """Store objects concurrently, those of about ``max_bytes`` at a time."""
     batch: list[tuple[str, bytes]] = []
-    waiting = 0
-    for name, row in zip(encode_many(ids), own_rows.tolist(), strict=True):
-        batch.append((f"{CHUNKS}{name}", payloads[row]))
-        waiting += len(payloads[row])
-        if waiting >= _BYTES_PER_BATCH:
+    size = 0
+    for key, data in objects:
+        batch.append((key, data))
+        size += len(data)
+        if size >= max_bytes:
             storage.put_many(batch)
-            batch, waiting = [], 0
+            batch, size = [], 0
     if batch:
         storage.put_many(batch)
-    return refs

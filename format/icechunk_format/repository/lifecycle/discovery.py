@@ -89,7 +89,8 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
         )
     inner = _repository_below(keys)
     if inner is not None:
-        return f"a repository lies below it, in {inner!r}", f"open {url_join(str(location), inner)}"
+        url = str(location).rstrip("/")
+        return f"a repository lies below it, in {inner!r}", f"open {url}/{inner}"
     if any(found.key.startswith(f"{REFS}branch.") for found in storage.list(REFS)):
         return (
             "files of a repository of version 1 are there, but branch 'main' is not, which an "
@@ -137,8 +138,3 @@ def _repository_below(keys: list[str]) -> str | None:
             if key.endswith(marker):
                 return key.removesuffix(marker)
     return None
-
-
-def url_join(url: str, path: str) -> str:
-    """Return the URL of something below another URL."""
-    return f"{url.rstrip('/')}/{path}"

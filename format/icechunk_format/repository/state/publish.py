@@ -44,7 +44,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.files.optional_objects import read_ref
 from icechunk_format.repository.state.repo_file import read_state, remember_state
-from icechunk_format.repository.state.transitions import Transition, check_writable, record
+from icechunk_format.repository.state.transitions import Transition, check_status, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
 from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
@@ -210,7 +210,7 @@ def update_repo(
                         raise outcome_unknown(storage, REPO)
                     doubted = None
             if not even_if_read_only:
-                check_writable(info)
+                check_status(info.status)
             answer = change(info)
             if not isinstance(answer, Transition):
                 return Declined(reason=answer, info=info)

@@ -330,11 +330,6 @@ def set_config(info: RepoInfo, config: bytes | None) -> Transition:
 # -- checks ----------------------------------------------------------------------------------
 
 
-def check_writable(info: RepoInfo) -> None:
-    """Refuse when the repository is read-only; see ``check_status``."""
-    check_status(info.status)
-
-
 def check_status(status: RepoStatus) -> None:
     """Refuse when a repository with this status takes no changes.
 
