@@ -6,7 +6,7 @@ GRIB files. Of the manifests that a snapshot lists only the last one is written;
 the others. Plans and commits then run on a local disk. For a cluster, requests are counted;
 seconds of a network are not measured.
 
-``python benchmarks/estimate.py`` prints the table of the README.
+``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters".
 """
 
 from __future__ import annotations
