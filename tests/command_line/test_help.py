@@ -1,4 +1,4 @@
-"""``--help`` and the manual say the same, and both say all that there is."""
+"""``--help`` and the manual name the same commands and options, and all of them."""
 
 import re
 from pathlib import Path

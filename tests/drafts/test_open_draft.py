@@ -1,4 +1,4 @@
-"""Drafts are read by their texts, and what breaks the text ends as one typed error.
+"""Repositories of both drafts are read, and damage raises one kind of typed error.
 
 The bytes are untrusted: nothing that they say leads out of the repository's folder, allocates more
 than was stored, or escapes as another error.

@@ -1,4 +1,4 @@
-"""Every decoder with files that it should read, and a use of what it answers.
+"""Lists every decoder with valid files for it, and a use of its result.
 
 A use goes as far as a reader goes: texts and inline bytes are looked at, histories walked, codecs
 built and run. It may return a value or raise an ``IcechunkError``; anything else is a finding.

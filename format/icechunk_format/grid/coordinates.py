@@ -22,7 +22,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +60,15 @@ def sorting_rows(coords: NDArray[np.uint32]) -> NDArray[np.intp]:
         is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         order = order[is_first]
     return order
+
+
+def joined_coords(parts: Iterable[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:
+    """Return the coordinates of all parts, each once, sorted; shape (n, ndim)."""
+    full = [part for part in parts if len(part)]
+    if not full:
+        return np.empty((0, ndim), dtype=np.uint32)
+    joined = full[0] if len(full) == 1 else np.concatenate(full)
+    return joined if is_sorted(joined) else joined[sorting_rows(joined)]
 
 
 class CoordinateOrder:

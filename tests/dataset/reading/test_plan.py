@@ -1,4 +1,4 @@
-"""Plans cost what their tasks cost: a billion chunks in ten thousand manifests take seconds."""
+"""Plans cost as much as their tasks: a billion chunks in ten thousand manifests take seconds."""
 
 import time
 import tracemalloc

@@ -1,4 +1,4 @@
-"""``sel`` and ``isel`` read what users type, and say what they cannot read."""
+"""``sel`` and ``isel`` read what users type, and errors name what cannot be read."""
 
 from __future__ import annotations
 

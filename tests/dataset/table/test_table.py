@@ -1,4 +1,4 @@
-"""A group becomes the table that its arrays say, or an error that says what to choose."""
+"""A group becomes the table of its arrays, or an error that says what to choose."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Numbers of cells: each cell has its own, and unit, block and place can be told from it."""
+"""Each cell has a number of its own, which gives its unit, its block and its place."""
 
 import itertools
 import pickle

@@ -1,4 +1,4 @@
-"""A write is one commit: of all of its tasks, on its branch, under its mode, or of nothing.
+"""A write is one commit of all of its tasks, on its branch and by its mode, or no commit.
 
 Receipts of many tasks become one version; what stands in the way of that is refused before or
 without a trace, and writes at the same time rebase or conflict, and never mix.

@@ -1,4 +1,4 @@
-"""What rows, columns and options cannot be written is refused, and the refusal says where."""
+"""Rows, columns and options that cannot be written are refused, with the place of the mistake."""
 
 import json
 

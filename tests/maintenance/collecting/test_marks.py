@@ -1,4 +1,4 @@
-"""A collection keeps ids in columns: sets of them, their names, and parts of bounded work."""
+"""Collections keep ids in columns, and mark them in parts of bounded work."""
 
 import numpy as np
 from hypothesis import given

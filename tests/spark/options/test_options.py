@@ -1,4 +1,4 @@
-"""Options: every spelling is understood, and nothing that cannot be meant is ignored."""
+"""Every spelling of an option is understood, and nothing else is accepted."""
 
 from __future__ import annotations
 

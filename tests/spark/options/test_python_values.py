@@ -1,4 +1,4 @@
-"""Options as Python values: the text that they become means the same."""
+"""Options as Python values mean the same as their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot files of both spec versions: round trips, lookups, and what cannot be written.
+"""Snapshot files of both spec versions are read as they were written.
 
 Ten thousand manifests are written and read in milliseconds.
 """

@@ -51,10 +51,10 @@ from icechunk_format.maintenance.collecting.sweep import (
     delete_garbage,
     find_garbage,
 )
-from icechunk_format.repository.lifecycle.expire import as_microseconds
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, update_repo
-from icechunk_format.repository.state.transitions import Transition, check_writable
+from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
@@ -166,9 +166,9 @@ def collect_from(
     spec_version
         Of the repository.
     """
-    as_microseconds(older_than, "older_than")
+    microseconds(older_than, argument="older_than")
     if trim_overwritten_older_than is not None:
-        as_microseconds(trim_overwritten_older_than, "trim_overwritten_older_than")
+        microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
     if storage.is_read_only and not dry_run:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read; collect where the store can be written",
@@ -243,7 +243,7 @@ def _marked_state(
     for _ in range(_ATTEMPTS):
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
-            check_writable(info)
+            check_status(info.status)
         reached = reachable(info, extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()

@@ -37,7 +37,7 @@ from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
-from icechunk_format.repository.state.transitions import MAIN, check_writable
+from icechunk_format.repository.state.transitions import MAIN, check_status
 from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
@@ -110,7 +110,7 @@ def plan_copy(
     tip = line[0].id
     known: Mapping[SnapshotId, SnapshotInfo] = {} if existing is None else existing.snapshots
     if existing is not None:
-        check_writable(existing)
+        check_status(existing.status)
         check_branch(existing, target_branch, line, place)
         _check_containers(repository.config, Repository.open(place).config, place)
     new: list[SnapshotInfo] = []

@@ -1,4 +1,4 @@
-"""Writes that were planned on one version and finish one after another: none is lost, none mixes.
+"""Writes that were planned on one version all land, one after another, and none mixes.
 
 Every write here is planned, and its tasks have stored their chunks, before the first of them
 commits. The outcome is compared with that of the same writes run one after another.

@@ -1,4 +1,4 @@
-"""Rows that are chunks, or references to chunks, become arrays; what they say is checked."""
+"""Rows that are chunks, or references to chunks, become arrays, and their values are checked."""
 
 import itertools
 import pickle
