@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
 from icechunk_spark.options.values import (
@@ -13,6 +13,8 @@ from icechunk_spark.options.values import (
     parse_instant,
     parse_names,
     parse_positive_int,
+    parse_selection,
+    parse_sizes,
     parse_url_prefixes,
 )
 
@@ -179,9 +181,10 @@ class ReadOptions:
         " endian) or the stored bytes.",
         layouts=("chunks",),
     )
-    block: str | None = option(
+    block: Mapping[str, int] | None = option(
         "block",
         type_text="sizes, such as `time=24,latitude=10`",
+        parse=parse_sizes,
         default_text="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row sums up.",
         layouts=("summary",),
@@ -192,9 +195,10 @@ class ReadOptions:
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
-    sel: str | None = option(
+    sel: str | Mapping[str, Any] | None = option(
         "sel",
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
+        parse=parse_selection,
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
     )
@@ -206,9 +210,10 @@ class ReadOptions:
         default_text="`exact`",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
-    isel: str | None = option(
+    isel: str | Mapping[str, Any] | None = option(
         "isel",
         type_text="positions, such as `time=0:24; latitude=10`",
+        parse=parse_selection,
         help="Selects by position along dimensions, as Python slices do.",
     )
     pushdown: bool = option(

@@ -229,7 +229,7 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "sel": options.sel,
         "isel": options.isel,
     }
-    told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
+    told = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
     return " ".join(["icechunk", str(location_of(options)), *told])
 
 

@@ -19,9 +19,7 @@ from icechunk_format.dataset.selection.where.split import select
 from icechunk_format.dataset.table.builder import TableBuilder
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import (
-    DimensionSet,
     data_variables,
-    group_by_dimensions,
     named_variables,
 )
 from icechunk_format.dataset.table.group_choice import find_group
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.selection.sel_isel import Given
     from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.repository.chunks.source import ChunkSource
@@ -148,10 +147,6 @@ class Dataset:
         held = {column.path for column in table.columns}
         return [variable for variable in self.data_variables if variable.path not in held]
 
-    def dimension_sets(self) -> list[DimensionSet]:
-        """Return the sets of dimensions of the data variables, the largest first."""
-        return group_by_dimensions(self.data_variables)
-
     def read(
         self, name: str, lower: Sequence[int] | None = None, upper: Sequence[int] | None = None
     ) -> NDArray[Any]:
@@ -177,7 +172,7 @@ class Dataset:
         coords: Sequence[str] = (),
         decode_cf: bool = True,
         timestamp_type: TimestampType = "ntz",
-        block: str | None = None,
+        block: Mapping[str, int] | None = None,
         decoded: bool = True,
         case_sensitive: bool = False,
     ) -> Table:
@@ -197,7 +192,7 @@ class Dataset:
         timestamp_type
             ``ntz`` for times without a zone, ``utc`` for instants.
         block
-            Elements of a block of ``summary``, like ``"time=24,latitude=10"``; chunks otherwise.
+            Elements of a block of ``summary``, like ``{"time": 24}``; chunks otherwise.
         decoded
             Whether ``chunks`` are decoded.
         case_sensitive
@@ -282,8 +277,8 @@ class Dataset:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        sel: str | None = None,
-        isel: str | None = None,
+        sel: Given | None = None,
+        isel: Given | None = None,
         sel_method: str | None = None,
         rows_per_partition: int | None = None,
         missing_chunks: MissingChunks = "fill",

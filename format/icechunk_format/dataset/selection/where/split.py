@@ -40,6 +40,8 @@ from icechunk_format.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from icechunk_format.dataset.selection.sel_isel import Given
+
 _NEGATED = {"eq": "ne", "ne": "eq"}
 
 
@@ -117,8 +119,8 @@ def select(
     columns: Mapping[str, pa.DataType],
     coordinate: Callable[[str], pa.Array],
     where: str | None = None,
-    sel: str | None = None,
-    isel: str | None = None,
+    sel: Given | None = None,
+    isel: Given | None = None,
     sel_method: str | None = None,
 ) -> Selection:
     """Resolve the three ways to select into one selection.
