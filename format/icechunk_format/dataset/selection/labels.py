@@ -249,7 +249,8 @@ def _period_of(value: Any) -> Period | None:
 
 def _unit_of(value: np.datetime64) -> Period:
     """Return the microseconds from an instant to the end of the unit that it is given in."""
-    ends = (value, value + np.timedelta64(1, np.datetime_data(value.dtype)))
+    unit: Any = np.datetime_data(value.dtype)
+    ends = (value, value + np.timedelta64(1, unit))
     first, after = (int(at.astype("M8[us]").astype(np.int64)) for at in ends)
     return Period(first, max(first, after - 1))
 
