@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from icechunk_format.dataset.metadata_tables import declared
 from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
 from icechunk_spark.options.values import (
     choice,
@@ -26,8 +27,11 @@ _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 
 # The tables about one version, and those of them about its nodes.
-_OF_NODES: Final = ("groups", "variables", "manifests", "chunks")
-_OF_VERSION: Final = ("history", *_OF_NODES)
+_TABLES: Final = declared.METADATA_TABLES.values()
+_OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
+_OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))
+_OF_CHANGES: Final = tuple(table.name for table in _TABLES if table.scope == "changes")
+_CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +237,7 @@ class ReadOptions:
         default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
         " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
-        tables=("variables", "chunks"),
+        tables=_CUT,
     )
     read_ahead_bytes: int = option(
         "readAheadBytes",
@@ -257,7 +261,7 @@ class ReadOptions:
         default_text="the snapshot before `to`",
         help="With the metadata table `changes`: the older version.",
         layouts=(),
-        tables=("changes",),
+        tables=_OF_CHANGES,
     )
     to_version: str | None = option(
         "to",
@@ -265,5 +269,5 @@ class ReadOptions:
         default_text="`main`",
         help="With the metadata table `changes`: the newer version.",
         layouts=(),
-        tables=("changes",),
+        tables=_OF_CHANGES,
     )

@@ -199,9 +199,8 @@ def _make_shuffle(spec: CodecSpec) -> ByteCodec:
         if width is None
         else integer_parameter({"elementsize": width}, "elementsize", 4, 1, 2**31 - 1)
     )
-    return Numcodec(
-        spec.name, make_numcodec(spec.name, {**spec.configuration, "elementsize": width}), extra=0
-    )
+    codec = make_numcodec(spec.name, {**spec.configuration, "elementsize": width})
+    return Numcodec(spec.name, codec, extra=0)
 
 
 def make_numcodec(name: str, configuration: dict[str, Any]) -> Any:
