@@ -72,7 +72,14 @@ def test_each_block_has_the_statistics_of_its_cells(case, rows_per_partition, bo
 
 @pytest.mark.parametrize(
     ("block", "read_ahead_mb"),
-    [(None, 5), ("t=24", 5), ("t=24", 64), ("t=1", 5), ("t=1", 64), ("t=300,y=20,x=20", 64)],
+    [
+        (None, 5),
+        ({"t": 24}, 5),
+        ({"t": 24}, 64),
+        ({"t": 1}, 5),
+        ({"t": 1}, 64),
+        ({"t": 300, "y": 20, "x": 20}, 64),
+    ],
 )
 def test_blocks_of_data_larger_than_the_read_ahead(large, block, read_ahead_mb, fetched_chunks):
     values, dataset = large
