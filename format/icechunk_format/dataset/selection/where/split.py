@@ -19,7 +19,7 @@ Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 
@@ -113,6 +113,15 @@ def plan_where(
     )
 
 
+class Selecting(TypedDict, total=False):
+    """The ways to select that ``select`` takes, by keyword."""
+
+    where: str | None
+    sel: Given | None
+    isel: Given | None
+    sel_method: str | None
+
+
 def select(
     *,
     dims: Mapping[str, int],
@@ -144,6 +153,7 @@ def select(
     UnsupportedError
         If ``sel`` names a dimension whose values labels cannot name.
     """
+    sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:
         raise InvalidInputError("sel.method is given without sel; leave it out, or give sel")
     known: dict[str, pa.Array] = {}
