@@ -143,7 +143,7 @@ def reference_rewrite(path: Path) -> None:
 def read_all(path: Path) -> int:
     repository = Repository.open(str(path))
     dataset = open_dataset(repository, repository.resolve(), "/")
-    table = dataset.table("summary", block="dim_0=10000,dim_1=10000")
+    table = dataset.table("summary", block={"dim_0": 10_000, "dim_1": 10_000})
     plan = dataset.plan(table, columns=["a_sum"])
     return sum(batch.num_rows for task in plan.tasks for batch in run_task(plan.context, task))
 

@@ -347,4 +347,4 @@ def one_task(path: str, blocks: int) -> int:
                 columns = [pa.array(own), pa.array(np.cos(own).astype("f4"))]
                 yield pa.RecordBatch.from_arrays(columns, schema=part.input_schema)
 
-    return finish_write(plan, [write_batches(part.context, batches())]).rows
+    return finish_write(plan, [write_batches(part, batches())]).rows

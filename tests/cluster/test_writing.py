@@ -80,8 +80,8 @@ def first_attempt(name):
         return False
     return True
 
-def disturbed(context, schema):
-    task = undisturbed(context, schema)
+def disturbed(write, part):
+    task = undisturbed(write, part)
     def run(batches):
         if what == "speculate" and TaskContext.get().attemptNumber() > 0:
             (folder / "copied").touch()
@@ -97,8 +97,8 @@ def disturbed(context, schema):
     return run
 
 if what in ("kill-executor", "fail-once", "speculate"):
-    undisturbed = planned_write.cell_task
-    planned_write.cell_task = disturbed
+    undisturbed = planned_write.write_task
+    planned_write.write_task = disturbed
 elif what == "die-after-tasks":
     after(planned_write, "_receipts")
 elif what == "die-after-creation":

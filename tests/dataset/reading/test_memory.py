@@ -220,7 +220,7 @@ def rows():
     yield pa.record_batch([pa.array(lonely), *values], names=[CELL, *part.variables])
 
 before = resident("VmRSS")
-receipt = write_batches(part.context, rows())
+receipt = write_batches(part, rows())
 answer(rows=receipt.rows, block_mb=8 * len(part.variables))
 """,
         tmp_path / "repository",

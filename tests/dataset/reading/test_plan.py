@@ -130,7 +130,7 @@ def test_uncovered_cells_have_tasks_or_none():
 
 def test_summary_blocks_are_never_divided():
     dataset, _ = huge_dataset(shape=(1000, 40, 40), chunks=(7, 40, 40), manifest_chunks=(5, 1, 1))
-    table = dataset.table("summary", block="time=24")
+    table = dataset.table("summary", block={"time": 24})
     plan = dataset.plan(table, rows_per_partition=1)
     edges = sorted({part[1] for task in plan.tasks for part in task.parts})
     assert edges == list(range(0, 1000, 24))

@@ -59,7 +59,7 @@ def test_each_block_has_the_statistics_of_its_cells(case, rows_per_partition, bo
     steps = {dim: data.draw(st.integers(1, 7)) for dim in dims}
     dataset = write_dataset("summary", {"a": array_a, "b": array_b})
     plan = dataset.plan(
-        dataset.table("summary", block=",".join(f"{d}={n}" for d, n in steps.items())),
+        dataset.table("summary", block=steps),
         isel=isel_text(dims, picked),
         where="a > 2",
         rows_per_partition=rows_per_partition,
@@ -72,7 +72,14 @@ def test_each_block_has_the_statistics_of_its_cells(case, rows_per_partition, bo
 
 @pytest.mark.parametrize(
     ("block", "read_ahead_mb"),
-    [(None, 1), ("t=6", 1), ("t=6", 16), ("t=1", 1), ("t=1", 16), ("t=75,y=20,x=20", 16)],
+    [
+        (None, 1),
+        ({"t": 6}, 1),
+        ({"t": 6}, 16),
+        ({"t": 1}, 1),
+        ({"t": 1}, 16),
+        ({"t": 75, "y": 20, "x": 20}, 16),
+    ],
 )
 def test_blocks_of_data_larger_than_the_read_ahead(large, block, read_ahead_mb, fetched_chunks):
     values, dataset = large
