@@ -1,0 +1,330 @@
+"""Arranges files along the concatenated dimensions: keys, order, and the place of each file.
+
+Each file has a key along each dimension: the time in its name, the first value of its coordinate,
+or its number in the list. Keys are sorted, and the lengths of the files add up to their places.
+
+Rules of this file
+------------------
+1. Times are microseconds of their calendar, so that files with different units compare.
+2. Files that the repository has take part, so that new ones come where they belong.
+3. A file that overlaps another, or comes twice, is refused; the one that was there first stays.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+
+from icechunk_format.dataset.cf.times import parse_time_units
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
+    from icechunk_format.virtualizing.source_files import SourceFile
+
+_DIRECTIVES: Final = {
+    "Y": r"\d{4}",
+    "y": r"\d{2}",
+    "m": r"\d{2}",
+    "d": r"\d{2}",
+    "H": r"\d{2}",
+    "M": r"\d{2}",
+    "S": r"\d{2}",
+    "j": r"\d{3}",
+    "f": r"\d{1,6}",
+    "b": r"[^\W\d_]{3}",
+    "B": r"[^\W\d_]+",
+    "%": "%",
+}
+_FIELD: Final = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """Finds keys in the names of files; made by ``parse_template``."""
+
+    text: str
+    pattern: str
+    formats: Mapping[str, str]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions that it names, in order."""
+        return tuple(self.formats)
+
+    def keys(self, url: str) -> dict[str, Any]:
+        """Return the key of a file by dimension: text, an integer, or microseconds since 1970.
+
+        Raises
+        ------
+        InvalidInputError
+            The name of the file does not fit.
+        """
+        found = re.fullmatch(self.pattern, unquote(url))
+        if found is None:
+            raise InvalidInputError(f"its name does not fit the template {self.text!r}")
+        keys: dict[str, Any] = {}
+        for dim, form in self.formats.items():
+            text = found[dim]
+            if form == "d":
+                keys[dim] = int(text)
+            elif form:
+                try:
+                    instant = datetime.datetime.strptime(text, form)
+                except ValueError as error:
+                    raise InvalidInputError(f"{text!r} in its name is no date: {error}") from None
+                keys[dim] = (instant - _EPOCH) // datetime.timedelta(microseconds=1)
+            else:
+                keys[dim] = text
+        return keys
+
+
+def parse_template(text: str) -> Template:
+    """Read a template such as ``"{member}/{time:%Y%m%d}.nc"``.
+
+    Raises
+    ------
+    InvalidInputError
+        It names no dimension, one twice, or has an unknown format.
+    """
+    parts: list[str] = [r"(?:.*/)?"]
+    formats: dict[str, str] = {}
+    at = 0
+    for found in _FIELD.finditer(text):
+        parts.append(re.escape(text[at : found.start()]).replace(r"\*", "[^/]*"))
+        at = found.end()
+        dim, form = found[1], found[2] or ""
+        if dim in formats:
+            raise _bad_template(text, f"{dim!r} comes twice")
+        formats[dim] = form
+        parts.append(f"(?P<{dim}>{_expression(text, form)})")
+    rest = text[at:]
+    if not formats or "{" in rest or "}" in rest:
+        raise _bad_template(text, "it should name dimensions in braces")
+    parts.append(re.escape(rest).replace(r"\*", "[^/]*"))
+    return Template(text=text, pattern="".join(parts), formats=formats)
+
+
+def _expression(text: str, form: str) -> str:
+    if not form:
+        return r"[^/]+?"
+    if form == "d":
+        return r"\d+"
+    if "%" not in form:
+        raise _bad_template(text, f"the format {form!r} is neither 'd' nor one of dates")
+    parts = []
+    for literal, letter in re.findall(r"([^%]*)(?:%(.))?", form):
+        parts.append(re.escape(literal))
+        if letter and letter not in _DIRECTIVES:
+            raise _bad_template(text, f"%{letter} is not known; {', '.join(_DIRECTIVES)} are")
+        parts.append(_DIRECTIVES.get(letter, ""))
+    return "".join(parts)
+
+
+def _bad_template(text: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"template={text!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for what "
+        "does not matter",
+        option="template",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Placed:
+    """A file among the others.
+
+    Parameters
+    ----------
+    first, last
+        Along each dimension: its key, and the last one that it covers.
+    lengths
+        Elements along each dimension.
+    starts
+        Its first element along each dimension; ``arrange`` sets it.
+    is_old
+        Whether the repository has it.
+    """
+
+    file: SourceFile
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...] = ()
+    is_old: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Arranged:
+    """All files in their places, in row-major order, and those that have none."""
+
+    files: list[Placed]
+    sizes: tuple[int, ...]
+    refused: list[tuple[Placed, str, SourceFile | None]]
+    notes: list[tuple[Placed, str]] = field(default_factory=list)
+
+
+def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple[Any, Any]:
+    """Return the first and the last value of a coordinate as keys.
+
+    Raises
+    ------
+    InvalidInputError
+        Values are missing, or do not all rise or all fall.
+    """
+    comparable = comparable_values(values, metadata, name)
+    if comparable.dtype.kind in "iuf" and len(comparable) > 1:
+        steps = np.diff(comparable)
+        if not ((steps > 0).all() or (steps < 0).all()):
+            raise InvalidInputError(f"the values of {name!r} neither all rise nor all fall")
+    return comparable[0].item(), comparable[-1].item()
+
+
+def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> NDArray[Any]:
+    """Return values that compare across files: times as microseconds, texts as they are."""
+    flat = values.reshape(-1)
+    units = metadata.attributes.get("units")
+    if isinstance(units, str) and " since " in units and flat.dtype.kind in "iuf":
+        scale = parse_time_units(units, metadata.attributes.get("calendar"), name=name)
+        found, valid = scale.microseconds(flat, None, name=name)
+        if valid is not None and not valid.all():
+            raise InvalidInputError(f"the coordinate {name!r} has missing values")
+        return found
+    if flat.dtype.kind == "f" and np.isnan(flat).any():
+        raise InvalidInputError(f"the coordinate {name!r} has missing values")
+    if flat.dtype.kind in "SUOTV" or flat.dtype.hasobject:
+        texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in flat]
+        return np.array(texts, dtype=object)
+    if flat.dtype.kind in "Mm":
+        return flat.astype(np.int64)
+    return flat.astype(flat.dtype.newbyteorder("="))
+
+
+def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
+    """Give files their places.
+
+    Parameters
+    ----------
+    files
+        With keys and lengths; those of the repository first, then in the order of the list.
+    ndim
+        How many dimensions are concatenated.
+    """
+    refused: list[tuple[Placed, str, SourceFile | None]] = []
+    notes: list[tuple[Placed, str]] = []
+    cells: dict[tuple[Any, ...], Placed] = {}
+    axes: list[dict[Any, Placed]] = [{} for _ in range(ndim)]
+    for placed in files:
+        other = cells.get(placed.first)
+        problem = None if other is None else "has the same place as another file"
+        for axis in range(ndim):
+            mate = axes[axis].get(placed.first[axis])
+            if (
+                problem is None
+                and mate is not None
+                and (
+                    mate.lengths[axis] != placed.lengths[axis]
+                    or mate.last[axis] != placed.last[axis]
+                )
+            ):
+                problem, other = "covers another stretch of the dimension from the same start", mate
+        if problem is not None:
+            refused.append((placed, problem, None if other is None else other.file))
+            continue
+        cells[placed.first] = placed
+        for axis in range(ndim):
+            axes[axis].setdefault(placed.first[axis], placed)
+    starts: list[dict[Any, int]] = []
+    sizes: list[int] = []
+    dropped: list[set[Any]] = []
+    for axis, members in enumerate(axes):
+        kept, lost = _in_order(members, axis, refused, notes)
+        at, found = 0, {}
+        for key in kept:
+            found[key] = at
+            at += members[key].lengths[axis]
+        starts.append(found)
+        sizes.append(at)
+        dropped.append(lost)
+    stay: list[Placed] = []
+    named = {id(item[0]) for item in refused}
+    for placed in cells.values():
+        if any(placed.first[axis] in dropped[axis] for axis in range(ndim)):
+            if id(placed) not in named:
+                refused.append((placed, "overlaps another file", None))
+            continue
+        placed.starts = tuple(starts[axis][placed.first[axis]] for axis in range(ndim))
+        stay.append(placed)
+    stay.sort(key=lambda placed: placed.starts)
+    return Arranged(files=stay, sizes=tuple(sizes), refused=refused, notes=notes)
+
+
+def _in_order(
+    members: dict[Any, Placed],
+    axis: int,
+    refused: list[tuple[Placed, str, SourceFile | None]],
+    notes: list[tuple[Placed, str]],
+) -> tuple[list[Any], set[Any]]:
+    """Return keys in order, without those of new files that overlap others; and these."""
+    falls = _falls(members, axis)
+    kept: list[Any] = []
+    lost: set[Any] = set()
+    for key in sorted(members, reverse=falls):
+        placed = members[key]
+        while kept:
+            before = members[kept[-1]]
+            end = before.last[axis]
+            is_over = end <= key if falls else end >= key
+            if not is_over:
+                break
+            # What the repository has stays; of two new files, the earlier.
+            if placed.is_old and not before.is_old:
+                lost.add(kept.pop())
+                refused.append((before, "overlaps another file", placed.file))
+                continue
+            lost.add(key)
+            refused.append((placed, "overlaps another file", before.file))
+            break
+        if key not in lost:
+            kept.append(key)
+    _note_gaps([members[key] for key in kept], axis, notes)
+    return kept, lost
+
+
+def _falls(members: dict[Any, Placed], axis: int) -> bool:
+    for placed in members.values():
+        if placed.lengths[axis] > 1 and placed.first[axis] != placed.last[axis]:
+            return bool(placed.last[axis] < placed.first[axis])
+    old = [placed for placed in members.values() if placed.is_old and placed.starts]
+    if len(old) > 1:
+        old.sort(key=lambda placed: placed.starts[axis])
+        return bool(old[-1].first[axis] < old[0].first[axis])
+    return False
+
+
+def _note_gaps(files: list[Placed], axis: int, notes: list[tuple[Placed, str]]) -> None:
+    """Note where files lie farther apart than most do."""
+    numbers = [(f.first[axis], f.last[axis]) for f in files]
+    if len(files) < 3 or not all(isinstance(n, int | float) for pair in numbers for n in pair):
+        return
+    gaps = [
+        round(abs(after[0] - before[1]), 9)
+        for before, after in zip(numbers, numbers[1:], strict=False)
+    ]
+    usual, count = Counter(gaps).most_common(1)[0]
+    if count * 2 <= len(gaps):
+        return
+    for file, gap in zip(files[1:], gaps, strict=True):
+        if gap > usual * 1.5:
+            missing = max(1, round(gap / usual) - 1) if usual else 1
+            notes.append((file, f"a gap lies before it, as long as {missing} steps"))
