@@ -16,6 +16,7 @@ import datetime
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -313,18 +314,17 @@ def _falls(members: dict[Any, Placed], axis: int) -> bool:
 
 
 def _note_gaps(files: list[Placed], axis: int, notes: list[tuple[Placed, str]]) -> None:
-    """Note where files lie farther apart than most do."""
-    numbers = [(f.first[axis], f.last[axis]) for f in files]
-    if len(files) < 3 or not all(isinstance(n, int | float) for pair in numbers for n in pair):
+    """Note where files lie farther apart than their steps, or than most files do."""
+    numbers = [(f.first[axis], f.last[axis], f.lengths[axis]) for f in files]
+    if not all(isinstance(n, int | float) for ends in numbers for n in ends):
         return
-    gaps = [
-        round(abs(after[0] - before[1]), 9)
-        for before, after in zip(numbers, numbers[1:], strict=False)
-    ]
-    usual, count = Counter(gaps).most_common(1)[0]
-    if count * 2 <= len(gaps):
+    gaps = [abs(after[0] - before[1]) for before, after in pairwise(numbers)]
+    steps = [abs(b - a) / (n - 1) for a, b, n in numbers if n > 1]
+    rounded = [float(f"{step:.9g}") for step in steps or gaps]
+    usual, count = Counter(rounded).most_common(1)[0] if rounded else (0.0, 0)
+    if not usual or count * 2 <= len(rounded):
         return
     for file, gap in zip(files[1:], gaps, strict=True):
         if gap > usual * 1.5:
-            missing = max(1, round(gap / usual) - 1) if usual else 1
-            notes.append((file, f"a gap lies before it, as long as {missing} steps"))
+            missing = max(1, round(gap / usual) - 1)
+            notes.append((file, f"a gap lies before it: {missing} steps are missing"))

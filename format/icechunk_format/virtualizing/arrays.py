@@ -210,7 +210,6 @@ class Builder:
             "codecs": codecs,
             "attributes": attributes,
             "dimension_names": names,
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         }
         return parse_array_metadata(dump_document(raw), node_path=path_in(self.group, path))
 

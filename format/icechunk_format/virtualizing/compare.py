@@ -41,6 +41,7 @@ MEANING: Final = (
 """Attributes without which numbers mean something else."""
 
 _TIME: Final = ("units", "calendar")
+_OF_WRITING: Final = ("level", "clevel", "acceleration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ def _of_arrays(
             what=f"{found[-1].what}; a Zarr array has one chunk shape: rewrite the file with the "
             "chunks of the others, or name the array in loadable= if it is small",
         )
-    if mine["codecs"] != theirs["codecs"] and not is_loaded:
+    if _decoding(mine["codecs"]) != _decoding(theirs["codecs"]) and not is_loaded:
         differs("the codecs (compression, byte order)", mine["codecs"], theirs["codecs"])
     if mine.get("fill_value") != theirs.get("fill_value") and not is_loaded:
         differs("the fill value of missing chunks", mine["fill_value"], theirs["fill_value"])
@@ -164,6 +165,13 @@ def _can_split(mine: dict[str, Any], theirs: dict[str, Any], dims: Collection[st
 
 def _is_time(attributes: dict[str, Any]) -> bool:
     return " since " in str(attributes.get("units"))
+
+
+def _decoding(codecs: Any) -> Any:
+    """Return codecs without what only matters when chunks are written."""
+    if isinstance(codecs, dict):
+        return {k: _decoding(v) for k, v in codecs.items() if k not in _OF_WRITING}
+    return [_decoding(codec) for codec in codecs] if isinstance(codecs, list) else codecs
 
 
 def _chunks(document: dict[str, Any]) -> Any:

@@ -208,6 +208,8 @@ def _walk(
 
 def _array(path: str, array: Any, url: str) -> ParsedArray:
     document = json.loads(json.dumps(array.metadata.to_dict(), default=_plain))
+    # References say where chunks lie, so names of chunks mean nothing any more.
+    document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
     manifest = array.manifest
     grid = manifest.shape_chunk_grid
     paths = manifest._paths.reshape(-1)

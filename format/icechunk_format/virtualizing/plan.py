@@ -22,14 +22,14 @@ from icechunk_format.virtualizing.arrange import Placed, arrange, key_range
 from icechunk_format.virtualizing.compare import can_split, differences
 from icechunk_format.virtualizing.record import Record
 from icechunk_format.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.virtualizing.scan import coordinate_paths, is_loadable, metadata_of
+from icechunk_format.virtualizing.scan import Header, coordinate_paths, is_loadable, metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.virtualizing.arrange import Template
-    from icechunk_format.virtualizing.scan import Header, ScannedFile, ScannedPiece
+    from icechunk_format.virtualizing.scan import ScannedFile, ScannedPiece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,8 @@ class Member:
     piece: int
     placed: Placed | None = None
     is_changed: bool = False
+    is_empty: bool = False
+    """Whether it has no element along a concatenated dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +192,11 @@ class _Decider:
                 member = of_placed.get(id(placed))
                 if member is not None:
                     where = None if other is None else other.url
-                    member.row.refuse(f"{problem} along {', '.join(layout.dims)}", other=where)
+                    along = ", ".join(layout.dims)
+                    text = f"{problem} along {along}"
+                    if self.template is None:
+                        text += "; if its coordinate is wrong, give places by template="
+                    member.row.refuse(text, other=where)
             splits = self._splits(layout, members)
             if found.refused or self._refuse_misaligned(layout, found.files, members, splits):
                 continue
@@ -234,7 +240,12 @@ class _Decider:
                 spread=frozenset(given.spread),
             )
             return layout, None
-        counted = Counter(member.scanned.header for member in self.members)
+        full = [
+            member
+            for member in self.members
+            if _empty_dim(self.headers[member.scanned.header], self.dims) is None
+        ]
+        counted = Counter(member.scanned.header for member in full or self.members)
         if not counted:
             model = Header(arrays=(), groups=())
             empty = Layout(
@@ -302,6 +313,12 @@ class _Decider:
                 if not layout.own_dims(path) and not layout.added_dims(path)
             }
         for member in self.members:
+            # Parsers leave coordinates without values out, so nothing is compared then.
+            dim = _empty_dim(self.headers[member.scanned.header], layout.dims)
+            if dim is not None:
+                member.row.add_note(f"it has no steps along {dim}")
+                member.is_empty = True
+                continue
             for item in by_header[member.scanned.header]:
                 if item.is_fatal:
                     member.row.refuse(item.what, array=item.array, other=where)
@@ -324,17 +341,13 @@ class _Decider:
     def _place(self, layout: Layout) -> None:
         number = 0 if self.record is None else len(self.record.files)
         for member in self.members:
-            if member.row.status == REFUSED:
+            if member.row.status == REFUSED or member.is_empty:
                 continue
             try:
                 member.placed = self._placed(layout, member, number)
             except IcechunkError as error:
                 member.row.refuse(error.message)
                 continue
-            if 0 in member.placed.lengths:
-                dim = layout.dims[member.placed.lengths.index(0)]
-                member.row.add_note(f"it has no steps along {dim}")
-                member.placed = None if layout.dims else member.placed
             number += 1
 
     def _placed(self, layout: Layout, member: Member, number: int) -> Placed:
@@ -353,9 +366,8 @@ class _Decider:
                     length = document.shape[(document.dimension_names or ()).index(dim)]
                     break
             lengths.append(length)
-            if dim in named or not length:
-                key = named.get(dim, number)
-                keys = (key, key)
+            if dim in named:
+                keys = (named[dim], named[dim])
             else:
                 keys = self._keys_of(dim, documents, member) or (number, number)
             first.append(keys[0])
@@ -478,6 +490,16 @@ class _Decider:
                                 f"follows a file that {text}", array=path, other=placed.file.url
                             )
         return is_found
+
+
+def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
+    """Return a concatenated dimension along which files of this header have no elements."""
+    for path, text in header.arrays:
+        document = metadata_of(text, path)
+        for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
+            if dim in dims and size == 0:
+                return dim
+    return None
 
 
 def _chunks_of(document: Mapping[str, Any]) -> list[int]:

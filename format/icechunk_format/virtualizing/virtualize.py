@@ -27,6 +27,7 @@ from icechunk_format.dataset.writing.chunks.containers import (
     outside_of,
     places_of,
 )
+from icechunk_format.dataset.writing.columns.checks import check_new_place
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.dataset.writing.result import find_committed, txn_metadata
@@ -176,6 +177,8 @@ class _Run:
         self._record: Record | None = None
         if Repository.exists(location):
             self._open(Repository.open(location))
+        else:
+            check_new_place(location, options)
 
     def _open(self, repository: Repository) -> None:
         options = self._archive.options

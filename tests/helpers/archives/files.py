@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STEPS, ROWS, COLUMNS = 4, 6, 8
 DIMS = ("time", "y", "x")
+COMPRESSED = {"t2m": {"chunksizes": (2, ROWS, 4), "zlib": True, "complevel": 1, "shuffle": True}}
 
 
 def dataset(number: int, *, steps: int = STEPS, start: int | None = None) -> xr.Dataset:
@@ -46,8 +47,7 @@ def archive(
 
 def compressed(path: Path, number: int, **how: Any) -> None:
     """Write NetCDF4 with chunks of two steps, shuffled and compressed."""
-    settings = {"chunksizes": (2, ROWS, 4), "zlib": True, "complevel": 1, "shuffle": True}
-    dataset(number, **how).to_netcdf(path, engine="h5netcdf", encoding={"t2m": settings})
+    dataset(number, **how).to_netcdf(path, engine="h5netcdf", encoding=COMPRESSED)
 
 
 def packed(path: Path, number: int) -> None:
