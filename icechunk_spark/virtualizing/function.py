@@ -10,7 +10,6 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,11 +19,11 @@ from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.write_request import parse_write_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format import SnapshotId
     from icechunk_spark.options.write import WriteRequest
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
@@ -155,8 +154,8 @@ def virtualize(
             option="on_mismatch",
         )
     # Heavy (Arrow, NumPy, the dataset layer): see rule 2.
-    from icechunk_format.virtualizing.arrange import parse_template
-    from icechunk_format.virtualizing.parse import check_parser
+    from icechunk_format.virtualizing.planning.template import parse_template
+    from icechunk_format.virtualizing.scanning.parse import check_parser
     from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
     from icechunk_spark.maintenance.task_rows import answers_of
     from icechunk_spark.options.location import location_of

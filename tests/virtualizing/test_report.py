@@ -12,7 +12,7 @@ from helpers.archives.running import by_reference, concatenated, statuses, virtu
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.virtualizing.arrange import parse_template
+from icechunk_format.virtualizing.planning.template import parse_template
 
 pytest.importorskip("virtualizarr")
 pytestmark = pytest.mark.needs_reference

@@ -13,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,11 +44,11 @@ from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.node_path import ROOT, parse_node_path
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.virtualizing.arrays import Builder, PlannedArray, place_tasks
-from icechunk_format.virtualizing.parse import check_parser
-from icechunk_format.virtualizing.place import PlaceContext, PlacedRefs, place_references
-from icechunk_format.virtualizing.plan import Decided, decide, new_record
-from icechunk_format.virtualizing.record import Record, read_record, write_record
+from icechunk_format.virtualizing.placing.arrays import Builder
+from icechunk_format.virtualizing.placing.place import PlaceContext, PlacedRefs, place_references
+from icechunk_format.virtualizing.placing.tasks import PlannedArray, place_tasks
+from icechunk_format.virtualizing.planning.plan import decide, new_record
+from icechunk_format.virtualizing.planning.record import Record, read_record, write_record
 from icechunk_format.virtualizing.report import (
     KNOWN,
     REFUSED,
@@ -55,8 +56,9 @@ from icechunk_format.virtualizing.report import (
     refusal,
     report_table,
 )
-from icechunk_format.virtualizing.scan import ScanContext, merged, scan_files
-from icechunk_format.virtualizing.source_files import FileAccess, SourceFile, list_files
+from icechunk_format.virtualizing.scanning.parse import check_parser
+from icechunk_format.virtualizing.scanning.scan import ScanContext, merged, scan_files
+from icechunk_format.virtualizing.scanning.source_files import FileAccess, SourceFile, list_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +67,9 @@ if TYPE_CHECKING:
     from icechunk_format.repository.session.session import WriteSession
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.virtualizing.arrange import Template
-    from icechunk_format.virtualizing.parse import Parser
+    from icechunk_format.virtualizing.planning.members import Decided
+    from icechunk_format.virtualizing.planning.template import Template
+    from icechunk_format.virtualizing.scanning.parse import Parser
 
 Run = Callable[[Sequence[Any], Callable[[Any], Any]], Iterable[Any]]
 """Runs a function on pieces of work, and returns the answers in any order."""
@@ -167,6 +170,8 @@ class _Run:
         self._archive = archive
         self._run = run
         self._cores = max(1, cores)
+        # Readers compare whole seconds; what was written within this one has not changed.
+        self._now = int(time.time()) + 1
         self._folder = f"staging/{secrets.token_hex(16)}"
         location, options = archive.location, archive.options
         check_virtual_options(archive.virtual_options, archive.authorize)
@@ -269,6 +274,7 @@ class _Run:
             source=source,
             manifest_format=self._format(),
             base=None if self._base is None else self._base.id,
+            now=self._now,
         )
         placed = list(self._run(tasks, partial(place_references, place)))
         snapshot_id = self._commit(decided, arrays, builder.groups(), placed, places)

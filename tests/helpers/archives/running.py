@@ -10,7 +10,7 @@ import xarray as xr
 
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.virtualizing.arrange import parse_template
+from icechunk_format.virtualizing.planning.template import parse_template
 from icechunk_format.virtualizing.virtualize import Archive, Virtualized, virtualize_files
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ import pyarrow as pa
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.location import open_storage
-from icechunk_format.virtualizing.parse import parse_file
-from icechunk_format.virtualizing.source_files import FileStore, is_folder
+from icechunk_format.virtualizing.scanning.parse import parse_file
+from icechunk_format.virtualizing.scanning.source_files import FileStore, is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.storage.location import Location
-    from icechunk_format.virtualizing.parse import ParsedArray, Parser
-    from icechunk_format.virtualizing.source_files import FileAccess, FileOpener, SourceFile
+    from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser
+    from icechunk_format.virtualizing.scanning.source_files import (
+        FileAccess,
+        FileOpener,
+        SourceFile,
+    )
 
 VOLATILE: Final = frozenset(
     [
@@ -262,13 +266,14 @@ class _Scanner:
     def _check_extent(self, array: ParsedArray, file: SourceFile) -> None:
         if array.locations is not None or file.size is None or not len(array.coords):
             return
-        own = array.offsets + array.lengths
+        ends = array.offsets + array.lengths
         if array.inline is not None:
-            own = own[[data is None for data in array.inline]]
-        if len(own) and int(own.max()) > file.size:
+            ends = ends[np.array([data is None for data in array.inline])]
+        last = int(np.max(ends, initial=0))
+        if last > file.size:
             raise UnsupportedError(
                 f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
-                f"byte {int(own.max()):,}"
+                f"byte {last:,}"
             )
 
     def _values(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from icechunk_format.virtualizing.scan import Header
+    from icechunk_format.virtualizing.scanning.scan import Header
 
 MEANING: Final = (
     "units",
@@ -69,12 +69,10 @@ def differences(
     loaded
         Arrays whose values are stored: chunks and codecs do not matter, times are converted.
     """
-    found: list[Difference] = []
     mine, theirs = dict(header.arrays), dict(model.arrays)
-    for path in theirs.keys() - mine.keys():
-        found.append(Difference(array=path, what="the array is missing"))
-    for path in mine.keys() - theirs.keys():
-        found.append(Difference(array=path, what="no other file has this array"))
+    missing, added = theirs.keys() - mine.keys(), mine.keys() - theirs.keys()
+    found = [Difference(array=path, what="the array is missing") for path in missing]
+    found += [Difference(array=path, what="no other file has this array") for path in added]
     for path in sorted(mine.keys() & theirs.keys()):
         if mine[path] != theirs[path]:
             found += _of_arrays(

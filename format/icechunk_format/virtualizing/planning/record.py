@@ -32,9 +32,9 @@ from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import FormatError
-from icechunk_format.virtualizing.arrange import Placed
-from icechunk_format.virtualizing.scan import Header
-from icechunk_format.virtualizing.source_files import SourceFile
+from icechunk_format.virtualizing.planning.arrange import Placed
+from icechunk_format.virtualizing.scanning.scan import Header
+from icechunk_format.virtualizing.scanning.source_files import SourceFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,11 +107,12 @@ def read_record(
     FormatError
         The record is damaged.
     """
-    node = snapshot.node(path_in(group, RECORD))  # type: ignore[arg-type]
+    node = snapshot.node(path_in(group, RECORD))
     if node is None:
         return None
     path = str(node.path)
-    said = parse_group_metadata(node.user_data, node_path=path).attributes.get(_ATTRIBUTE)
+    attributes = parse_group_metadata(node.user_data, node_path=path).attributes
+    said: Any = attributes.get(_ATTRIBUTE)
     try:
         record = Record(
             dims=tuple(said["dims"]),

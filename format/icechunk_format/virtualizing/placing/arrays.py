@@ -11,10 +11,8 @@ Rules of this file
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,11 +29,14 @@ from icechunk_format.dataset.writing.context import ArrayTarget
 from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.virtualizing.arrange import comparable_values
-from icechunk_format.virtualizing.place import MovedBox, PlaceTask, StagedRows
-from icechunk_format.virtualizing.scan import metadata_of
+from icechunk_format.virtualizing.placing.place import MovedBox
+from icechunk_format.virtualizing.placing.tasks import PlannedArray, Segment
+from icechunk_format.virtualizing.planning.arrange import comparable_values
+from icechunk_format.virtualizing.scanning.scan import metadata_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -43,50 +44,11 @@ if TYPE_CHECKING:
     from icechunk_format.spec.node_path import NodePath
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.storage.protocol import Storage
-    from icechunk_format.virtualizing.plan import Decided, Member
-    from icechunk_format.virtualizing.scan import Header, ScannedPiece
+    from icechunk_format.virtualizing.planning.members import Decided, Member
+    from icechunk_format.virtualizing.scanning.scan import Header, ScannedPiece
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
 _STORED_CHUNK: Final = 8_192
-_MOST_REFS_PER_TASK: Final = 200_000
-
-
-@dataclass(slots=True, kw_only=True)
-class PlannedArray:
-    """An array as it will be.
-
-    Parameters
-    ----------
-    is_new
-        Whether it is created; where it exists, it is deleted first.
-    values
-        All of its values, where they are stored; None for references.
-    first_changed
-        The first element along the first axis whose chunk has to be stored.
-    cleared
-        Boxes of its chunk grid whose chunks are deleted first.
-    """
-
-    target: ArrayTarget
-    is_new: bool
-    values: NDArray[Any] | None = None
-    first_changed: int = 0
-    cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    segments: list[_Segment] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Segment:
-    """References that lie together: of a new file, or of the array before."""
-
-    starts: tuple[int, ...]
-    count: int
-    member: Member | None = None
-    box: MovedBox | None = None
-    shift: tuple[int, ...] = ()
-    path: str = ""
-    row: int = 0
-    parts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +127,7 @@ class Builder:
     def _existing(self, path: str) -> Variable | None:
         node = None
         if self.snapshot is not None:
-            node = self.snapshot.node(path_in(self.group, path))  # type: ignore[arg-type]
+            node = self.snapshot.node(path_in(self.group, path))
         return None if node is None or node.array is None else Variable(node)
 
     def _is_moved(self, dims: Sequence[str]) -> bool:
@@ -381,7 +343,7 @@ class Builder:
                 moved = tuple(a - b for a, b in zip(shift, old, strict=True))
                 box = MovedBox(path=metadata.node_path, lower=lower, upper=upper, shift=moved)
                 volume = int(np.prod(np.subtract(upper, lower)))
-                planned.segments.append(_Segment(starts=starts, count=volume, box=box))
+                planned.segments.append(Segment(starts=starts, count=volume, box=box))
 
     def _add_member(
         self,
@@ -404,7 +366,7 @@ class Builder:
         member.row.references += count * parts
         if count:
             planned.segments.append(
-                _Segment(
+                Segment(
                     starts=starts,
                     count=count * parts,
                     member=member,
@@ -431,81 +393,6 @@ class Builder:
             lower[axis] = first[axis]
             upper[axis] = first[axis] + -(-lengths[number] // chunk[axis])
         return tuple(lower), tuple(upper)
-
-
-def place_tasks(
-    arrays: Sequence[PlannedArray], pieces: Sequence[ScannedPiece], tasks: int
-) -> list[PlaceTask]:
-    """Return the tasks that make the manifests of arrays.
-
-    Parameters
-    ----------
-    tasks
-        About how many there should be at least.
-    """
-    total = sum(segment.count for array in arrays for segment in array.segments)
-    limit = max(1, min(_MOST_REFS_PER_TASK, max(5_000, total // max(1, tasks))))
-    found: list[PlaceTask] = []
-    for array in arrays:
-        segments = sorted(array.segments, key=lambda segment: segment.starts)
-        for unit in _units(segments, 0, limit):
-            found.append(_task(array, unit, pieces))
-    return found
-
-
-def _units(segments: list[_Segment], axis: int, limit: int) -> list[list[_Segment]]:
-    """Cut segments, which are sorted, where their boxes do not overlap."""
-    if not segments:
-        return []
-    total = sum(segment.count for segment in segments)
-    if total <= limit or axis >= len(segments[0].starts):
-        return [segments]
-    units: list[list[_Segment]] = []
-    waiting: list[_Segment] = []
-    size = 0
-    for _, members in itertools.groupby(segments, key=lambda segment: segment.starts[axis]):
-        group = list(members)
-        count = sum(segment.count for segment in group)
-        if waiting and size + count > limit:
-            units.append(waiting)
-            waiting, size = [], 0
-        if count > limit:
-            units += _units(group, axis + 1, limit)
-            continue
-        waiting += group
-        size += count
-    return [*units, waiting] if waiting else units
-
-
-def _task(
-    array: PlannedArray, segments: Sequence[_Segment], pieces: Sequence[ScannedPiece]
-) -> PlaceTask:
-    by_piece: dict[int, list[_Segment]] = {}
-    for segment in segments:
-        if segment.member is not None:
-            by_piece.setdefault(segment.member.piece, []).append(segment)
-    staged = []
-    for number, members in by_piece.items():
-        piece = pieces[number]
-        scans = [segment.member.scanned for segment in members if segment.member is not None]
-        rows = []
-        for segment, scanned in zip(members, scans, strict=True):
-            assert scanned.starts is not None
-            rows.append((scanned.starts[segment.row], segment.count // segment.parts))
-        assert piece.key is not None
-        staged.append(
-            StagedRows(
-                key=piece.key,
-                span=piece.streams[members[0].path],
-                urls=[scanned.file.url for scanned in scans],
-                rows=np.array(rows, np.int64).reshape(-1, 2),
-                shifts=np.array([s.shift for s in members], np.int64).reshape(len(members), -1),
-                modified=np.array([scanned.file.modified or 0 for scanned in scans], np.int64),
-                parts=np.array([s.parts for s in members], np.int64),
-            )
-        )
-    moved = tuple(segment.box for segment in segments if segment.box is not None)
-    return PlaceTask(target=array.target, staged=tuple(staged), moved=moved)
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:

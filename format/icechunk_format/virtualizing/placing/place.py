@@ -85,12 +85,20 @@ class PlaceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceContext:
-    """What all tasks share."""
+    """What all tasks share.
+
+    Parameters
+    ----------
+    now
+        Seconds since 1970, from which on references to other objects than the files themselves
+        (chunks of Zarr, files that Kerchunk names) notice changes.
+    """
 
     location: Location
     source: ChunkSource
     manifest_format: ManifestFormat
     base: SnapshotId | None
+    now: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +127,7 @@ def place_references(context: PlaceContext, task: PlaceTask) -> PlacedRefs:
         refs, new_places = _of_stage(context, task.target, staged, storage)
         found.append(refs)
         places |= new_places
-    for box in task.moved:
-        found.append(_of_base(context, task.target, box, storage))
+    found += [_of_base(context, task.target, box, storage) for box in task.moved]
     refs = joined_refs(task.target, found)
     [receipts] = store_manifests(storage, context.manifest_format, [(task.target.node_id, refs)])
     return PlacedRefs(
@@ -154,16 +161,17 @@ def _of_stage(
     location = pa.DictionaryArray.from_arrays(
         pa.array(number, pa.int32()), pa.array(staged.urls, pa.string())
     ).cast(pa.string())
+    modified = staged.modified[number]
     if "location" in rows.column_names:
         other = rows.column("location").combine_chunks()
+        is_other = pc.is_valid(other).to_numpy(zero_copy_only=False)
+        modified = np.where(is_other, context.now, modified)
         location = pc.coalesce(other, location)
     columns = {
         "location": location,
         "offset": pa.array(rows.column("offset").to_numpy() + part * length),
         "length": pa.array(length),
-        "last_modified": pa.array(staged.modified[number] * 1_000_000).cast(
-            pa.timestamp("us", "UTC")
-        ),
+        "last_modified": pa.array(modified * 1_000_000).cast(pa.timestamp("us", "UTC")),
     }
     kind = pa.repeat("virtual", len(number))
     if "data" in rows.column_names:
@@ -179,7 +187,7 @@ def _of_base(
 ) -> ChunkRefs:
     assert context.base is not None
     snapshot = load_snapshot(storage, context.base)
-    node = snapshot.node(box.path)  # type: ignore[arg-type]
+    node = snapshot.node(box.path)
     assert node is not None, "an array that moves was there when the plan was made"
     variable = Variable(node)
     lookup = ChunkLookup(storage, node, variable.array, snapshot.manifest_files)

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.virtualizing.source_files import is_folder
+from icechunk_format.virtualizing.scanning.source_files import is_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from icechunk_format.virtualizing.source_files import FileOpener, FileStore, SourceFile
+    from icechunk_format.virtualizing.scanning.source_files import FileOpener, FileStore, SourceFile
 
 Parser = Callable[..., Any]
 

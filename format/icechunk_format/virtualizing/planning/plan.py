@@ -11,119 +11,33 @@ Algorithm
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.virtualizing.arrange import Placed, arrange, key_range
-from icechunk_format.virtualizing.compare import can_split, differences
-from icechunk_format.virtualizing.record import Record
+from icechunk_format.virtualizing.planning.arrange import Placed, arrange, key_range
+from icechunk_format.virtualizing.planning.chunk_grid import (
+    chunk_splits,
+    refuse_misaligned,
+    refuse_uncut,
+)
+from icechunk_format.virtualizing.planning.compare import differences
+from icechunk_format.virtualizing.planning.members import Decided, Layout, Member
+from icechunk_format.virtualizing.planning.record import Record
 from icechunk_format.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.virtualizing.scan import Header, coordinate_paths, is_loadable, metadata_of
+from icechunk_format.virtualizing.scanning.scan import (
+    Header,
+    is_loadable,
+    metadata_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.virtualizing.arrange import Template
-    from icechunk_format.virtualizing.scan import ScannedFile, ScannedPiece
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How arrays of files become arrays of the repository.
-
-    Parameters
-    ----------
-    dims, new_dims
-        The concatenated dimensions; those that files do not have.
-    model
-        The header that files are compared with.
-    documents
-        Its arrays by path.
-    loaded, spread
-        Arrays whose values are stored; scalars that become arrays along the first dimension.
-    """
-
-    dims: tuple[str, ...]
-    new_dims: tuple[str, ...]
-    model: Header
-    documents: Mapping[str, ArrayMetadata]
-    loaded: frozenset[str]
-    spread: frozenset[str]
-
-    def added_dims(self, path: str) -> tuple[str, ...]:
-        """Return the dimensions that an array gets before its own."""
-        document = self.documents[path]
-        if document.ndim == 0:
-            name = path.rpartition("/")[2]
-            if name in self.new_dims:
-                return (name,)
-            return self.dims[:1] if path in self.spread else ()
-        is_data = path not in coordinate_paths({p: d.raw for p, d in self.documents.items()})
-        has_own = bool(self.own_dims(path))
-        is_concatenated = has_own or not (set(self.dims) - set(self.new_dims))
-        return self.new_dims if is_data and is_concatenated else ()
-
-    def own_dims(self, path: str) -> tuple[str, ...]:
-        """Return the concatenated dimensions that an array has in files."""
-        return tuple(d for d in self.documents[path].dimension_names or () if d in self.dims)
-
-    def is_stored(self, path: str) -> bool:
-        """Whether values of an array are stored, and not references."""
-        return path in self.loaded or (
-            self.documents[path].ndim == 0 and bool(self.added_dims(path))
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """A file that was scanned, and its part in the plan."""
-
-    row: Row
-    scanned: ScannedFile
-    piece: int
-    placed: Placed | None = None
-    is_changed: bool = False
-    is_empty: bool = False
-    """Whether it has no element along a concatenated dimension."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """Which files are taken, and where they lie.
-
-    Parameters
-    ----------
-    taken
-        New and changed files with their places.
-    files
-        All files with their places, those of the repository included.
-    sizes
-        Length of each concatenated dimension.
-    moved
-        By URL: the places that files of the repository leave.
-    splits
-        By array: the chunk length along the first axis, where chunks are cut.
-    """
-
-    layout: Layout
-    rows: list[Row]
-    taken: list[Member]
-    files: list[Placed]
-    sizes: tuple[int, ...]
-    old_starts: Mapping[str, tuple[int, ...]]
-    splits: Mapping[str, int]
-    digests: dict[str, str]
-    model_file: Member | None = None
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a file was refused."""
-        return any(row.status == REFUSED for row in self.rows)
+    from icechunk_format.virtualizing.planning.template import Template
+    from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 
 def decide(
@@ -197,13 +111,16 @@ class _Decider:
                     if self.template is None:
                         text += "; if its coordinate is wrong, give places by template="
                     member.row.refuse(text, other=where)
-            splits = self._splits(layout, members)
-            if found.refused or self._refuse_misaligned(layout, found.files, members, splits):
+            splits = chunk_splits(layout, members, self.headers, self.record)
+            is_wrong = refuse_uncut(members, self.headers, splits)
+            is_wrong |= refuse_misaligned(layout, found.files, members, splits)
+            if found.refused or is_wrong:
                 continue
             break
         for placed, note in found.notes:
-            if id(placed) in of_placed:
-                of_placed[id(placed)].row.add_note(note)
+            noted = of_placed.get(id(placed))
+            if noted is not None:
+                noted.row.add_note(note)
         for member in members:
             if member.is_changed and member.placed is not None:
                 member.placed.starts = by_url[member.placed.file.url].starts
@@ -413,84 +330,6 @@ class _Decider:
             # The record gets its new size, tag and time.
             before.file = placed.file
 
-    # -- the chunk grid ---------------------------------------------------------------------
-
-    def _splits(self, layout: Layout, members: Sequence[Member]) -> dict[str, int]:
-        """Return arrays whose chunks are cut along their first axis, with the length to cut to."""
-        splits: dict[str, int] = {}
-        for path, document in layout.documents.items():
-            if layout.is_stored(path) or not can_split(document.raw, layout.dims):
-                continue
-            if self.record is not None:
-                splits[path] = self.record.splits.get(path, _chunks_of(document.raw)[0])
-                continue
-            axis = layout.dims.index((document.dimension_names or ("",))[0])
-            sizes = set()
-            lengths = set()
-            for member in members:
-                found = dict(self.headers[member.scanned.header].arrays).get(path)
-                if found is not None and member.placed is not None:
-                    sizes.add(_chunks_of(json.loads(found))[0])
-                    lengths.add(member.placed.lengths[axis])
-            whole = {n for n in lengths if n % max(sizes, default=1) == 0}
-            if len(sizes) > 1 or len(lengths - whole) > 1:
-                splits[path] = math.gcd(*sizes, *lengths)
-        return splits
-
-    def _refuse_misaligned(
-        self,
-        layout: Layout,
-        files: Sequence[Placed],
-        members: Sequence[Member],
-        splits: Mapping[str, int],
-    ) -> bool:
-        """Refuse files that end within a chunk and are not the last; whether there were any."""
-        of_placed = {id(member.placed): member for member in members}
-        is_found = False
-        for path, size in splits.items():
-            for member in members:
-                own = dict(self.headers[member.scanned.header].arrays)[path]
-                [found, *_] = _chunks_of(json.loads(own))
-                if found % size:
-                    is_found = True
-                    member.row.refuse(
-                        f"its chunks of {found} steps cannot be cut to those of {size} that the "
-                        "array has",
-                        array=path,
-                    )
-        for path, document in layout.documents.items():
-            if layout.is_stored(path):
-                continue
-            chunks = _chunks_of(document.raw)
-            for axis, dim in enumerate(document.dimension_names or ()):
-                if dim not in layout.dims:
-                    continue
-                size = splits.get(path, chunks[axis]) if axis == 0 else chunks[axis]
-                number = layout.dims.index(dim)
-                end = max((p.starts[number] for p in files), default=0)
-                for placed in files:
-                    length = placed.lengths[number]
-                    if placed.starts[number] == end or length % size == 0:
-                        continue
-                    text = (
-                        f"has {length} steps along {dim}, which are no whole chunks of {size}: "
-                        "only the last file of a Zarr array may end within a chunk"
-                    )
-                    after = [p for p in files if p.starts[number] > placed.starts[number]]
-                    wrong = [placed] if not placed.is_old else after
-                    for one in wrong:
-                        member = of_placed.get(id(one))
-                        if member is None:
-                            continue
-                        is_found = True
-                        if one is placed:
-                            member.row.refuse(text, array=path)
-                        else:
-                            member.row.refuse(
-                                f"follows a file that {text}", array=path, other=placed.file.url
-                            )
-        return is_found
-
 
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
     """Return a concatenated dimension along which files of this header have no elements."""
@@ -500,11 +339,6 @@ def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
             if dim in dims and size == 0:
                 return dim
     return None
-
-
-def _chunks_of(document: Mapping[str, Any]) -> list[int]:
-    chunks: list[int] = document["chunk_grid"]["configuration"]["chunk_shape"]
-    return chunks
 
 
 def new_record(decided: Decided) -> Record:
