@@ -94,7 +94,9 @@ def main() -> None:
         F.count("*").alias("cells"), F.round(F.avg("t2m"), 3).alias("mean")
     ).orderBy("day").show()
     if PICTURE is not None:
-        draw(t2m.groupBy("latitude", "longitude").agg(F.avg("t2m").alias("t2m")).toPandas(), PICTURE)
+        draw(
+            t2m.groupBy("latitude", "longitude").agg(F.avg("t2m").alias("t2m")).toPandas(), PICTURE
+        )
 
     access = icechunk.credentials.LocalFileSystemAccess
     repository = icechunk.Repository.open(
