@@ -125,6 +125,30 @@ def test_only_the_last_file_may_end_within_a_chunk(tmp_path):
         virtualize(files, tmp_path / "other")
 
 
+def test_times_that_the_units_cannot_count_are_refused(tmp_path):
+    def finer(path, number):
+        data = made.dataset(number)
+        if number == 1:
+            units = {"units": "minutes since 2024-07-01", "calendar": "standard"}
+            data["time"] = ("time", data["time"].values * 60 + 30, units)
+        data.to_netcdf(path, engine="h5netcdf", encoding=made.COMPRESSED)
+
+    files = made.archive(tmp_path / "files", finer)
+    done = virtualize(files, tmp_path / "repository", on_mismatch="skip")
+    row = rows(done)["1.nc"]
+    assert row["difference"].startswith("its times cannot be converted to 'hours since 2024-07-01'")
+    found = by_reference(tmp_path / "repository")
+    xr.testing.assert_identical(found, concatenated([files[0], files[2]]))
+
+
+def test_more_references_than_a_task_holds_are_staged_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("icechunk_format.virtualizing.scanning.scan._MOST_ROWS", 5)
+    monkeypatch.setattr("icechunk_format.virtualizing.placing.tasks._LEAST_REFS_PER_TASK", 1)
+    files = made.archive(tmp_path / "files", count=7)
+    virtualize(files, tmp_path / "repository")
+    xr.testing.assert_identical(by_reference(tmp_path / "repository"), concatenated(files))
+
+
 def test_files_without_steps_and_other_attributes_are_notes(tmp_path):
     def empty(path, number):
         data = made.dataset(number, steps=0 if number == 1 else 4)

@@ -261,9 +261,6 @@ class _Run:
         if decided.is_refused and is_fail:
             raise refusal(decided.rows, report_table(decided.rows))
         arrays = builder.arrays()
-        if any(member.row.status == REFUSED for member in decided.taken):
-            # Times that cannot be converted; rare, so that the others are not arranged again.
-            raise refusal(decided.rows, report_table(decided.rows))
         table = report_table(decided.rows)
         if not decided.taken:
             base = None if self._base is None else self._base.id
@@ -344,7 +341,7 @@ class _Run:
             for number in range(0, len(files), size)
         ]
         found = dict(self._run(work, partial(_scan, context)))
-        return [found[number] for number, _ in work]
+        return [piece for number, _ in work for piece in found[number]]
 
     # -- after ------------------------------------------------------------------------------
 

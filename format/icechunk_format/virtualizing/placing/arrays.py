@@ -21,17 +21,15 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.default_codecs import default_codecs
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
-from icechunk_format.dataset.cf.encode_times import stored_times
-from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.context import ArrayTarget
 from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.dataset.writing.prepared import path_in
-from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.virtualizing.placing.place import MovedBox
 from icechunk_format.virtualizing.placing.tasks import PlannedArray, Segment
-from icechunk_format.virtualizing.planning.arrange import comparable_values
+from icechunk_format.virtualizing.planning.arrange import converted_values
 from icechunk_format.virtualizing.scanning.scan import metadata_of
 
 if TYPE_CHECKING:
@@ -238,22 +236,7 @@ class Builder:
         if values is None:
             values = self.pieces[member.piece].constants[scanned.digests[path]]
         text = dict(self.headers[scanned.header].arrays)[path]
-        document = metadata_of(text, path)
-        mine, wanted = document.attributes, metadata.attributes
-        same = all(mine.get(key) == wanted.get(key) for key in ("units", "calendar"))
-        if same and values.dtype == metadata.data_type.numpy:
-            return values
-        try:
-            instants = comparable_values(values, document, path)
-            scale = parse_time_units(wanted["units"], wanted.get("calendar"), name=path)
-            dtype = metadata.data_type.numpy
-            return stored_times(instants, None, scale, dtype, name=path).reshape(values.shape)
-        except IcechunkError as error:
-            member.row.refuse(
-                f"its times cannot be converted to {wanted.get('units')!r}: {error.message}",
-                array=path,
-            )
-            return values.astype(metadata.data_type.numpy)
+        return converted_values(values, metadata_of(text, path), metadata, path)
 
     def _named_axes(self) -> list[int]:
         """Return the new dimensions that have no coordinate in files: their keys become one."""

@@ -16,7 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.virtualizing.planning.arrange import Placed, arrange, key_range
+from icechunk_format.virtualizing.planning.arrange import (
+    Placed,
+    arrange,
+    converted_values,
+    key_range,
+)
 from icechunk_format.virtualizing.planning.chunk_grid import (
     chunk_splits,
     refuse_misaligned,
@@ -260,19 +265,26 @@ class _Decider:
         for member in self.members:
             if member.row.status == REFUSED or member.is_empty:
                 continue
+            documents = self.headers[member.scanned.header].documents()
             try:
-                member.placed = self._placed(layout, member, number)
+                member.placed = self._placed(layout, member, documents, number)
+                for path, values in member.scanned.values.items():
+                    if path in layout.loaded:
+                        converted_values(values, documents[path], layout.documents[path], path)
             except IcechunkError as error:
                 member.row.refuse(error.message)
                 continue
             number += 1
 
-    def _placed(self, layout: Layout, member: Member, number: int) -> Placed:
+    def _placed(
+        self,
+        layout: Layout,
+        member: Member,
+        documents: Mapping[str, ArrayMetadata],
+        number: int,
+    ) -> Placed:
         scanned = member.scanned
         named = {} if self.template is None else self.template.keys(scanned.file.url)
-        documents = {
-            path: metadata_of(text, path) for path, text in self.headers[scanned.header].arrays
-        }
         first: list[Any] = []
         last: list[Any] = []
         lengths: list[int] = []

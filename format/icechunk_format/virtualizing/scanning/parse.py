@@ -134,6 +134,11 @@ def parse_file(
     root = f"{scheme}://{rest.partition('/')[0]}"
     held: Any = _object_store(file, opener) if is_folder(file.url) else store
     result = chosen(file.url, registry_class({root: held}))
+    if not hasattr(result, "_group"):
+        raise UnsupportedError(
+            f"the parser returned a {type(result).__name__}; a ManifestStore of VirtualiZarr is "
+            "needed"
+        )
     arrays: list[ParsedArray] = []
     groups: dict[str, dict[str, Any]] = {}
     _walk(result._group, "", file.url, arrays, groups)

@@ -80,6 +80,8 @@ VOLATILE: Final = frozenset(
 _MOST_COMPARED: Final = 64 * 2**20
 _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
+# References that a task holds before it stages them.
+_MOST_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +157,17 @@ class ScanContext:
     folder: str
 
 
-def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) -> ScannedPiece:
+def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) -> list[ScannedPiece]:
     """Scan files, each with what the repository knows of it (a ``SourceFile``, or None).
+
+    Files of many references make several answers, so that memory is bounded.
 
     Raises
     ------
     StorageError, ReadOnlyError
         The references could not be staged.
     """
+    answers: list[ScannedPiece] = []
     scanner = _Scanner(context)
     opener = context.access.opener()
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
@@ -172,7 +177,10 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
             for store, answer in opened:
                 done = answer if store is None else scanner.scan(answer.file, store, opener)
                 scanner.answers.append(done)
-    return scanner.finish()
+                if scanner.rows >= _MOST_ROWS:
+                    answers.append(scanner.finish())
+                    scanner = _Scanner(context)
+    return [*answers, scanner.finish()]
 
 
 def _opened(
@@ -210,6 +218,11 @@ class _Scanner:
         self._constants: dict[bytes, NDArray[Any]] = {}
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._totals: dict[str, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many references wait to be staged."""
+        return sum(self._totals.values())
 
     def scan(self, file: SourceFile, store: FileStore, opener: FileOpener) -> ScannedFile:
         """Parse one file and note its references."""
