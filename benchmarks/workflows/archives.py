@@ -10,8 +10,10 @@ others; a parser that makes them up stands for files of that size.
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
-from concurrent.futures import ProcessPoolExecutor
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import icechunk
 import numpy as np
+import obstore
 import xarray as xr
+from helpers.servers.s3 import running_s3_server
 from measurement import Row, in_fresh_process, interleaved, row
 
+import icechunk_spark
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
@@ -63,9 +68,42 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         versus, goal = goals.get(case, ("", ""))
         rate = {"files": count, "files_per_s": round(count / timings[case].wall_s, 1)}
         rows.append(row(BENCHMARK, case, timings, versus=versus, goal=goal, figures=rate))
+    rows.append(on_s3(spark, Path(files[0]).read_bytes(), options))
     if options.memory:
         rows.append(driver_memory(folder, options))
     return rows
+
+
+def on_s3(spark: SparkSession, content: bytes, options: Namespace) -> Row:
+    """Virtualize files on the S3 server of the tests, 10,000 of them at scale 2."""
+    count = max(20, round(5_000 * options.scale))
+    with running_s3_server() as server:
+        bucket = server.new_bucket()
+        store = server.raw_store(bucket)
+        first = dt.date(1990, 1, 1)
+        with ThreadPoolExecutor(16) as threads:
+            names = [f"archive/{first + dt.timedelta(days=day):%Y%m%d}.nc" for day in range(count)]
+            list(threads.map(lambda name: obstore.put(store, name, content), names))
+        settings = server.storage_options
+        how = {f"{prefix}{k}": v for prefix in ("storage.", "virtual.storage.")
+               for k, v in settings.items()}  # fmt: skip
+        started = time.perf_counter()
+        done = icechunk_spark.virtualize(
+            spark,
+            f"s3://{bucket}/archive/*.nc",
+            f"s3://{bucket}/repository",
+            template="{time:%Y%m%d}.nc",
+            **how,
+        )
+        seconds = time.perf_counter() - started
+    if done.files_added != count:
+        raise AssertionError("not all files were taken")
+    return Row(
+        benchmark=BENCHMARK,
+        case="virtualize, Spark, two cores, S3",
+        wall_s=seconds,
+        figures={"files": count, "files_per_s": round(count / seconds, 1)},
+    )
 
 
 def driver_memory(folder: Path, options: Namespace) -> Row:
@@ -169,8 +207,6 @@ def virtualize(files: Sequence[str], path: str, pool: ProcessPoolExecutor, cores
 
 
 def with_spark(spark: SparkSession, pattern: str, path: str) -> int:
-    import icechunk_spark
-
     shutil.rmtree(path, ignore_errors=True)
     return icechunk_spark.virtualize(spark, pattern, path, concat_dim="time").references
 
