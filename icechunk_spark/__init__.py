@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from icechunk_spark.reading.function import read
+from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import VirtualizeResult, virtualize
@@ -22,6 +23,7 @@ __all__ = [
     "VirtualizeResult",
     "read",
     "register",
+    "to_xarray",
     "unregister",
     "virtualize",
     "write",
