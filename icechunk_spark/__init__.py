@@ -13,8 +13,18 @@ from icechunk_spark.reading.function import read
 from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.virtualizing.function import VirtualizeResult, virtualize
 from icechunk_spark.writing.function import write
 
 __version__ = "0.1.0"
 
-__all__ = ["IcechunkDataSource", "read", "register", "to_xarray", "unregister", "write"]
+__all__ = [
+    "IcechunkDataSource",
+    "VirtualizeResult",
+    "read",
+    "register",
+    "to_xarray",
+    "unregister",
+    "virtualize",
+    "write",
+]

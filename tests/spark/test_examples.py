@@ -24,7 +24,12 @@ SHOWN = {
     "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
     AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
-    "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
+    "virtual_from_netcdf": [
+        "20 chunks of 5 files",
+        "left out: 2024-07-06.nc: its first bytes",
+        "added 1 file and knew 5",
+        "that are in the files: True",
+    ],
 }
 
 

@@ -136,6 +136,10 @@ def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkC
             options["force_path_style"] = given["virtual_hosted_style"] != "true"
         if "endpoint_url" in options:
             store_kind = "s3_compatible"
+            # What readers suppose of a container that does not say so is for Amazon's servers.
+            options.setdefault("force_path_style", True)
+            if options["endpoint_url"].startswith("http://"):
+                options.setdefault("allow_http", True)
     elif kind == "az" and "account_name" in given:
         options["account"] = given["account_name"]
     return VirtualChunkContainer(url_prefix=prefix, store_kind=store_kind, store_options=options)

@@ -1,0 +1,1 @@
+"""Makes the arrays of the repository, and fills them: with values, and with references."""

@@ -1,0 +1,1 @@
+"""Decides which files fit together, and where each of them lies."""

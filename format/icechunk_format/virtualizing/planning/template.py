@@ -1,0 +1,121 @@
+"""Templates of file names, whose parts in braces say where a file lies along dimensions."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DIRECTIVES: Final = {
+    "Y": r"\d{4}",
+    "y": r"\d{2}",
+    "m": r"\d{2}",
+    "d": r"\d{2}",
+    "H": r"\d{2}",
+    "M": r"\d{2}",
+    "S": r"\d{2}",
+    "j": r"\d{3}",
+    "f": r"\d{1,6}",
+    "b": r"[^\W\d_]{3}",
+    "B": r"[^\W\d_]+",
+    "%": "%",
+}
+_FIELD: Final = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """Finds keys in the names of files; made by ``parse_template``."""
+
+    text: str
+    pattern: str
+    formats: Mapping[str, str]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions that it names, in order."""
+        return tuple(self.formats)
+
+    def keys(self, url: str) -> dict[str, Any]:
+        """Return the key of a file by dimension: text, an integer, or microseconds since 1970.
+
+        Raises
+        ------
+        InvalidInputError
+            The name of the file does not fit.
+        """
+        found = re.fullmatch(self.pattern, unquote(url))
+        if found is None:
+            raise InvalidInputError(f"its name does not fit the template {self.text!r}")
+        keys: dict[str, Any] = {}
+        for dim, form in self.formats.items():
+            text = found[dim]
+            if form == "d":
+                keys[dim] = int(text)
+            elif form:
+                try:
+                    instant = datetime.datetime.strptime(text, form)
+                except ValueError as error:
+                    raise InvalidInputError(f"{text!r} in its name is no date: {error}") from None
+                keys[dim] = (instant - _EPOCH) // datetime.timedelta(microseconds=1)
+            else:
+                keys[dim] = text
+        return keys
+
+
+def parse_template(text: str) -> Template:
+    """Read a template such as ``"{member}/{time:%Y%m%d}.nc"``.
+
+    Raises
+    ------
+    InvalidInputError
+        It names no dimension, one twice, or has an unknown format.
+    """
+    parts: list[str] = [r"(?:.*/)?"]
+    formats: dict[str, str] = {}
+    at = 0
+    for found in _FIELD.finditer(text):
+        parts.append(re.escape(text[at : found.start()]).replace(r"\*", "[^/]*"))
+        at = found.end()
+        dim, form = found[1], found[2] or ""
+        if dim in formats:
+            raise _bad_template(text, f"{dim!r} comes twice")
+        formats[dim] = form
+        parts.append(f"(?P<{dim}>{_expression(text, form)})")
+    rest = text[at:]
+    if not formats or "{" in rest or "}" in rest:
+        raise _bad_template(text, "it should name dimensions in braces")
+    parts.append(re.escape(rest).replace(r"\*", "[^/]*"))
+    return Template(text=text, pattern="".join(parts), formats=formats)
+
+
+def _expression(text: str, form: str) -> str:
+    if not form:
+        return r"[^/]+?"
+    if form == "d":
+        return r"\d+"
+    if "%" not in form:
+        raise _bad_template(text, f"the format {form!r} is neither 'd' nor one of dates")
+    parts = []
+    for literal, letter in re.findall(r"([^%]*)(?:%(.))?", form):
+        parts.append(re.escape(literal))
+        if letter and letter not in _DIRECTIVES:
+            raise _bad_template(text, f"%{letter} is not known; {', '.join(_DIRECTIVES)} are")
+        parts.append(_DIRECTIVES.get(letter, ""))
+    return "".join(parts)
+
+
+def _bad_template(text: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"template={text!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for what "
+        "does not matter",
+        option="template",
+    )

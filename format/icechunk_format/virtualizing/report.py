@@ -1,0 +1,108 @@
+"""The report of a run: one row for each file, with what became of it and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TAKEN: Final = "taken"
+KNOWN: Final = "known"
+REFRESHED: Final = "refreshed"
+REFUSED: Final = "refused"
+
+REPORT_SCHEMA: Final = pa.schema(
+    [
+        ("file", pa.string()),
+        ("status", pa.string()),
+        ("array", pa.string()),
+        ("difference", pa.string()),
+        ("compared_with", pa.string()),
+        ("note", pa.string()),
+        ("references", pa.int64()),
+    ]
+)
+_MOST_SHOWN: Final = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What became of one file.
+
+    Parameters
+    ----------
+    status
+        ``taken``, ``known`` (the repository has it), ``refreshed`` (it has changed since), or
+        ``refused``.
+    array, difference, compared_with
+        Why it was refused: which array, what differs, and from which file; the array is None where
+        the file as a whole is meant.
+    note
+        What differs without harm, and gaps.
+    references
+        How many references were made.
+    """
+
+    file: str
+    status: str = TAKEN
+    array: str | None = None
+    difference: str | None = None
+    compared_with: str | None = None
+    note: str | None = None
+    references: int = 0
+
+    def refuse(
+        self, difference: str, *, array: str | None = None, other: str | None = None
+    ) -> None:
+        """Note why the file is refused; the first reason counts."""
+        if self.status != REFUSED:
+            self.status, self.array, self.difference = REFUSED, array, difference
+            self.compared_with, self.references = other, 0
+
+    def add_note(self, text: str) -> None:
+        """Note what does no harm."""
+        self.note = text if self.note is None else f"{self.note}; {text}"
+
+
+def report_table(rows: Iterable[Row]) -> pa.Table:
+    """Return the report, one row for each file."""
+    return pa.Table.from_pylist([asdict(row) for row in rows], schema=REPORT_SCHEMA)
+
+
+def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
+    """Return the error of a run with ``on_mismatch="fail"`` whose files do not all fit."""
+    refused = [row for row in rows if row.status == REFUSED]
+    lines = [_line(row) for row in refused[:_MOST_SHOWN]]
+    if len(refused) > _MOST_SHOWN:
+        lines.append(f"  and {len(refused) - _MOST_SHOWN:,} more")
+    return InvalidInputError(
+        "\n".join(
+            [
+                f"{len(refused):,} of {len(rows):,} files cannot be part of the dataset, and "
+                "nothing was committed:",
+                *lines,
+                "repair these files or take them out; or leave them out with on_mismatch='skip'. "
+                'error.facts["report"] has a row for each file',
+            ]
+        ),
+        report=table,
+        refused=len(refused),
+    )
+
+
+def _line(row: Row) -> str:
+    where = "" if row.array is None else f" array {row.array!r}:"
+    other = "" if row.compared_with is None else f" (compared with {row.compared_with})"
+    return f"  {row.file}:{where} {row.difference}{other}"
+
+
+def counts(rows: Iterable[Row]) -> Counter[str]:
+    """Return how many files have each status."""
+    return Counter(row.status for row in rows)

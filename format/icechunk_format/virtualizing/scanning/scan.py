@@ -1,0 +1,463 @@
+"""Scans files on executors: parses them, stages their references, and returns what is small.
+
+A piece of work is a few hundred files. The references of its files go into one staged object, one
+Arrow stream for each array, from which other tasks make manifests (``place``). The driver gets a
+``ScannedPiece``: headers, each distinct one once, counts, and values of small coordinates.
+
+Rules of this file
+------------------
+1. A file that cannot be used is an answer, whatever its parser raises; a task fails only where the
+   repository cannot be written.
+2. Values of variables without the concatenated dimension are read, and compared by a digest.
+3. Staged objects have random names below ``staging/``, outside the prefixes of the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
+from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.storage.location import open_storage
+from icechunk_format.virtualizing.scanning.parse import parse_file
+from icechunk_format.virtualizing.scanning.source_files import FileStore, is_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.storage.location import Location
+    from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser
+    from icechunk_format.virtualizing.scanning.source_files import (
+        FileAccess,
+        FileOpener,
+        SourceFile,
+    )
+
+VOLATILE: Final = frozenset(
+    [
+        "history",
+        "date_created",
+        "date_modified",
+        "date_issued",
+        "date_metadata_modified",
+        "creation_date",
+        "created",
+        "modified",
+        "time_coverage_start",
+        "time_coverage_end",
+        "time_coverage_duration",
+        "tracking_id",
+        "uuid",
+        "id",
+        "actual_range",
+        "nco",
+        "cdo",
+        "nco_openmp_thread_number",
+        "source_file",
+        "filename",
+        "file_name",
+        "product_name",
+        "start_date",
+        "stop_date",
+        "_ncproperties",
+    ]
+)
+"""Attributes, in lower case, that differ from file to file and say nothing of the values."""
+
+# Larger variables without the concatenated dimension are not read for a comparison.
+_MOST_COMPARED: Final = 64 * 2**20
+_MOST_LOADED: Final = 64 * 2**20
+_OPEN_AT_ONCE: Final = 16
+# References that a task holds before it stages them.
+_MOST_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What files have in common: their groups and arrays, without attributes that always differ.
+
+    ``volatile`` has these attributes of the first file, and does not count in comparisons.
+    """
+
+    arrays: tuple[tuple[str, str], ...]
+    """Path and ``zarr.json`` of each array, sorted by path."""
+    groups: tuple[tuple[str, str], ...]
+    """Path and attributes of each group; the root is ``""``."""
+    volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+
+    def documents(self) -> dict[str, ArrayMetadata]:
+        """Return the arrays by path."""
+        return {path: metadata_of(text, path) for path, text in self.arrays}
+
+
+@dataclass(slots=True, kw_only=True)
+class ScannedFile:
+    """What the driver knows of a file."""
+
+    file: SourceFile
+    problem: str | None = None
+    array: str | None = None
+    """The array that the problem is about."""
+    is_known: bool = False
+    header: int = -1
+    """Place in ``ScannedPiece.headers``."""
+    counts: NDArray[np.int64] | None = None
+    """References of each array of the header."""
+    starts: NDArray[np.int64] | None = None
+    """First row of each array in its staged stream."""
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Values of loaded arrays that belong to this file alone."""
+    digests: dict[str, bytes] = field(default_factory=dict)
+    """Of the values of arrays that files have in common; keys of ``ScannedPiece.constants``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ScannedPiece:
+    """The answer of one task."""
+
+    files: list[ScannedFile]
+    headers: list[Header]
+    constants: dict[bytes, NDArray[Any]]
+    key: str | None = None
+    """The staged object; None where no file had references."""
+    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By array: the bytes of its stream in the object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanContext:
+    """What all tasks of a scan share.
+
+    Parameters
+    ----------
+    dims
+        The concatenated dimensions.
+    loadable
+        Names of arrays whose values are stored in the repository; None means the coordinates of
+        dimensions.
+    """
+
+    location: Location
+    access: FileAccess
+    parser: str | Parser | None
+    dims: tuple[str, ...]
+    loadable: tuple[str, ...] | None
+    folder: str
+
+
+def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) -> list[ScannedPiece]:
+    """Scan files, each with what the repository knows of it (a ``SourceFile``, or None).
+
+    Files of many references make several answers, so that memory is bounded.
+
+    Raises
+    ------
+    StorageError, ReadOnlyError
+        The references could not be staged.
+    """
+    answers: list[ScannedPiece] = []
+    scanner = _Scanner(context)
+    opener = context.access.opener()
+    with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
+        for start in range(0, len(piece), _OPEN_AT_ONCE):
+            group = piece[start : start + _OPEN_AT_ONCE]
+            opened = threads.map(lambda item: _opened(opener, *item), group)
+            for store, answer in opened:
+                done = answer if store is None else scanner.scan(answer.file, store, opener)
+                scanner.answers.append(done)
+                if scanner.rows >= _MOST_ROWS:
+                    answers.append(scanner.finish())
+                    scanner = _Scanner(context)
+    return [*answers, scanner.finish()]
+
+
+def _opened(
+    opener: FileOpener, file: SourceFile, known: SourceFile | None
+) -> tuple[FileStore | None, ScannedFile]:
+    """Look at a file and read its first block, unless the repository has this state of it."""
+    try:
+        if file.size is None:
+            file = opener.look(file)
+        if known is not None and known.is_same(file):
+            return None, ScannedFile(file=file, is_known=True)
+        storage, key = opener.open(file.url)
+        store = FileStore(storage, key, file)
+        if not is_folder(file.url):
+            store.first_bytes()
+    except Exception as error:
+        return None, ScannedFile(file=file, problem=text_of(error))
+    return store, ScannedFile(file=file)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error on one line, with its class where that says more."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = "; ".join(lines) or "no reason was given"
+    if isinstance(error, IcechunkError):
+        return text
+    return f"{type(error).__name__}: {text}"[:600]
+
+
+class _Scanner:
+    def __init__(self, context: ScanContext) -> None:
+        self._context = context
+        self.answers: list[ScannedFile] = []
+        self._headers: dict[Header, int] = {}
+        self._constants: dict[bytes, NDArray[Any]] = {}
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
+        self._totals: dict[str, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many references wait to be staged."""
+        return sum(self._totals.values())
+
+    def scan(self, file: SourceFile, store: FileStore, opener: FileOpener) -> ScannedFile:
+        """Parse one file and note its references."""
+        answer = ScannedFile(file=file)
+        try:
+            parsed = parse_file(file, store, self._context.parser, opener)
+            for array in parsed.arrays:
+                answer.array = array.path
+                self._check_extent(array, file)
+            header = _header(parsed.arrays, parsed.groups)
+            self._values(answer, parsed.arrays, store, opener)
+            answer.array = None
+            answer.header = self._headers.setdefault(header, len(self._headers))
+        except UnsupportedError as error:
+            if error.facts.get("package"):
+                raise
+            answer.problem = text_of(error)
+            return answer
+        except Exception as error:
+            answer.problem = text_of(error)
+            return answer
+        answer.counts = np.array([len(a.coords) for a in parsed.arrays], np.int64)
+        answer.starts = np.array([self._totals.get(a.path, 0) for a in parsed.arrays], np.int64)
+        for array in parsed.arrays:
+            if len(array.coords):
+                self._rows.setdefault(array.path, []).append(_batch(array))
+                self._totals[array.path] = self._totals.get(array.path, 0) + len(array.coords)
+        return answer
+
+    def finish(self) -> ScannedPiece:
+        """Stage the references."""
+        streams: dict[str, tuple[int, int]] = {}
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        for path, batches in self._rows.items():
+            start = sink.tell()
+            table = pa.Table.from_batches(_unified(batches))
+            with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+                stream.write_table(table.combine_chunks())
+            streams[path] = (start, sink.tell())
+        key = None
+        if streams:
+            key = f"{self._context.folder}/{secrets.token_hex(16)}.arrow"
+            data = sink.getvalue().to_pybytes()
+            open_storage(self._context.location).put_many([(key, data)])
+        return ScannedPiece(
+            files=self.answers,
+            headers=list(self._headers),
+            constants=self._constants,
+            key=key,
+            streams=streams,
+        )
+
+    def _check_extent(self, array: ParsedArray, file: SourceFile) -> None:
+        if array.locations is not None or file.size is None or not len(array.coords):
+            return
+        ends = array.offsets + array.lengths
+        if array.inline is not None:
+            ends = ends[np.array([data is None for data in array.inline])]
+        last = int(np.max(ends, initial=0))
+        if last > file.size:
+            raise UnsupportedError(
+                f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
+                f"byte {last:,}"
+            )
+
+    def _values(
+        self,
+        answer: ScannedFile,
+        arrays: Sequence[ParsedArray],
+        store: FileStore,
+        opener: FileOpener,
+    ) -> None:
+        """Read what is loaded, and what files must have in common."""
+        inside = {dim for a in arrays for dim in a.document.get("dimension_names") or ()}
+        dims = inside & set(self._context.dims)
+        coordinates = coordinate_paths({a.path: a.document for a in arrays})
+        for array in arrays:
+            answer.array = array.path
+            metadata = metadata_of(json.dumps(array.document, sort_keys=True), array.path)
+            own = set(metadata.dimension_names or ()) & dims
+            is_loaded = is_loadable(metadata, array.path, self._context.loadable)
+            is_shared = bool(dims - own) or not self._context.dims or metadata.ndim == 0
+            is_shared |= not own and (is_loaded or array.path in coordinates)
+            is_key = metadata.ndim == 1 and set(own) == {array.path.rpartition("/")[2]}
+            if not is_loaded and not is_shared and not is_key:
+                continue
+            nbytes = math.prod(metadata.shape) * (metadata.data_type.itemsize or 16)
+            if nbytes > (_MOST_LOADED if is_loaded else _MOST_COMPARED):
+                if is_loaded:
+                    raise UnsupportedError(
+                        f"it has {nbytes:,} bytes, and at most {_MOST_LOADED:,} of a file are "
+                        "stored in the repository; leave it out of loadable="
+                    )
+                continue
+            if not is_loaded and not self._context.dims:
+                continue
+            values = read_values(array, metadata, store, opener)
+            if own:
+                answer.values[array.path] = values
+            digest = _digest(values)
+            answer.digests[array.path] = digest
+            if (is_loaded or metadata.ndim == 0) and not own:
+                self._constants.setdefault(digest, values)
+
+
+def coordinate_paths(documents: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return which arrays describe others: coordinates, bounds, grid mappings."""
+    found = set()
+    for path, document in documents.items():
+        folder = path.rpartition("/")[0]
+        if path.rpartition("/")[2] in (document.get("dimension_names") or ()):
+            found.add(path)
+        attributes = document.get("attributes") or {}
+        for key in ("coordinates", "bounds", "climatology", "grid_mapping"):
+            words = str(attributes.get(key, "")).replace(":", " ").split()
+            found |= {f"{folder}/{word}".lstrip("/") for word in words}
+    return found & documents.keys()
+
+
+def is_loadable(metadata: ArrayMetadata, path: str, loadable: tuple[str, ...] | None) -> bool:
+    """Whether the values of an array are stored in the repository itself."""
+    name = path.rpartition("/")[2]
+    if loadable is None:
+        return metadata.dimension_names == (name,)
+    return name in loadable or path in loadable
+
+
+@lru_cache(maxsize=4096)
+def metadata_of(text: str, path: str) -> ArrayMetadata:
+    """Return a parsed ``zarr.json``; those of many files are the same."""
+    return parse_array_metadata(text.encode(), node_path="/" + path)
+
+
+@lru_cache(maxsize=4096)
+def _codecs_of(text: str, path: str) -> Any:
+    return metadata_of(text, path).chunk_codecs()
+
+
+def read_values(
+    array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
+) -> NDArray[Any]:
+    """Return the values of an array of a file.
+
+    Raises
+    ------
+    IcechunkError
+        The array uses what is not supported here, or its chunks cannot be fetched or decoded.
+    """
+    codecs = _codecs_of(json.dumps(array.document, sort_keys=True), array.path)
+    values = metadata.fill_array(metadata.shape)
+    for row, place in enumerate(array.coords.tolist()):
+        raw = None if array.inline is None else array.inline[row]
+        if raw is None:
+            start = int(array.offsets[row])
+            stop = start + int(array.lengths[row])
+            if array.locations is None:
+                raw = store.get_range("", start=start, end=stop)
+            else:
+                storage, key = opener.open(array.locations[row])
+                raw = storage.get(key, start=start, end=stop).data
+        lower, upper = metadata.grid.box_of(place)
+        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(place))
+        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
+        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
+        values[box] = chunk[tuple(slice(0, n) for n in sizes)]
+    return values
+
+
+def _digest(values: NDArray[Any]) -> bytes:
+    found = hashlib.blake2b(f"{values.dtype} {values.shape}".encode(), digest_size=16)
+    if values.dtype.hasobject:
+        found.update(json.dumps(values.tolist(), default=str).encode())
+    else:
+        found.update(np.ascontiguousarray(values).tobytes())
+    return found.digest()
+
+
+def _header(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
+    volatile: dict[str, dict[str, Any]] = {}
+    texts = []
+    for array in arrays:
+        attributes, volatile[array.path] = _apart(array.document.get("attributes") or {})
+        document = {**array.document, "attributes": attributes}
+        texts.append((array.path, json.dumps(document, sort_keys=True)))
+    own = []
+    for path, given in sorted(groups.items()):
+        attributes, volatile[f"{path}/"] = _apart(given)
+        own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
+    return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
+
+
+def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    stays = {k: v for k, v in attributes.items() if k.lower() not in VOLATILE}
+    return stays, {k: v for k, v in attributes.items() if k not in stays}
+
+
+def _batch(array: ParsedArray) -> pa.RecordBatch:
+    columns: dict[str, pa.Array] = {
+        f"c{axis}": pa.array(array.coords[:, axis]) for axis in range(array.coords.shape[1])
+    }
+    columns |= {"offset": pa.array(array.offsets), "length": pa.array(array.lengths)}
+    if array.locations is not None:
+        columns["location"] = pa.array(array.locations, pa.string())
+    if array.inline is not None:
+        columns["data"] = pa.array(array.inline, pa.binary())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return batches with the same columns: what a batch lacks is NULL."""
+    schema = pa.unify_schemas([batch.schema for batch in batches])
+    if all(batch.schema.equals(schema) for batch in batches):
+        return batches
+    return [
+        pa.RecordBatch.from_arrays(
+            [
+                batch.column(f.name)
+                if f.name in batch.schema.names
+                else pa.nulls(len(batch), f.type)
+                for f in schema
+            ],
+            schema=schema,
+        )
+        for batch in batches
+    ]
+
+
+def merged(pieces: Sequence[ScannedPiece]) -> list[Header]:
+    """Give the headers of all pieces one numbering, and return them; changes the pieces."""
+    numbers: dict[Header, int] = {}
+    for piece in pieces:
+        places = [numbers.setdefault(header, len(numbers)) for header in piece.headers]
+        for file in piece.files:
+            if file.header >= 0:
+                file.header = places[file.header]
+        piece.headers = []
+    return list(numbers)

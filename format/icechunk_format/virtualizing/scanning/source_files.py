@@ -1,0 +1,314 @@
+"""Lists the files that a user names, and opens them: by our storages, as VirtualiZarr reads.
+
+Rules of this file
+------------------
+1. A file is known by its URL, as it is stored in references: absolute, and percent-encoded where
+   its name has characters that no URL may have.
+2. Files are opened as virtual chunks are later: the same options, and nothing but what the user
+   named.
+3. A parser reads through ``FileStore``, which keeps the first block of the file, so that small
+   variables beside the header cost no further request.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os.path
+import re
+from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from icechunk_format.dataset.writing.chunks.containers import places_of
+from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
+from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.storage.location import Location, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.storage.protocol import ObjectInfo, Storage
+
+BLOCK: Final = 2**20
+_WILD: Final = re.compile(r"[*?\[]")
+_STORES: Final = (".zarr", ".parq", ".parquet", ".icechunk")
+# Documents by which a folder that is one data set is known, and told from what it was.
+_DOCUMENTS: Final = ("zarr.json", ".zmetadata", ".zgroup", ".zarray")
+_SAFE: Final = "/=+,~-_.:@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file, and what tells one state of it from another; None where not yet asked."""
+
+    url: str
+    size: int | None = None
+    etag: str | None = None
+    modified: int | None = None
+    """Seconds since 1970, rounded up: readers compare whole seconds."""
+
+    def is_same(self, other: SourceFile) -> bool:
+        """Whether both are the same state of the file."""
+        if self.size != other.size:
+            return False
+        is_local = self.url.startswith("file:")
+        if self.etag is not None and other.etag is not None and not is_local:
+            return self.etag == other.etag
+        return self.modified == other.modified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileAccess:
+    """How files are opened; picklable, and free of connections."""
+
+    places: tuple[str, ...]
+    containers: tuple[VirtualChunkContainer, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def opener(self) -> FileOpener:
+        """Return what opens files in this process."""
+        return FileOpener(self)
+
+
+class FileOpener:
+    """Opens files by their URLs."""
+
+    def __init__(self, access: FileAccess) -> None:
+        self._resolver = VirtualResolver(access.containers, access.places, access.options)
+
+    def find(self, url: str) -> tuple[Location, str]:
+        """Return the storage that holds a file, and its key there."""
+        found = self._resolver.resolve(url)
+        return found.location, found.object_key
+
+    def open(self, url: str) -> tuple[Storage, str]:
+        """Return the open storage that holds a file, and its key there."""
+        location, key = self.find(url)
+        return open_storage(location), key
+
+    def look(self, file: SourceFile) -> SourceFile:
+        """Return a file with its size, tag and time.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such file.
+        StorageError
+            The store failed.
+        """
+        storage, key = self.open(file.url)
+        keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
+        for candidate in keys:
+            info = storage.head(candidate)
+            if info is not None:
+                return described(file.url, info)
+        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+
+
+class FileStore:
+    """One file as a store of obspec, the protocol that VirtualiZarr's parsers read through."""
+
+    def __init__(self, storage: Storage, key: str, file: SourceFile) -> None:
+        self._storage, self._key, self._file = storage, key, file
+        self._first: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._file.size or 0
+
+    def first_bytes(self) -> bytes:
+        """Return the first block of the file."""
+        if self._first is None:
+            end = min(BLOCK, self.size)
+            self._first = self._storage.get(self._key, start=0, end=end).data if end else b""
+        return self._first
+
+    def head(self, path: str) -> dict[str, Any]:
+        """Return what is known of the file."""
+        return {"path": path, "size": self.size, "e_tag": self._file.etag, "version": None}
+
+    def get(self, path: str, *, options: Any = None) -> _Answer:
+        """Return the whole file."""
+        return _Answer(self.get_range(path, start=0, end=self.size))
+
+    def get_range(
+        self, path: str, *, start: int, end: int | None = None, length: int | None = None
+    ) -> bytes:
+        """Return bytes of the file."""
+        stop = start + (length or 0) if end is None else end
+        if stop > self.size:
+            raise StorageError(
+                f"the file ends after {self.size:,} bytes, and bytes up to {stop:,} were asked for"
+            )
+        first = self.first_bytes()
+        if stop <= len(first):
+            return first[start:stop]
+        return self._storage.get(self._key, start=start, end=stop).data
+
+    def get_ranges(
+        self,
+        path: str,
+        *,
+        starts: Sequence[int],
+        ends: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> list[bytes]:
+        """Return several ranges of the file."""
+        if ends is None:
+            ends = [a + n for a, n in zip(starts, lengths or (), strict=True)]
+        return [
+            self.get_range(path, start=int(a), end=int(b))
+            for a, b in zip(starts, ends, strict=True)
+        ]
+
+    async def head_async(self, path: str) -> dict[str, Any]:
+        """Return what is known of the file."""
+        return self.head(path)
+
+    async def get_async(self, path: str, *, options: Any = None) -> _Answer:
+        """Return the whole file."""
+        return self.get(path)
+
+    async def get_range_async(self, path: str, **range: Any) -> bytes:
+        """Return bytes of the file."""
+        return self.get_range(path, **range)
+
+    async def get_ranges_async(self, path: str, **ranges: Any) -> list[bytes]:
+        """Return several ranges of the file."""
+        return self.get_ranges(path, **ranges)
+
+
+class _Answer:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def buffer(self) -> bytes:
+        return self._data
+
+    bytes = buffer
+
+
+def described(url: str, info: ObjectInfo) -> SourceFile:
+    """Return a file as a listing tells of it."""
+    modified = math.ceil(info.last_modified.timestamp())
+    return SourceFile(url=url, size=info.size, etag=info.version.etag, modified=modified)
+
+
+def is_folder(url: str) -> bool:
+    """Whether a URL names a folder that is one data set."""
+    return url.rstrip("/").endswith(_STORES)
+
+
+def url_of(text: str) -> str:
+    """Return the URL of a file that a user names by path or by URL."""
+    if "://" not in text:
+        text = os.path.abspath(os.path.expanduser(text))
+        return "file://" + quote(text, safe=_SAFE)
+    scheme, _, rest = text.partition("://")
+    return f"{scheme.lower()}://" + quote(rest, safe=_SAFE + "%")
+
+
+def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceFile]:
+    """Return the files that a user names, each once, in the order of names.
+
+    Parameters
+    ----------
+    names
+        Paths, URLs, folders that end with ``/``, and patterns with ``*``, ``?``, ``[...]`` and
+        ``**``.
+    options
+        Of the stores that hold them.
+
+    Raises
+    ------
+    InvalidInputError
+        A pattern or a folder has no file, or nothing is named.
+    StorageError
+        A store cannot be listed.
+    """
+    found: dict[str, SourceFile] = {}
+    for text in names:
+        name = text.rstrip("/") + "/*" if text.endswith("/") or _is_local_folder(text) else text
+        if not _WILD.search(name):
+            url = url_of(name)
+            found.setdefault(url, SourceFile(url=url))
+            continue
+        matching = _matching(name, options)
+        found |= {file.url: file for file in matching}
+        if not matching:
+            raise InvalidInputError(
+                f"files: nothing matches {shown(text)!r}; check the folder and the pattern, as in "
+                "'s3://bucket/archive/**/*.nc'",
+                option="files",
+            )
+    if not found:
+        raise InvalidInputError(
+            "files: nothing is named; give a pattern such as 's3://bucket/archive/*.nc', a list, "
+            "or a DataFrame with a column of URLs",
+            option="files",
+        )
+    return list(found.values())
+
+
+def _is_local_folder(text: str) -> bool:
+    if _WILD.search(text) or is_folder(text):
+        return False
+    path = text.removeprefix("file://")
+    return "://" not in path and os.path.isdir(os.path.expanduser(path))
+
+
+def _matching(pattern: str, options: Mapping[str, str]) -> list[SourceFile]:
+    if "://" not in pattern:
+        pattern = "file://" + os.path.abspath(os.path.expanduser(pattern))
+    head = pattern[: _WILD.search(pattern).start()].rpartition("/")[0] + "/"  # type: ignore[union-attr]
+    root_url = url_of(head) if not head.startswith("file://") else url_of(head[7:]) + "/"
+    place = root_url if root_url.startswith("file://") else _bucket(root_url)
+    # A name that is no file lends the key of the folder.
+    opener = FileAccess(places=(place,), options=options).opener()
+    location, key = opener.find(root_url.rstrip("/") + "/x")
+    prefix = key[:-1]
+    wanted = re.compile(_expression(pattern[len(head) :]))
+    depth = None if "**" in pattern else pattern[len(head) :].count("/") + 1
+    found: dict[str, SourceFile] = {}
+    for info in open_storage(location).list(prefix):
+        name = info.key[len(prefix) :]
+        parts = name.split("/")
+        if any(part.startswith(".") for part in parts[:-1]) or parts[-1].startswith(".z"):
+            continue
+        if depth is not None and len(parts) > depth:
+            folder = "/".join(parts[:depth])
+            if is_folder(folder) and wanted.fullmatch(folder):
+                url = root_url + quote(folder, safe=_SAFE)
+                found.setdefault(url, SourceFile(url=url))
+        elif wanted.fullmatch(name) and not parts[-1].startswith("."):
+            url = root_url + quote(name, safe=_SAFE)
+            found[url] = described(url, info)
+    return [found[url] for url in sorted(found)]
+
+
+def _bucket(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}/"
+
+
+def _expression(pattern: str) -> str:
+    parts = []
+    for part in pattern.split("/"):
+        if part == "**":
+            parts.append("(?:[^/]+/)*")
+            continue
+        body = fnmatch.translate(part).replace("(?s:", "(?:").replace(".*", "[^/]*")
+        parts.append(body.removesuffix(r"\Z").removesuffix(r"\z") + "/")
+    return "".join(parts).removesuffix("/")
+
+
+def places_of_files(files: Iterable[SourceFile]) -> tuple[str, ...]:
+    """Return the buckets and hosts of files, and the folder that local files share."""
+    return tuple(sorted(places_of(pa.array([file.url for file in files], pa.string()))))

@@ -1,0 +1,1 @@
+"""Makes archives of files one dataset of virtual references, with Spark."""

@@ -1,0 +1,236 @@
+"""Implements ``icechunk_spark.virtualize``: Spark runs the pieces of work on files.
+
+Rules of this file
+------------------
+1. Names of files travel as rows. The options of stores, which may be credentials, travel with the
+   functions instead, since rows show up in plans.
+2. Importing it is cheap, because `icechunk_spark` imports it: everything heavy is imported by the
+   first call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.declare import fold_name
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.write_request import parse_write_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icechunk_format import SnapshotId
+    from icechunk_spark.options.write import WriteRequest
+
+_URL_COLUMNS: Final = ("url", "path", "file", "location")
+_NO_OPTIONS: Final = (
+    "layout",
+    "dims",
+    "chunks",
+    "shards",
+    "order",
+    "encoding",
+    "decoded",
+    "resolve",
+    "distribution",
+    "minDensity",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualizeResult:
+    """What became of a call of ``virtualize``.
+
+    Parameters
+    ----------
+    snapshot_id
+        The version of the branch afterwards; None where there is no repository.
+    files_added
+        Files whose references were committed, changed ones included.
+    files_skipped
+        Files that the repository had already, or that were refused.
+    references
+        References that were made.
+    places
+        URL prefixes for the option ``virtual.authorize`` of readers.
+    report
+        One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
+        ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
+    """
+
+    snapshot_id: SnapshotId | None
+    files_added: int
+    files_skipped: int
+    references: int
+    places: tuple[str, ...]
+    report: DataFrame
+
+
+def virtualize(
+    spark: SparkSession,
+    files: str | Iterable[str] | DataFrame,
+    path: str,
+    *,
+    parser: str | Callable[..., Any] | None = None,
+    concat_dim: str | Sequence[str] | None = None,
+    template: str | None = None,
+    loadable: Sequence[str] | None = None,
+    on_mismatch: Literal["fail", "skip"] = "fail",
+    containers: bool = True,
+    **options: Any,
+) -> VirtualizeResult:
+    """Make files of other formats one dataset, by references, in one commit.
+
+    No data are copied. Headers are parsed on executors with VirtualiZarr (``pip install
+    'icechunk-spark[virtualize]'`` there, too). The same call with more files appends: files that
+    the repository has are skipped, changed ones are referenced anew.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    files
+        A pattern (``"s3://bucket/archive/**/*.nc"``), a folder, a list of these, or a DataFrame
+        with a column ``url``, ``path``, ``file`` or ``location``, or a single column.
+    path
+        Root of the repository; it is created where there is none.
+    parser
+        ``hdf`` (HDF5, NetCDF4), ``netcdf3``, ``zarr``, ``kerchunk_json``, ``kerchunk_parquet``,
+        ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
+        ``HDFParser(group="forecast")``. None looks at suffixes and first bytes.
+    concat_dim
+        The dimension along which files follow one another, or several, slowest first. Files lie in
+        the order of its coordinate, or in that of the list where there is none. A dimension that
+        files do not have is added.
+    template
+        Names of files, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces give the
+        place along these dimensions; ``{name:d}`` is a number.
+    loadable
+        Names of variables whose values are stored in the repository; None means the coordinates of
+        dimensions. Times among them are converted to the units of the first file.
+    on_mismatch
+        ``fail`` commits nothing where a file does not fit; ``skip`` leaves such files out.
+    containers
+        Whether places of files may be added to the repository's virtual chunk containers, without
+        which no reader fetches a chunk. A container authorises nothing.
+    **options
+        Options of writing: ``group``, ``branch``, ``create_branch``, ``message``, ``metadata``,
+        ``txn_app_id`` and ``txn_version``, ``on_conflict``, ``spec_version``, ``storage.*`` for the
+        repository, and ``virtual.storage.*`` for the store of the files.
+
+    Returns
+    -------
+    VirtualizeResult
+        The snapshot, counts, and a report with a row for each file.
+
+    Raises
+    ------
+    InvalidInputError
+        An option does not fit, or ``on_mismatch="fail"`` and a file does not. Then
+        ``error.facts["report"]`` is the report, a DataFrame.
+    UnsupportedError
+        VirtualiZarr is not installed.
+    ConflictError
+        Others have changed the same arrays meanwhile; nothing was committed.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> done = icechunk_spark.virtualize(  # doctest: +SKIP
+    ...     spark, "s3://bucket/era5/*.nc", "s3://bucket/era5-icechunk", concat_dim="time"
+    ... )
+    >>> done.report.groupBy("status").count().show()  # doctest: +SKIP
+    """
+    request = _request(path, options)
+    if on_mismatch not in ("fail", "skip"):
+        raise InvalidInputError(
+            f"on_mismatch={on_mismatch!r} is not known; choose 'fail' or 'skip'",
+            option="on_mismatch",
+        )
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 2.
+    from icechunk_format.virtualizing.planning.template import parse_template
+    from icechunk_format.virtualizing.scanning.parse import check_parser
+    from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
+    from icechunk_spark.maintenance.task_rows import answers_of
+    from icechunk_spark.options.location import location_of
+    from icechunk_spark.session.errors import raised_in_jobs
+    from icechunk_spark.session.partitions import cores_of
+    from icechunk_spark.writing.target import dataset_options
+
+    names = None if template is None else parse_template(template)
+    dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ())
+    if names is not None:
+        dims = (*dims, *(dim for dim in names.dims if dim not in dims))
+    archive = Archive(
+        location=location_of(request),
+        names=_names_of(files),
+        options=dataset_options(request, "append"),
+        dims=dims,
+        template=names,
+        loadable=None if loadable is None else tuple(loadable),
+        parser=check_parser(parser),
+        on_mismatch=on_mismatch,
+        containers=containers,
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+    )
+    what = f"virtualizing files into {archive.location}"
+    with raised_in_jobs(what, "Nothing was committed; the same call can be repeated"):
+        try:
+            done = virtualize_files(
+                archive,
+                lambda pieces, run: answers_of(spark, pieces, run),
+                cores=cores_of(spark),
+            )
+        except InvalidInputError as error:
+            if "report" in error.facts:
+                error.facts["report"] = _frame(spark, error.facts["report"])
+            raise
+    return VirtualizeResult(
+        snapshot_id=done.snapshot_id,
+        files_added=done.files_added,
+        files_skipped=done.files_skipped,
+        references=done.references,
+        places=done.places,
+        report=_frame(spark, done.report),
+    )
+
+
+def _frame(spark: SparkSession, table: Any) -> DataFrame:
+    from icechunk_spark.schema import spark_struct
+
+    return spark.createDataFrame(table, schema=spark_struct(table.schema))
+
+
+def _request(path: str, options: dict[str, Any]) -> WriteRequest:
+    meaningless = {fold_name(name) for name in _NO_OPTIONS}
+    for name in options:
+        if fold_name(name) in meaningless:
+            raise InvalidInputError(
+                f"option {name!r} means nothing for virtualize: arrays are as the files have them",
+                option=name,
+            )
+    return parse_write_options(option_texts({**options, "path": str(path), "layout": "refs"}))
+
+
+def _names_of(files: Any) -> list[str]:
+    """Return the names that a user gives, as text."""
+    if isinstance(files, str):
+        return [files]
+    if hasattr(files, "columns") and hasattr(files, "select"):
+        named = [name for name in _URL_COLUMNS if name in files.columns]
+        if not named and len(files.columns) != 1:
+            raise InvalidInputError(
+                f"files: the DataFrame has the columns {', '.join(files.columns)}; one of "
+                f"{', '.join(_URL_COLUMNS)} should hold the URLs of files",
+                option="files",
+            )
+        column = named[0] if named else files.columns[0]
+        return [str(row[0]) for row in files.select(column).collect() if row[0] is not None]
+    return [str(name) for name in files]
