@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from icechunk_spark.mirroring.copy import mirror
+from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
@@ -16,4 +18,13 @@ from icechunk_spark.writing.function import write
 
 __version__ = "0.1.0"
 
-__all__ = ["IcechunkDataSource", "read", "register", "unregister", "write"]
+__all__ = [
+    "IcechunkDataSource",
+    "freshness",
+    "mirror",
+    "mirrored",
+    "read",
+    "register",
+    "unregister",
+    "write",
+]

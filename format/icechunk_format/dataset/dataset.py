@@ -102,8 +102,8 @@ class Dataset:
     ----------
     path
         The group.
-    snapshot_id
-        The version.
+    snapshot_id, snapshot
+        The version, and its nodes.
     attributes
         The group's attributes.
     variables
@@ -120,7 +120,7 @@ class Dataset:
         chunk_source: ChunkSource,
     ) -> None:
         self._location = location
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._chunk_source = chunk_source
         self.snapshot_id = snapshot_id
         self.path = str(path)
@@ -351,7 +351,7 @@ class Dataset:
                 table=table,
                 variables=variables,
                 selections=chosen.dims,
-                manifest_files=self._snapshot.manifest_files,
+                manifest_files=self.snapshot.manifest_files,
                 rows_per_partition=rows_per_partition,
                 skip_missing=missing_chunks == "skip",
             )
