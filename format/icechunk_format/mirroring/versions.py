@@ -188,7 +188,7 @@ def find_files(
     more = f" and {len(known) - _MOST_SHOWN} older ones" if len(known) > _MOST_SHOWN else ""
     raise NotFoundError(
         f"{what} is {'' if as_of else 'not '}in the copy at {target}"
-        + (f"; did you mean {near[0]}?" if near else "")
+        + (f"; did you mean {near[0]}?" if near else ".")
         + f" It has {shown}{more}. Mirror each commit with every_snapshot=True, or read the"
         " repository itself",
         kind="snapshot",
