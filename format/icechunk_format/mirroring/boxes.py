@@ -172,9 +172,10 @@ class Groups:
             )
             counts = alone.rows(along[:, number : number + 1])
             wanted *= counts.reshape([-1 if n == number else 1 for n in range(ndim)])
-        held = np.zeros(shape, dtype=np.int64)
+        held, files = np.zeros((2, *shape), dtype=np.int64)
         owners = tuple(self._group(n, kept[:, n, 0]) for n in range(ndim))
         np.add.at(held, owners, self.rows(kept))
+        np.add.at(files, owners, 1)
         places = np.argwhere(np.atleast_1d((held < wanted).reshape(shape)))
         if not ndim:
             places = np.zeros((int((held < wanted).all()), 0), dtype=np.int64)
@@ -182,7 +183,7 @@ class Groups:
         for number in range(ndim):
             boxes[:, number, 0] = edges[number][places[:, number]]
             boxes[:, number, 1] = edges[number][places[:, number] + 1]
-        partly = held[tuple(places.T)] > 0 if ndim else np.zeros(len(boxes), dtype=bool)
+        partly = files[tuple(places.T)] > 0 if ndim else np.zeros(len(boxes), dtype=bool)
         pieces = [boxes[~partly]]
         if partly.any():
             numbers = np.ravel_multi_index(owners, shape)
