@@ -48,7 +48,7 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/grid tests/spec tests/arrays tests/public
 	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
-	$(PYTEST) tests/dataset tests/drafts tests/command_line
+	$(PYTEST) tests/dataset tests/drafts tests/command_line tests/mirroring
 
 check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .

@@ -75,7 +75,7 @@ def chunks_per_file(
     """
     cells = 1.0
     for axis in axes:
-        cells *= max(axis.size, 1)
+        cells *= axis.size or axis.step
     target = rows_per_file or max(
         min(ROWS_PER_FILE, _BYTES_PER_FILE // max(row_bytes, 1)), cells / _MAX_DEFAULT_FILES
     )
