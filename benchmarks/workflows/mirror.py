@@ -83,15 +83,13 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     ]
     for question in QUESTIONS:
         case = f"{question}, copy"
-        rows.append(
-            row(BENCHMARK, case, timings, versus=f"{question}, repository", goal=LATER)
-        )
+        rows.append(row(BENCHMARK, case, timings, versus=f"{question}, repository", goal=LATER))
         rows.append(row(BENCHMARK, f"{question}, repository", timings))
         rows.append(row(BENCHMARK, f"{question}, xarray", timings, versus=case))
         if f"{question}, repository with sel" in timings:
             rows.append(row(BENCHMARK, f"{question}, repository with sel", timings, versus=case))
     rows.append(refresh(spark, path, target, side))
-    rows.append(many_files(folder / "many", max(50, round(10_000 * min(options.scale, 1)))))
+    rows.append(many_files(folder / "many", max(50, round(10_000 * min(2.5 * options.scale, 1)))))
     return rows
 
 
@@ -192,8 +190,9 @@ def with_xarray(path: str, question: str, side: int) -> list[float]:
 def refresh(spark: SparkSession, path: str, target: str, side: int) -> Row:
     """Append a day to the hundred, and bring the copy up to date."""
     import icechunk
-    import icechunk_spark
     import zarr
+
+    import icechunk_spark
 
     repository = icechunk.Repository.open(icechunk.local_filesystem_storage(path))
     session = repository.writable_session("main")

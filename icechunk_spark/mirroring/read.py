@@ -50,7 +50,7 @@ def mirrored(
     *,
     tag: str | None = None,
     snapshot: str | None = None,
-    asOf: datetime | str | None = None,  # noqa: N803 - the option's name
+    asOf: datetime | str | None = None,
     target_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> DataFrame:

@@ -159,7 +159,9 @@ def test_other_encodings_copy_all_anew(grid):
     expected = (grid.values["t2m"].astype("f8") * 2).reshape(-1)
     np.testing.assert_allclose(grid.copied().column("t2m").to_numpy(), expected, rtol=1e-6)
     # The older version keeps its schema and its values.
-    assert grid.copied(0).column("t2m").to_numpy().tolist() == grid.values["t2m"].reshape(-1).tolist()
+    assert (
+        grid.copied(0).column("t2m").to_numpy().tolist() == grid.values["t2m"].reshape(-1).tolist()
+    )
 
 
 def test_new_deleted_and_renamed_variables_change_the_schema(grid):
@@ -313,7 +315,7 @@ def test_a_branch_that_was_reset_is_refused_with_the_way_out(grid):
     grid.append(2)
     grid.mirror()
     grid.repository.reset_branch("main", grid.first)
-    with pytest.raises(ConflictError, match="was reset.*full=True"):
+    with pytest.raises(ConflictError, match=r"was reset.*full=True"):
         grid.mirror()
     assert freshness(DeltaTarget.of(grid.target)).snapshots_behind is None
     grid.mirror(full=True)
@@ -460,10 +462,11 @@ def test_of_two_at_once_one_wins_and_the_other_finds_its_work_done(grid):
 
     for work in ("first", "refresh"):
         results = []
-        threads = [
-            threading.Thread(target=lambda: results.append(grid.mirror(run, rowsPerPartition=ROWS)))
-            for _ in range(2)
-        ]
+
+        def copy(results=results):
+            results.append(grid.mirror(run, rowsPerPartition=ROWS))
+
+        threads = [threading.Thread(target=copy) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:

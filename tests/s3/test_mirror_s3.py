@@ -12,7 +12,6 @@ from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
 from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-from icechunk_format.mirroring.parquet import FileTask
 from icechunk_format.mirroring.selection import Selection
 from icechunk_format.mirroring.target import DeltaTarget
 from icechunk_format.mirroring.versions import find_files, freshness
@@ -40,10 +39,10 @@ def test_a_copy_between_buckets(s3_server, delta_options, tmp_path, monkeypatch)
     request = MirrorRequest(
         location=source, target=target, selection=Selection.of({"rowsPerPartition": 16})
     )
-    seen: list[tuple[object, list[FileTask]]] = []
+    seen: list[object] = []
 
     def run(context, pieces):
-        seen.append((context, list(pieces)))
+        seen.extend((context, list(pieces)))
         return run_here(context, pieces)
 
     assert mirror(request, run).rows == 48

@@ -18,6 +18,13 @@ SHOWN = {
     "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
     "write_audit_publish": ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
+    "mirror_a_repository": [
+        "copied 252,288 cells of snapshot",
+        "252,288 cells more, 0 files rewritten",
+        "once more: 0 cells",
+        "the first snapshot has 252,288 cells",
+        "DuckDB: [(datetime.datetime(2024, 7, 1",
+    ],
     "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
 }
 

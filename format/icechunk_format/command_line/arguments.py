@@ -144,8 +144,7 @@ def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if not equals:
             raise InvalidInputError(
-                "a --target-option has no '='; write it as NAME=VALUE, such as"
-                " AWS_REGION=us-west-2"
+                "a --target-option has no '='; write it as NAME=VALUE, such as AWS_REGION=us-west-2"
             )
         if name.strip() in found:
             raise InvalidInputError(f"--target-option {name.strip()} is given twice; give it once")

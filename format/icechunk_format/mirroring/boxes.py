@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import cover
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from icechunk_format.dataset.selection.positions import DimSelection
     from icechunk_format.grid.axes import ChunkAxis
     from icechunk_format.grid.cover import Boxes
 

@@ -91,7 +91,7 @@ class CellChanges:
 def versions_between(
     repository: Repository, older: SnapshotId, newer: SnapshotId
 ) -> list[SnapshotInfo] | None:
-    """Return the versions after ``older`` up to ``newer``, oldest first; None if not an ancestor."""
+    """Return the versions after ``older`` up to ``newer``, oldest first; None if no ancestor."""
     found = versions_after(older, repository.ancestry(snapshot=newer))
     return None if found is None else found[::-1]
 
@@ -223,7 +223,7 @@ def _changed_labels(old: Source, new: Source, variable: Variable) -> Iterator[Bo
 
 
 def _chunk_boxes(variable: Variable, chunks: Any, table: Table) -> Boxes:
-    """Return the boxes of cells in chunks of an array; chunks that it no longer has are left out."""
+    """Return the boxes of cells in chunks of an array; chunks beyond its end are left out."""
     axes = grid_axes(variable.metadata.grid)
     counts = np.array([axis.count for axis in axes], dtype=np.int64)
     chunks = chunks[(chunks < counts).all(axis=1)]

@@ -33,7 +33,6 @@ from icechunk_format.mirroring.boxes import (
     Groups,
     boxes_in_names,
     chunks_per_file,
-    file_name,
     touched,
 )
 from icechunk_format.mirroring.changes import CellChanges, Source, cell_changes, versions_between
@@ -146,9 +145,8 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
         # Only the first version of a run is a full one.
         replaces = request.full and total is None
         between = None if replaces or state is None else _between(request, repository, state, tip)
-        if between is not None and state is not None and not between.versions:
-            if between.everywhere is None:
-                return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
+        if between is not None and state is not None and between.is_nothing:
+            return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
         result = _copy(request, repository, state, between, tip, run)
         if result is None:
             lost += 1
@@ -170,6 +168,11 @@ class _Between:
 
     versions: tuple[SnapshotInfo, ...] = ()
     everywhere: str | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the copy holds the newest snapshot."""
+        return not self.versions and self.everywhere is None
 
 
 def _between(

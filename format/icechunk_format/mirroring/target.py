@@ -76,7 +76,9 @@ class DeltaTarget:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> DeltaTarget:
+    def of(
+        cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None
+    ) -> DeltaTarget:
         """Return the target at a URL or a local path.
 
         Raises
@@ -246,9 +248,7 @@ def read_state(target: DeltaTarget) -> TargetState | None:
             target=str(target),
         )
     names, sizes, _ = files_of(target, table)
-    return TargetState(
-        table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by
-    )
+    return TargetState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
 
 
 def _check_empty(target: DeltaTarget) -> None:

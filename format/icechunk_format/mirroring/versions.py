@@ -98,9 +98,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     """
     newest = newest_copy(target)
     record = newest.record
-    repository, tip = Repository.open_version(
-        _source(record, storage), branch=record.branch
-    )
+    repository, tip = Repository.open_version(_source(record, storage), branch=record.branch)
     after = versions_between(repository, SnapshotId.parse(record.snapshot_id), tip)
     return Freshness(
         version=newest.version,

@@ -111,6 +111,10 @@ def test_the_log_prunes_files_without_losing_a_row(copied, version):
     for name in ("time", "lat", "count", "t2m"):
         low = min(actions[f"min.{name}"].to_pylist())
         high = max(actions[f"max.{name}"].to_pylist())
-        assert low == pytest.approx(frame[name].min()) if name != "time" else frame.time.min() == low
-        assert high == pytest.approx(frame[name].max()) if name != "time" else frame.time.max() == high
+        assert (
+            low == pytest.approx(frame[name].min()) if name != "time" else frame.time.min() == low
+        )
+        assert (
+            high == pytest.approx(frame[name].max()) if name != "time" else frame.time.max() == high
+        )
     assert sum(actions["null_count.t2m"].to_pylist()) == frame.t2m.isna().sum()

@@ -113,9 +113,7 @@ class Grid:
         """Write new values to some chunks."""
         session = self.repository.writable_session()
         for place in places:
-            box = tuple(
-                slice(i * c, (i + 1) * c) for i, c in zip(place, self.chunks, strict=True)
-            )
+            box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(place, self.chunks, strict=True))
             self.values[name][box] = self._random.random(self.values[name][box].shape, "f4")
         self.store(session, name, places)
         return str(session.commit(message).snapshot_id)

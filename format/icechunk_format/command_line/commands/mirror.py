@@ -49,7 +49,9 @@ def mirror(
     variables: _Names = None,
     sel: Annotated[
         str | None,
-        typer.Option("--sel", metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."),
+        typer.Option(
+            "--sel", metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."
+        ),
     ] = None,
     isel: Annotated[
         str | None,
