@@ -10,7 +10,6 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
@@ -97,6 +96,8 @@ def mirrored(
     if not found.paths:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("recursiveFileLookup", True)
+    # Spark's own switch for lists of files: brackets in a path are no patterns.
+    reader = reader.option("__globPaths__", False)
     for name, value in _hadoop_options(place).items():
         reader = reader.option(name, value)
     rows = reader.parquet(*(_hadoop_url(path) for path in found.paths))
@@ -180,7 +181,8 @@ def _hadoop_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if separator:
         return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{rest}"
-    return Path(url).as_uri()
+    # Hadoop takes the characters of a path as they are, and decodes none.
+    return f"file://{url}"
 
 
 def _hadoop_options(target: DeltaTarget) -> dict[str, str]:

@@ -93,7 +93,7 @@ class DeltaTarget:
                 " an object store",
                 target=address.shown_url,
             )
-        given = dict(options or {})
+        given: dict[Any, Any] = dict(options or {})
         for name, value in given.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidInputError(

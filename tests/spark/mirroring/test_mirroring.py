@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from helpers.mirroring.grid import Grid
 from pyspark.sql import functions as F
@@ -62,6 +65,24 @@ def test_spark_prunes_by_the_statistics_of_dimensions(spark, grid):
     plan = filtered._jdf.queryExecution().executedPlan().toString()
     assert "PushedFilters: [IsNotNull(time), GreaterThanOrEqual(time" in plan
     assert "FileScan parquet" in plan
+
+
+def test_any_folder_will_do(spark, grid, tmp_path):
+    target = str(tmp_path / "year=2024" / "a copy [é] {1,2}%20")
+    icechunk_spark.mirror(spark, grid.place, target)
+    copied = icechunk_spark.mirrored(spark, target)
+    assert copied.columns == ["time", "y", "t2m", "wind"]
+    assert copied.count() == 48
+
+
+def test_the_guide_runs_from_top_to_bottom(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "mirror.md").read_text()
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert names["second"].rows == 24 * 37 * 72
+    assert names["second"].files_removed == 0
 
 
 def test_selections_and_an_empty_copy(spark, grid):
