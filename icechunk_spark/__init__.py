@@ -12,6 +12,7 @@ from __future__ import annotations
 from icechunk_spark.mirroring.copy import mirror
 from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
+from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.function import write
@@ -25,6 +26,7 @@ __all__ = [
     "mirrored",
     "read",
     "register",
+    "to_xarray",
     "unregister",
     "write",
 ]
