@@ -292,6 +292,10 @@ def test_what_is_no_copy_is_left_alone(grid, tmp_path):
         grid.mirror()
     with pytest.raises(AlreadyExistsError, match="another program wrote"):
         grid.mirror(full=True)
+    grid.target = str(tmp_path / "file")
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(AlreadyExistsError, match="is a file"):
+        grid.mirror()
     grid.target = str(tmp_path / "folder")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("all of it")

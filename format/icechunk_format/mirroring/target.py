@@ -112,10 +112,10 @@ class DeltaTarget:
 
     def file_system(self) -> pa_fs.FileSystem:
         """Return the folder of the table as a file system; a local folder is created."""
-        if self.is_local:
-            os.makedirs(self.url, exist_ok=True)
-            return pa_fs.SubTreeFileSystem(self.url, pa_fs.LocalFileSystem())
         with self.errors("opening"):
+            if self.is_local:
+                os.makedirs(self.url, exist_ok=True)
+                return pa_fs.SubTreeFileSystem(self.url, pa_fs.LocalFileSystem())
             return pa_fs.PyFileSystem(
                 deltalake().fs.DeltaStorageHandler(self.url, options=dict(self.options) or None)
             )
@@ -253,6 +253,10 @@ def read_state(target: DeltaTarget) -> TargetState | None:
 
 def _check_empty(target: DeltaTarget) -> None:
     """Refuse a folder that holds something else than what a killed run left."""
+    if target.is_local and os.path.isfile(target.url):
+        raise AlreadyExistsError(
+            f"{target} is a file: choose an empty folder for the table", target=str(target)
+        )
     if target.is_local and not os.path.isdir(target.url):
         return
     with target.errors("listing"):
