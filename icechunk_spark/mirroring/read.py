@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +19,10 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import field_metadata
+from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +42,8 @@ _HADOOP: Final = {
     "endpoint_url": "fs.s3a.endpoint",
     "region": "fs.s3a.endpoint.region",
 }
+_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 
 
@@ -100,7 +104,8 @@ def mirrored(
     reader = reader.option("__globPaths__", False)
     for name, value in _hadoop_options(place).items():
         reader = reader.option(name, value)
-    rows = reader.parquet(*(_hadoop_url(path) for path in found.paths))
+    with _listing_in_few_tasks(spark):
+        rows = reader.parquet(*(_hadoop_url(path) for path in found.paths))
     # Spark leaves out the metadata of fields that a reader gets.
     return rows.select(
         *(rows[f"`{item.name}`"].alias(item.name, metadata=item.metadata) for item in schema)
@@ -139,6 +144,23 @@ def freshness(
     storage = _storage(collect_options(option_texts(options), use="read"))
     with errors_on_one_line():
         return of_copy(DeltaTarget.of(target, target_options), storage=storage)
+
+
+@contextlib.contextmanager
+def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
+    """Let Spark look at many files in some tasks for each core, rather than in one for each file.
+
+    The setting belongs to the session, so reads of other threads have it meanwhile, too.
+    """
+    before = spark.conf.get(_LISTING_TASKS, None)
+    spark.conf.set(_LISTING_TASKS, _WAVES * cores_of(spark))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_LISTING_TASKS)
+        else:
+            spark.conf.set(_LISTING_TASKS, before)
 
 
 def _storage(given: Mapping[str, Any]) -> dict[str, Any]:
