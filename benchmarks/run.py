@@ -62,6 +62,7 @@ BENCHMARKS = {
     "rival-writers": ("writing.rival_writers", False),
     "large": ("upkeep.large_repositories", False),
     "archives": ("workflows.archives", True),
+    "mirror": ("workflows.mirror", True),
 }
 """Modules by name, and whether they need Spark."""
 

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from icechunk_spark.mirroring.copy import mirror
+from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
 from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
@@ -21,6 +23,9 @@ __version__ = "0.1.0"
 __all__ = [
     "IcechunkDataSource",
     "VirtualizeResult",
+    "freshness",
+    "mirror",
+    "mirrored",
     "read",
     "register",
     "to_xarray",

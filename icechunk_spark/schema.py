@@ -108,7 +108,7 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
                 column.name,
                 spark_type(column.arrow_type),
                 nullable=True,
-                metadata=_field_metadata(column.metadata),
+                metadata=field_metadata(column.metadata),
             )
             for column in columns
         ]
@@ -277,7 +277,7 @@ def write_schema(schema: StructType) -> pa.Schema:
 # --- field metadata ---------------------------------------------------------------------------
 
 
-def _field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a field's metadata: that of the column under one key, and a comment for DESCRIBE."""
     held: dict[str, Any] = {METADATA_KEY: _held_by_spark(dict(metadata))}
     attributes = metadata.get("attributes") or {}

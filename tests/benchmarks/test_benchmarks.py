@@ -173,3 +173,14 @@ def test_rivals_commit_near_and_far(report):
         assert ours["ratio"] > 0
         assert ours["figures"]["chunks"] == ours["figures"]["commits"] == 3
         assert compared[f"{wire}, this library", f"{wire}, one writer"]["ratio"] > 0
+
+
+@pytest.mark.needs_reference
+def test_copies_answer_as_repositories_do(report):
+    pytest.importorskip("icechunk")
+    rows = {row["case"]: row for row in report("mirror", "--scale", "0.002")["rows"]}
+    assert rows["first query, copy and average"]["versus"] == "average, repository"
+    for question in ("average", "by latitude", "point", "box of 1 %", "join"):
+        assert rows[f"{question}, copy"]["versus"] == f"{question}, repository"
+    assert rows["refresh after 1 of 100 days"]["figures"]["rows"] == 22 * 22
+    assert rows["refresh of one of 50 files"]["figures"]["files"] == 50

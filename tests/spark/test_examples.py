@@ -30,6 +30,13 @@ SHOWN = {
         "added 1 file and knew 5",
         "that are in the files: True",
     ],
+    "mirror_a_repository": [
+        "copied 252,288 cells of snapshot",
+        "252,288 cells more, 0 files rewritten",
+        "once more: 0 cells",
+        "the first snapshot has 252,288 cells",
+        "DuckDB: [(datetime.datetime(2024, 7, 1",
+    ],
 }
 
 

@@ -11,6 +11,7 @@ from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
+from icechunk_format.command_line.commands import mirror as mirror_commands
 from icechunk_format.command_line.commands import refs as ref_commands
 from icechunk_format.command_line.commands import rewrite as rewrite_command
 from icechunk_format.command_line.commands import transfer as transfer_commands
@@ -89,6 +90,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "upgrade": upkeep_commands.upgrade,
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
+    "mirror": mirror_commands.mirror,
+    "freshness": mirror_commands.freshness,
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }

@@ -131,6 +131,27 @@ def parse_options(given: Sequence[str] | None) -> GivenOptions:
     )
 
 
+def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
+    """Parse the ``--target-option`` arguments of a Delta table, whose names are deltalake's.
+
+    Raises
+    ------
+    InvalidInputError
+        One has no ``=``, or a name that was given before.
+    """
+    found: dict[str, str] = {}
+    for item in given or ():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InvalidInputError(
+                "a --target-option has no '='; write it as NAME=VALUE, such as AWS_REGION=us-west-2"
+            )
+        if name.strip() in found:
+            raise InvalidInputError(f"--target-option {name.strip()} is given twice; give it once")
+        found[name.strip()] = value
+    return found
+
+
 def _unknown_option(name: str) -> InvalidInputError:
     near = difflib.get_close_matches(name, _PREFIXES, n=1, cutoff=0.3)
     guess = near[0] if near else _STORAGE

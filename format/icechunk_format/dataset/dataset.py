@@ -101,8 +101,8 @@ class Dataset:
     ----------
     path
         The group.
-    snapshot_id
-        The version.
+    snapshot_id, snapshot
+        The version, and its nodes.
     attributes
         The group's attributes.
     variables
@@ -119,7 +119,7 @@ class Dataset:
         chunk_source: ChunkSource,
     ) -> None:
         self._location = location
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._chunk_source = chunk_source
         self.snapshot_id = snapshot_id
         self.path = str(path)
@@ -339,7 +339,7 @@ class Dataset:
                 table=table,
                 variables=variables,
                 selections=chosen.dims,
-                manifest_files=self._snapshot.manifest_files,
+                manifest_files=self.snapshot.manifest_files,
                 rows_per_partition=rows_per_partition,
                 skip_missing=missing_chunks == "skip",
             )

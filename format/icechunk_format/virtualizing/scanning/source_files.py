@@ -16,7 +16,7 @@ import fnmatch
 import math
 import os.path
 import re
-from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote

@@ -1,0 +1,160 @@
+"""Commands of copies as Delta tables: ``mirror``, ``freshness``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from icechunk_format.command_line.arguments import (
+    JsonOption,
+    OptionOption,
+    location_at,
+    parse_options,
+    parse_table_options,
+)
+from icechunk_format.command_line.views.plain_text import counted, iso_time, safe, size
+
+_TargetArgument = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="Path or URL of the Delta table.", show_default=False),
+]
+_TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target-option",
+        metavar="NAME=VALUE",
+        help="Option of the store of TARGET, in the words of deltalake: AWS_REGION=us-west-2, ..."
+        " Can be repeated. Credentials are better left to the environment.",
+        show_default=False,
+    ),
+]
+_Names = Annotated[
+    str | None,
+    typer.Option("--variables", metavar="NAMES", help="Variables to copy, separated by commas."),
+]
+
+
+def mirror(
+    repository: Annotated[
+        str, typer.Argument(metavar="REPOSITORY", help="What to copy.", show_default=False)
+    ],
+    target: _TargetArgument,
+    branch: Annotated[
+        str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
+    ] = "main",
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="PATH", help="Group to copy.")
+    ] = None,
+    variables: _Names = None,
+    sel: Annotated[
+        str | None,
+        typer.Option(
+            "--sel", metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."
+        ),
+    ] = None,
+    isel: Annotated[
+        str | None,
+        typer.Option("--isel", metavar="POSITIONS", help="Positions to copy: 'time=0:24'."),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="CONDITION", help="Rows to copy, as in SQL.")
+    ] = None,
+    every_snapshot: Annotated[
+        bool,
+        typer.Option("--every-snapshot", help="Give each snapshot since then its own version."),
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Write all cells anew.")] = False,
+    option: OptionOption = None,
+    target_option: _TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a Delta table of Parquet files to the newest snapshot of a branch.
+
+    The first run copies a group, later ones write what changed since. This process writes all
+    files; with Spark, icechunk_spark.mirror spreads them over a cluster.
+    """
+    from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.mirroring.mirror import MirrorRequest, run_here
+    from icechunk_format.mirroring.mirror import mirror as bring_up_to_date
+    from icechunk_format.mirroring.selection import Selection
+    from icechunk_format.mirroring.target import DeltaTarget
+
+    screen = Screen(as_json=as_json)
+    options = parse_options(option)
+    given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
+    if variables is not None:
+        given["variables"] = [name.strip() for name in variables.split(",") if name.strip()]
+    request = MirrorRequest(
+        location=location_at(repository, option),
+        target=DeltaTarget.of(target, parse_table_options(target_option)),
+        selection=Selection.of(given),
+        branch=branch,
+        every_snapshot=every_snapshot,
+        full=full,
+        authorize=options.authorize,
+        virtual_options=options.virtual or None,
+    )
+    with screen.working("Copying"):
+        result = bring_up_to_date(request, run_here)
+    screen.document(
+        {
+            "repository": str(request.location),
+            "target": str(request.target),
+            "branch": branch,
+            "version": result.version,
+            "snapshot_id": result.snapshot_id,
+            "files_added": result.files_added,
+            "files_removed": result.files_removed,
+            "rows": result.rows,
+            "bytes": result.bytes,
+            "full_copy": result.full_copy,
+        }
+    )
+    if result.full_copy is not None:
+        screen.line(f"wrote all cells: {safe(result.full_copy)}")
+    screen.line(
+        f"wrote {counted(result.rows, 'row')} in {counted(result.files_added, 'file')},"
+        f" {size(result.bytes)}; took {counted(result.files_removed, 'file')} out"
+    )
+    screen.line(
+        f"version {result.version} of {safe(request.target)} is snapshot {result.snapshot_id}"
+    )
+
+
+def freshness(
+    target: _TargetArgument,
+    option: OptionOption = None,
+    target_option: _TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell how far a copy is behind the branch that it follows.
+
+    --option is for the store of the repository, which the table names.
+    """
+    from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.mirroring.target import DeltaTarget
+    from icechunk_format.mirroring.versions import freshness as of_copy
+
+    screen = Screen(as_json=as_json)
+    options = parse_options(option)
+    place = DeltaTarget.of(target, parse_table_options(target_option))
+    found = of_copy(place, storage={"client": options.client, "options": options.storage})
+    screen.document(
+        {
+            "target": str(place),
+            "version": found.version,
+            "snapshot_id": found.snapshot_id,
+            "committed_at": iso_time(found.committed_at),
+            "branch": found.branch,
+            "branch_snapshot_id": found.branch_snapshot_id,
+            "branch_committed_at": iso_time(found.branch_committed_at),
+            "snapshots_behind": found.snapshots_behind,
+        }
+    )
+    screen.line(f"version {found.version} of {safe(place)} is snapshot {found.snapshot_id}")
+    branch = f"branch {safe(found.branch)} is at {found.branch_snapshot_id}"
+    if found.snapshots_behind is None:
+        screen.line(f"{branch}, whose history does not have that snapshot")
+    else:
+        screen.line(f"{branch}, {counted(found.snapshots_behind, 'snapshot')} later")

@@ -1,0 +1,245 @@
+"""Decides which files a table has: boxes of whole chunks of the leading array.
+
+The table's cells are cut into groups of chunks, the same ones in every snapshot. A file holds a
+group, or a part of one: where the array has grown inside of a group, the new cells get a file of
+their own and the older file stays.
+
+Rules of this file
+------------------
+1. A box is ``int64 (ndim, 2)`` of elements, bounds of the array along each dimension.
+2. A file never reaches beyond its group, so what is missing is found group by group.
+3. Costs grow with files, groups and changed chunks, but never with their product.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.cover import cover
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.selection.positions import DimSelection
+    from icechunk_format.grid.axes import ChunkAxis
+    from icechunk_format.grid.cover import Boxes
+
+ROWS_PER_FILE: Final = 2_000_000
+"""Rows of a file, unless its columns are wide."""
+_BYTES_PER_FILE: Final = 128 * 2**20
+# Default files grow rather than exceed about this number; an explicit size may ask for more.
+_MAX_DEFAULT_FILES: Final = 50_000
+_MAX_FILES: Final = 1_000_000
+_NAME: Final = re.compile(r"cells-(all|\d+_\d+(?:-\d+_\d+)*)-[0-9a-f]{16}\.parquet")
+
+
+def file_name(box: Boxes, token: str) -> str:
+    """Return the name of the file of a box; ``token`` is 16 hexadecimal digits."""
+    bounds = "-".join(f"{low}_{high}" for low, high in box.tolist())
+    return f"cells-{bounds or 'all'}-{token}.parquet"
+
+
+def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
+    """Return the boxes that file names tell, ``(n, ndim, 2)``; None where one tells none."""
+    boxes = np.zeros((len(names), ndim, 2), dtype=np.int64)
+    for number, name in enumerate(names):
+        match = _NAME.fullmatch(name)
+        bounds = [] if match is None or match[1] == "all" else match[1].split("-")
+        if match is None or len(bounds) != ndim or any(len(pair) > 40 for pair in bounds):
+            return None
+        boxes[number] = np.array([pair.split("_") for pair in bounds], dtype=np.int64).reshape(
+            ndim, 2
+        )
+    return boxes
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file has a name that only copies give."""
+    return _NAME.fullmatch(name) is not None
+
+
+def chunks_per_file(
+    axes: Sequence[ChunkAxis], row_bytes: int, rows_per_file: int | None
+) -> tuple[int, ...]:
+    """Return how many chunks a group has along each dimension.
+
+    The leading axis is cut first; later ones stay whole, so that a group is contiguous. Along the
+    axis that is cut, a group may be longer than the array is now.
+    """
+    cells = 1.0
+    for axis in axes:
+        cells *= axis.size or axis.step
+    target = rows_per_file or max(
+        min(ROWS_PER_FILE, _BYTES_PER_FILE // max(row_bytes, 1)), cells / _MAX_DEFAULT_FILES
+    )
+    steps = [max(axis.count, 1) for axis in axes]
+    for number, axis in enumerate(axes):
+        cells /= max(axis.count, 1)
+        fitting = int(target // max(cells, 1.0))
+        steps[number] = max(fitting, 1)
+        if fitting:
+            break
+    return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The groups of chunks of a table.
+
+    Parameters
+    ----------
+    axes
+        Chunks of the table along each dimension.
+    steps
+        Chunks of a group along each dimension.
+    selections
+        What is copied along each dimension.
+    """
+
+    axes: tuple[ChunkAxis, ...]
+    steps: tuple[int, ...]
+    selections: tuple[DimSelection, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many groups there are along each dimension."""
+        return tuple(
+            -(-axis.count // step) for axis, step in zip(self.axes, self.steps, strict=True)
+        )
+
+    def rows(self, boxes: Boxes) -> NDArray[np.int64]:
+        """Count the selected cells of each box."""
+        rows = np.ones(len(boxes), dtype=np.int64)
+        for number, selection in enumerate(self.selections):
+            low, high = boxes[:, number, 0], boxes[:, number, 1]
+            if selection.indices is None:
+                low, high = (np.clip(e, selection.start, selection.stop) for e in (low, high))
+            else:
+                low, high = (np.searchsorted(selection.indices, e) for e in (low, high))
+            rows *= np.maximum(high - low, 0)
+        return rows
+
+    def fit(self, boxes: Boxes) -> NDArray[np.bool_]:
+        """Tell which boxes lie in the arrays and in one group each."""
+        fits = np.ones(len(boxes), dtype=bool)
+        for number, axis in enumerate(self.axes):
+            low, high = boxes[:, number, 0], boxes[:, number, 1]
+            fits &= (low >= 0) & (low < high) & (high <= axis.size)
+            if axis.size:
+                first, last = (np.clip(e, 0, axis.size - 1) for e in (low, high - 1))
+                fits &= self._group(number, first) == self._group(number, last)
+        return fits
+
+    def missing(self, kept: Boxes) -> Boxes:
+        """Return the boxes of files to write, in C order: all selected cells that no kept box has.
+
+        Parameters
+        ----------
+        kept
+            Boxes of files that stay; disjoint, and each in one group.
+
+        Raises
+        ------
+        InvalidInputError
+            There would be more than a million files.
+        """
+        ndim, shape = len(self.axes), self.shape
+        if float(np.prod([float(n) for n in shape])) > _MAX_FILES:
+            raise InvalidInputError(
+                f"rowsPerPartition would cut the copy into more than {_MAX_FILES:,} files; raise"
+                " it, leave it out, or select less"
+            )
+        wanted = np.ones(shape, dtype=np.int64)
+        edges = []
+        for number, (axis, step) in enumerate(zip(self.axes, self.steps, strict=True)):
+            firsts = np.minimum(np.arange(shape[number] + 1, dtype=np.int64) * step, axis.count)
+            bounds = axis.start_of(firsts)
+            edges.append(bounds)
+            along = np.zeros((shape[number], ndim, 2), dtype=np.int64)
+            along[:, :, 1] = 1
+            along[:, number, 0], along[:, number, 1] = bounds[:-1], bounds[1:]
+            alone = Groups(
+                axes=self.axes[number : number + 1],
+                steps=self.steps[number : number + 1],
+                selections=self.selections[number : number + 1],
+            )
+            counts = alone.rows(along[:, number : number + 1])
+            wanted *= counts.reshape([-1 if n == number else 1 for n in range(ndim)])
+        held, files = np.zeros((2, *shape), dtype=np.int64)
+        owners = tuple(self._group(n, kept[:, n, 0]) for n in range(ndim))
+        np.add.at(held, owners, self.rows(kept))
+        np.add.at(files, owners, 1)
+        places = np.argwhere(np.atleast_1d((held < wanted).reshape(shape)))
+        if not ndim:
+            places = np.zeros((int((held < wanted).all()), 0), dtype=np.int64)
+        boxes = np.zeros((len(places), ndim, 2), dtype=np.int64)
+        for number in range(ndim):
+            boxes[:, number, 0] = edges[number][places[:, number]]
+            boxes[:, number, 1] = edges[number][places[:, number] + 1]
+        partly = files[tuple(places.T)] > 0 if ndim else np.zeros(len(boxes), dtype=bool)
+        pieces = [boxes[~partly]]
+        if partly.any():
+            numbers = np.ravel_multi_index(owners, shape)
+            order = np.argsort(numbers, kind="stable")
+            ordered = numbers[order]
+            wholes = np.ravel_multi_index(tuple(places[partly].T), shape)
+            for box, number in zip(boxes[partly], wholes, strict=True):
+                first, last = np.searchsorted(ordered, [number, number + 1])
+                parts, covered = cover(box, kept[order[first:last]])
+                pieces.append(parts[~covered])
+        found = np.concatenate(pieces)
+        found = found[self.rows(found) > 0]
+        return found[np.lexsort([found[:, n, 0] for n in reversed(range(ndim))])] if ndim else found
+
+    def _group(self, number: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(self.axes[number].chunk_of(elements) // self.steps[number])
+
+
+def touched(boxes: Boxes, changed: Sequence[Boxes]) -> NDArray[np.bool_]:
+    """Tell which boxes hold a cell of one of many changed boxes.
+
+    The edges of the boxes make a coarse grid. The changed boxes are painted on it, and each box
+    counts the painted cells in it, with cumulative sums.
+    """
+    hit = np.zeros(len(boxes), dtype=bool)
+    if not len(boxes):
+        return hit
+    ndim = boxes.shape[1]
+    edges = [np.unique(boxes[:, n]) for n in range(ndim)]
+    low = [np.searchsorted(edges[n], boxes[:, n, 0]) for n in range(ndim)]
+    high = [np.searchsorted(edges[n], boxes[:, n, 1]) for n in range(ndim)]
+    for part in changed:
+        # Sides may be as long as int64 allows, so volumes would overflow.
+        part = part[(part[:, :, 0] < part[:, :, 1]).all(axis=1)]
+        if not len(part):
+            continue
+        if not ndim:
+            return np.ones(len(boxes), dtype=bool)
+        # Cell i lies between edges i - 1 and i; the first and the last are outside of all boxes.
+        first = [np.searchsorted(edges[n], part[:, n, 0], side="right") for n in range(ndim)]
+        last = [np.searchsorted(edges[n], part[:, n, 1], side="left") + 1 for n in range(ndim)]
+        grown = np.zeros([len(e) + 2 for e in edges], dtype=np.int64)
+        for corner in range(1 << ndim):
+            ups = [bool(corner >> n & 1) for n in range(ndim)]
+            place = tuple(last[n] if ups[n] else first[n] for n in range(ndim))
+            np.add.at(grown, place, -1 if sum(ups) % 2 else 1)
+        for n in range(ndim):
+            np.cumsum(grown, axis=n, out=grown)
+        painted = (grown > 0).astype(np.int64)
+        for n in range(ndim):
+            np.cumsum(painted, axis=n, out=painted)
+        count = np.zeros(len(boxes), dtype=np.int64)
+        for corner in range(1 << ndim):
+            ups = [bool(corner >> n & 1) for n in range(ndim)]
+            # A box between edges a and b has the cells a + 1 to b.
+            place = tuple(high[n] if ups[n] else low[n] for n in range(ndim))
+            count += painted[place] * (1 if (ndim - sum(ups)) % 2 == 0 else -1)
+        hit |= count > 0
+    return hit

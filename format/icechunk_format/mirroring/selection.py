@@ -1,0 +1,121 @@
+"""Describes what of a group is copied, and compares it with what a table remembers.
+
+Rules of this file
+------------------
+1. Names and meanings are those of the options of reading. A table remembers the options that were
+   given, never the defaults.
+2. A later run takes what the table remembers. An option that it gives again must be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset.reading.scan import ScanPlan
+    from icechunk_format.dataset.table.table import Table
+
+# Options that decide which rows and columns a copy has, with the arguments that they become.
+_OF_TABLE: Final = {
+    "variables": "variables",
+    "coords": "coords",
+    "decodeCf": "decode_cf",
+    "timestampType": "timestamp_type",
+}
+_OF_PLAN: Final = {
+    "where": "where",
+    "sel": "sel",
+    "sel.method": "sel_method",
+    "isel": "isel",
+    "missingChunks": "missing_chunks",
+}
+REMEMBERED: Final = ("group", *_OF_TABLE, *_OF_PLAN, "rowsPerPartition")
+"""The options that a copy takes and remembers, by their documented names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The options that decide what is copied: JSON values by documented name."""
+
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Selection:
+        """Return the selection of parsed options.
+
+        Raises
+        ------
+        InvalidInputError
+            An option means nothing for a copy.
+        """
+        for name in given:
+            if name not in REMEMBERED:
+                raise InvalidInputError(
+                    f"option '{name}' means nothing for a copy: it takes {', '.join(REMEMBERED)}",
+                    option=name,
+                )
+        return cls(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in given.items()
+                if value is not None
+            }
+        )
+
+    def followed_by(self, later: Selection, *, target: str) -> Selection:
+        """Return this remembered selection, if a later run asks for no other.
+
+        Raises
+        ------
+        InvalidInputError
+            The later run gives an option another value; both are named.
+        """
+        for name, value in later.given.items():
+            known = self.given.get(name)
+            if known != value:
+                remembered = f"{name}={_shown(known)}" if name in self.given else f"no {name}"
+                raise InvalidInputError(
+                    f"{target} was copied with {remembered}, and now {name}={_shown(value)} is"
+                    " given: leave the option out to go on, choose another target, or copy all"
+                    " anew with full=True",
+                    option=name,
+                    remembered=known,
+                    given=value,
+                )
+        return self
+
+    @property
+    def group(self) -> str | None:
+        """The group to copy, or None for the one that reading would choose."""
+        group = self.given.get("group")
+        return None if group is None else str(group)
+
+    @property
+    def rows_per_file(self) -> int | None:
+        """Wanted rows of a file, or None for the default."""
+        rows = self.given.get("rowsPerPartition")
+        return None if rows is None else int(rows)
+
+    def table(self, dataset: Dataset) -> Table:
+        """Describe the table; see ``Dataset.table`` for the errors."""
+        return dataset.table(**self._arguments(_OF_TABLE))
+
+    def plan(self, dataset: Dataset, table: Table, read_ahead_bytes: int) -> ScanPlan:
+        """Plan a scan of the table; see ``Dataset.plan`` for the errors."""
+        arguments = self._arguments(_OF_PLAN)
+        if arguments.get("sel_method") == "exact":
+            del arguments["sel_method"]
+        return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **arguments)
+
+    def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        return {names[name]: value for name, value in self.given.items() if name in names}
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
