@@ -15,19 +15,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    AtomicType,
-    LongType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import AtomicType, LongType, StructField, StructType
 
+from icechunk_format.dataset.sampling.chunk_steps import chunk_steps
 from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import collect_options, parse_read_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.values import listed, parse_names
 from icechunk_spark.reading.plan import open_group
+from icechunk_spark.sampling.chunk_column import chunk_column, column_of
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 from icechunk_spark.session.errors import errors_on_one_line
@@ -61,6 +59,8 @@ _TAKEN: Final = (
     "isel",
     "readAheadBytes",
 )
+# Numbers among which points without a place are dealt out.
+_SPREAD: Final = 1024
 _CHUNK: Final = "__icechunk_chunk"
 _POINT: Final = "__icechunk_point_{}"
 # Estimated bytes of points that are sampled where they are: some ten thousand.
@@ -183,16 +183,26 @@ def _value_fields(sampling: Sampling) -> StructType:
 
 def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> DataFrame:
     """Bring points of one chunk together."""
+    with errors_on_one_line():
+        steps = chunk_steps(sampling, Sampler(sampling))
     if _are_few(points):
         return points.coalesce(max(1, cores_of(points.sparkSession)))
-    schema = StructType([*points.schema.fields, StructField(_CHUNK, LongType())])
-    numbered = points.mapInArrow(NumberChunks(sampling, places), schema)
+    fields = points.schema.fields
+    hashed = F.xxhash64(
+        *(column_of(field.name) for field in fields if isinstance(field.dataType, AtomicType))
+    )
+    if steps:
+        number = chunk_column(steps, [fields[place] for place in places])
+        # Points that lie nowhere are dealt out evenly.
+        nowhere = -1 - F.pmod(hashed, F.lit(_SPREAD))
+        numbered = points.withColumn(_CHUNK, F.coalesce(number, nowhere))
+    else:
+        schema = StructType([*fields, StructField(_CHUNK, LongType())])
+        numbered = points.mapInArrow(NumberChunks(sampling, places), schema)
     adaptive = points.sparkSession.conf.get("spark.sql.adaptive.enabled", "true")
     if not points.isStreaming and str(adaptive).lower() == "true":
         return numbered.hint("rebalance", _CHUNK)
-    hashed = [F.col(f"`{f.name}`") for f in points.schema if isinstance(f.dataType, AtomicType)]
-    share = F.pmod(F.xxhash64(*hashed), F.lit(_SHARES)) if hashed else F.lit(0)
-    return numbered.repartition(F.col(_CHUNK), share)
+    return numbered.repartition(F.col(_CHUNK), F.pmod(hashed, F.lit(_SHARES)))
 
 
 def _are_few(points: DataFrame) -> bool:

@@ -16,7 +16,7 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.horizontal.circles import Circle
 
 Method = Literal["exact", "nearest", "linear", "pad"]
+# By how much of a step evenly spaced labels may be off.
+_UNEVEN: Final = 0.02
 METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
 
 
@@ -128,6 +130,25 @@ class Axis:
     def step(self) -> float:
         """The narrowest step between labels; 0 where there are not two."""
         return float(np.diff(self._numbers).min()) if len(self._numbers) > 1 else 0.0
+
+    def even_steps(self, size: int) -> tuple[float, float] | None:
+        """Return the first label and the step of evenly spaced labels; None for others.
+
+        Parameters
+        ----------
+        size
+            The length of the dimension; every position must have a label.
+        """
+        numbers = self._numbers[: self._count].astype(np.float64)
+        if self._count != size or size < 2:
+            return (0.0, 1.0) if size == 1 else None
+        if self._descends:
+            numbers = numbers[::-1]
+        elif not self._in_order and not (self._positions[:size] == np.arange(size)).all():
+            return None
+        step = (numbers[-1] - numbers[0]) / (size - 1)
+        uneven = np.abs(numbers - (numbers[0] + step * np.arange(size))).max()
+        return (float(numbers[0]), float(step)) if uneven <= _UNEVEN * abs(step) else None
 
     def find(self, values: NDArray[Any]) -> Places:
         """Find numbers among the labels.

@@ -84,11 +84,16 @@ class Sampler:
     ----------
     sampling
         The plan.
+
+    Attributes
+    ----------
+    sampling, arrays
+        The plan, and the arrays that it opens.
     """
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
-        self._arrays = ScanArrays(sampling.context)
+        self.arrays = ScanArrays(sampling.context)
         budget = sampling.context.read_ahead_bytes
         self._kept = DecodedChunks(budget)
         self._max_bytes = budget
@@ -129,7 +134,7 @@ class Sampler:
             else:
                 values = numbers[choice.point]
                 scaled = values if choice.scale == 1.0 else values / choice.scale
-                places = self._axis(choice).find(scaled)
+                places = self.axis(choice).find(scaled)
             existing = exists[choice.point]
             if existing is not None:
                 places = Places(
@@ -175,10 +180,18 @@ class Sampler:
                 [names[y], names[x]],
                 [keys[y].name, keys[x].name],
                 [numbers[y][both], numbers[x][both]],
-                [self._axis(keys[point]).step for point in (y, x)],
+                [self.axis(keys[point]).step for point in (y, x)],
             )
 
-    def _axis(self, choice: AxisChoice) -> Axis:
+    def axis(self, choice: AxisChoice) -> Axis:
+        """Return the labels of a coordinate, read once per process.
+
+        Raises
+        ------
+        InvalidInputError
+            They cannot be searched.
+        """
+
         def make() -> tuple[Axis, int]:
             stored = self._labels(choice.column, choice.size)
             labels, valid = coordinate_numbers(stored, choice.kind, choice.calendar)
@@ -217,14 +230,14 @@ class Sampler:
 
     def _degrees(self, column: Column) -> NDArray[np.float64]:
         assert column.decoder is not None
-        reader = self._arrays.reader(str(column.path))
+        reader = self.arrays.reader(str(column.path))
         stored = reader.read_box([0] * len(reader.shape), reader.shape)
         decoded = column.decoder.decode(stored).cast(pa.float64())
         degrees: NDArray[np.float64] = decoded.to_numpy(zero_copy_only=False)
         return degrees.reshape(reader.shape)
 
     def _labels(self, column: Column, size: int) -> pa.Array:
-        return self._arrays.labels(column, size, DimSelection.whole(size))
+        return self.arrays.labels(column, size, DimSelection.whole(size))
 
     def _cached(
         self, key: tuple[Any, ...], choice: AxisChoice, make: Callable[[], tuple[V, int]]
@@ -250,7 +263,7 @@ class Sampler:
         Points that lie nowhere get negative numbers, so that they are spread evenly.
         """
         variable = self.sampling.variables[self.sampling.lead]
-        axes = chunk_axes(self._arrays.variable(str(variable.column.path)))
+        axes = chunk_axes(self.arrays.variable(str(variable.column.path)))
         rows = self._rows(variable, places)
         numbers = -1 - np.arange(places.count, dtype=np.int64)
         chunks = [
@@ -318,7 +331,7 @@ class Sampler:
         """Take stored values, the kept axes in the order in which they were asked for."""
         path = str(variable.column.path)
         if path not in self._gathers:
-            reader = self._arrays.reader(path)
+            reader = self.arrays.reader(path)
             self._gathers[path] = Gather(reader, self._kept, self._max_bytes)
         skip = self.sampling.skip_missing
         values, stored = self._gathers[path].take(
