@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.sampling.sampled import Sampling
     from icechunk_spark.options.python_values import Names
 
@@ -61,6 +63,7 @@ _TAKEN: Final = (
 )
 # Numbers among which points without a place are dealt out.
 _SPREAD: Final = 1024
+_MOST_SHOWN: Final = 8
 _CHUNK: Final = "__icechunk_chunk"
 _POINT: Final = "__icechunk_point_{}"
 # Estimated bytes of points that are sampled where they are: some ten thousand.
@@ -130,6 +133,8 @@ def sampled_points(
                 **given,
             ),
         )
+    if read.variables is None:
+        _warn_of_left_out(dataset, sampling)
     places = [place for place, _ in chosen.values()]
     added = _value_fields(sampling)
     task = SamplePoints(sampling, places, width, arrow_target(added))
@@ -167,6 +172,21 @@ def _with_point_columns(
         expression = F.col(value) if isinstance(value, str) else value
         added.append(expression.alias(_POINT.format(len(added))))
     return (points.select("*", *added) if added else points), chosen
+
+
+def _warn_of_left_out(dataset: Dataset, sampling: Sampling) -> None:
+    taken = {variable.column.path for variable in sampling.variables}
+    others = [v for v in dataset.data_variables if v.path not in taken and v.dims]
+    if others:
+        shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
+        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+        warnings.warn(
+            f"sampling leaves out variables of group {dataset.path} with dimensions that are not"
+            f" chosen: {shown}{more}. Name their dimensions in on, keep, sel or isel, or name the"
+            " variables that you want with variables",
+            UserWarning,
+            stacklevel=1,
+        )
 
 
 def _value_fields(sampling: Sampling) -> StructType:
