@@ -36,13 +36,8 @@ def chunk_column(steps: Sequence[ChunkSteps], fields: Sequence[StructField]) -> 
     return reduce(add, terms)
 
 
-def column_of(name: str) -> Column:
-    """Return a column whose name may hold dots and other signs."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 def _number(axis: ChunkSteps, field: StructField) -> Column:
-    column = column_of(field.name)
+    column = F.col(field.name)
     if not axis.is_time:
         return column.cast("double")
     if isinstance(field.dataType, TimestampType):

@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ from icechunk_spark.options.options import collect_options, parse_read_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.values import listed, parse_names
 from icechunk_spark.reading.plan import open_group
-from icechunk_spark.sampling.chunk_column import chunk_column, column_of
+from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 from icechunk_spark.session.errors import errors_on_one_line
@@ -66,6 +67,7 @@ _SPREAD: Final = 1024
 _MOST_SHOWN: Final = 8
 _CHUNK: Final = "__icechunk_chunk"
 _POINT: Final = "__icechunk_point_{}"
+_COLUMN: Final = "column_{}"
 # Estimated bytes of points that are sampled where they are: some ten thousand.
 _FEW_BYTES: Final = 1 << 20
 # Tasks that share a chunk where Spark does not split partitions by itself.
@@ -107,7 +109,6 @@ def sampled_points(
             f"the path names the metadata table {read.table!r}, which has no places to sample",
             option="path",
         )
-    width = len(points.columns)
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)
@@ -137,9 +138,11 @@ def sampled_points(
         _warn_of_left_out(dataset, sampling)
     places = [place for place, _ in chosen.values()]
     added = _value_fields(sampling)
-    task = SamplePoints(sampling, places, width, arrow_target(added))
-    result = StructType([*fields[:width], *added.fields])
-    return _together(points, sampling, places).mapInArrow(task, result)
+    task = SamplePoints(sampling, places, existing, arrow_target(added))
+    result = StructType([*fields[: len(existing)], *added.fields])
+    # Spark finds the columns of a function by name: names may hold dots, or come twice.
+    plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
+    return _together(plain, sampling, places).mapInArrow(task, result)
 
 
 def _with_point_columns(
@@ -209,7 +212,7 @@ def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> D
         return points.coalesce(max(1, cores_of(points.sparkSession)))
     fields = points.schema.fields
     hashed = F.xxhash64(
-        *(column_of(field.name) for field in fields if isinstance(field.dataType, AtomicType))
+        *(F.col(field.name) for field in fields if isinstance(field.dataType, AtomicType))
     )
     if steps:
         number = chunk_column(steps, [fields[place] for place in places])
@@ -230,8 +233,14 @@ def _are_few(points: DataFrame) -> bool:
     frame: Any = points
     if points.isStreaming:
         return False
+    # Neither way is public; without one, points are shuffled, which is only slower.
     with suppress(Exception):
         if hasattr(frame, "_jdf"):
             plan = frame._jdf.queryExecution().optimizedPlan()
             return int(str(plan.stats().sizeInBytes())) <= _FEW_BYTES
+        # The first statistics that a client of Connect is told are those of the whole plan.
+        told = re.search(r"sizeInBytes=([\d.]+) (\w+)", frame._explain_string(mode="cost"))
+        if told is not None:
+            factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}.get(told[2], _FEW_BYTES + 1)
+            return float(told[1]) * factor <= _FEW_BYTES
     return False

@@ -36,19 +36,19 @@ class SamplePoints:
         The plan.
     points
         The places of the points' columns among all columns.
-    width
-        How many columns leave again; those after them were added for this function.
+    names
+        The names under which columns leave again; those after them were added for this function.
     added
         The Arrow types that Spark expects of the values.
     """
 
     def __init__(
-        self, sampling: Sampling, points: Sequence[int], width: int, added: pa.Schema
+        self, sampling: Sampling, points: Sequence[int], names: Sequence[str], added: pa.Schema
     ) -> None:
         self.__name__ = "icechunk_sample"
         self._sampling = sampling
         self._points = tuple(points)
-        self._width = width
+        self._names = tuple(names)
         self._added = added
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -71,13 +71,11 @@ class SamplePoints:
         begin = 0
         for batch in group:
             rows = batch.num_rows
-            schema = pa.schema([*list(batch.schema)[: self._width], *self._added])
+            kept = zip(batch.schema, self._names, strict=False)
+            schema = pa.schema([*(item.with_name(name) for item, name in kept), *self._added])
+            own = batch.columns[: len(self._names)]
             made = pa.RecordBatch.from_arrays(
-                [
-                    *batch.columns[: self._width],
-                    *(array.slice(begin, rows) for array in values),
-                ],
-                schema=schema,
+                [*own, *(array.slice(begin, rows) for array in values)], schema=schema
             )
             yield made if keep is None else made.filter(keep.slice(begin, rows))
             begin += rows
