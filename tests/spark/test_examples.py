@@ -18,6 +18,7 @@ SHOWN = {
     "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
     "write_audit_publish": ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
+    "storm_points": ["2,400 positions, 2,400 with a temperature", "storm_points.png"],
     "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
 }
 
