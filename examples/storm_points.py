@@ -91,7 +91,7 @@ def draw(sampled: pd.DataFrame, dataset: xr.Dataset) -> Path:
     picture = PICTURES / "storm_points.png"
     figure.savefig(picture, dpi=100)
     # A palette holds all of its colours, in a third of the bytes.
-    Image.open(picture).convert("RGB").quantize(128).save(picture, optimize=True)
+    Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
     return picture
 
 

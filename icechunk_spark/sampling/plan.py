@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,7 @@ from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -66,6 +67,11 @@ _TAKEN: Final = (
 _SPREAD: Final = 1024
 _MOST_SHOWN: Final = 8
 _CHUNK: Final = "__icechunk_chunk"
+_EXAMPLES: Final = {
+    "on": "{'latitude': 'lat', 'longitude': 'lon'}",
+    "tolerance": "{'time': '1 hour', 'latitude': 0.2}",
+    "circular": "{'longitude': 360}",
+}
 _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
 # Estimated bytes of points that are sampled where they are: some ten thousand.
@@ -81,6 +87,8 @@ def sampled_points(
     on: Mapping[str, str | Column],
     variables: Names | None,
     keep: Names,
+    tolerance: Mapping[str, Any] | None,
+    circular: Mapping[str, float | None] | None,
     options: Mapping[str, Any],
     **given: Any,
 ) -> DataFrame:
@@ -96,6 +104,13 @@ def sampled_points(
             f"points must be a Spark DataFrame, but is of type {type(points).__name__}: make one"
             " with spark.createDataFrame(...)"
         )
+    for name, value in (("on", on), ("tolerance", tolerance), ("circular", circular)):
+        if not isinstance(value, Mapping) and (name == "on" or value is not None):
+            raise InvalidInputError(
+                f"{name}={value!r} must be a dictionary, such as"
+                f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
+                option=name,
+            )
     texts = option_texts({"path": str(path), "variables": variables, **options})
     foreign = [name for name in collect_options(texts, use="read") if name not in _TAKEN]
     if foreign:
@@ -131,6 +146,8 @@ def sampled_points(
                 timestamp_type=read.timestamp_type,
                 missing_chunks=read.missing_chunks,
                 read_ahead_bytes=read.read_ahead_bytes,
+                tolerance=tolerance,
+                circular=circular,
                 **given,
             ),
         )

@@ -54,8 +54,9 @@ class SamplePoints:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the points of one task with their values."""
         with errors_on_one_line():
-            sampler = Sampler(self._sampling)
+            sampler = None
             for group in grouped(batches, self._sampling.bytes_of_a_point):
+                sampler = sampler or Sampler(self._sampling)
                 yield from self._sampled(sampler, group)
 
     def _sampled(self, sampler: Sampler, group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -173,3 +173,13 @@ def test_rivals_commit_near_and_far(report):
         assert ours["ratio"] > 0
         assert ours["figures"]["chunks"] == ours["figures"]["commits"] == 3
         assert compared[f"{wire}, this library", f"{wire}, one writer"]["ratio"] > 0
+
+
+@pytest.mark.needs_reference
+def test_points_fetch_what_is_ideal(report):
+    pytest.importorskip("icechunk")
+    rows = {row["case"]: row for row in report("points", "--scale", "0.002", "--no-memory")["rows"]}
+    figures = rows["sample nearest"]["figures"]
+    assert rows["sample nearest"]["versus"] == "join of cells"
+    assert figures["chunk_requests"] == figures["chunks_with_points"] < figures["chunks_of_array"]
+    assert figures["bytes_by_ideal"] == 1.0

@@ -94,9 +94,9 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self.arrays = ScanArrays(sampling.context)
-        budget = sampling.context.read_ahead_bytes
-        self._kept = DecodedChunks(budget)
-        self._max_bytes = budget
+        # Half for chunks on their way, half for those that the next points may need.
+        self._max_bytes = max(1, sampling.context.read_ahead_bytes // 2)
+        self._kept = DecodedChunks(self._max_bytes)
         self._gathers: dict[str, Gather] = {}
 
     # --- where points lie -----------------------------------------------------------------------
