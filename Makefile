@@ -24,15 +24,15 @@ cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3,
 bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=scan for one, ARGS='--plots pictures'
 	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
-# A run for each layer: tests that fork or measure memory want a process without a JVM in it.
-# Within a run two processes share the files of tests, as there are two cores to share; the folders
-# with the longest files come first, so that neither waits for the other at the end.
-PYTEST   = $(PY) -m pytest -n 2 --dist loadfile
+# One run without a JVM and one with it, since starting Spark costs half a minute. Two processes
+# share the files of a run, as there are two cores to share, and take them in the order of the line:
+# folders with long files come first, so that neither process waits for the other at the end.
+SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST   = $(PY) $(SHARED)
 
 test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
-	$(PYTEST) tests/cluster tests/benchmarks tests/conformance tests/s3 tests/cloud
-	$(PYTEST) tests/spark tests/manual
-	$(SPARK40)/bin/python -m pytest -n 2 --dist loadfile $(ON_SPARK40)
+	$(PYTEST) tests/cluster tests/benchmarks tests/s3 tests/spark tests/manual tests/cloud tests/conformance
+	$(SPARK40)/bin/python $(SHARED) $(ON_SPARK40)
 
 torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
@@ -46,9 +46,8 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
-	$(PYTEST) tests/grid tests/spec tests/arrays tests/public
-	$(PYTEST) tests/repository tests/storage tests/maintenance tests/torture tests/fuzz
-	$(PYTEST) tests/dataset tests/drafts tests/command_line
+	$(PYTEST) tests/fuzz tests/torture tests/maintenance tests/dataset tests/repository tests/storage \
+	  tests/command_line tests/spec tests/arrays tests/grid tests/drafts tests/public
 
 check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .

@@ -1,10 +1,10 @@
-"""What very large repositories ask of a driver, a task and a commit, by simulation.
+"""Estimates what very large repositories cost a driver, a task and a commit, by simulation.
 
-Snapshots of the real size are written with this project's encoders, for data that do not exist:
-one variable of ERA5 on pressure levels (9.8 million chunks, 41 TB), and a virtual archive of a
-billion chunks in GRIB files. Of the manifests that a snapshot lists only the last one is written;
-its size stands for the others. Plans and commits are then the library's own, on a local disk; what
-follows for a cluster is counted, not measured: requests, not seconds of a network.
+This project's encoders write snapshots of the real size for data that do not exist: one variable of
+ERA5 on pressure levels (9.8 million chunks, 41 TB), and a virtual archive of a billion chunks in
+GRIB files. Of the manifests that a snapshot lists only the last one is written; its size stands for
+the others. Plans and commits then run on a local disk. For a cluster, requests are counted;
+seconds of a network are not measured.
 
 ``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters".
 """

@@ -1,11 +1,11 @@
-"""How the benchmarks measure: rivals in turn, processor time beside wall time, peaks of memory.
+"""Measures contestants in turn: wall time, processor time and peaks of memory.
 
 Rules of this file
 ------------------
-1. What is compared runs in one process tree within one interleaved series, in an order that turns
-   from round to round, so that a busy machine or a warming JVM slows all cases alike.
+1. Contestants run in one process tree within one interleaved series, in an order that changes from
+   round to round, so that a busy machine or a warming JVM slows all of them alike.
 2. Processor time is that of the whole process tree: this process, the JVM and Spark's Python
-   workers. It says more than wall time where others use the machine.
+   workers. Processor time says more than wall time where others use the machine.
 3. Peak memory comes from a process that did nothing else.
 """
 

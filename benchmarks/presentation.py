@@ -1,8 +1,9 @@
-"""Reports for readers: a Markdown table and a picture for each benchmark, from the same rows.
+"""Shows reports as a Markdown table and as a picture for each benchmark, from the same rows.
 
 Rules of this file
 ------------------
-1. Only what a report holds is shown, so that stored reports can be shown again (``run.py --from``).
+1. Only values of the report are shown, so that stored reports can be shown again
+   (``run.py --from``).
 2. A row is judged by its own goal: ``ratio >= 0.9`` by its ratio, ``<= 3 s`` by its seconds and
    ``<= 300 MB`` by its peak; every condition that the goal names must hold.
 """

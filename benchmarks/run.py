@@ -5,8 +5,8 @@ from reports that were stored before (``--from``). Names choose benchmarks; ``--
 enlarges all of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned
 chunks, manifests of a million references, snapshots of 100,000 nodes).
 
-Read ratios, not seconds: contestants take turns within one run, so what else the machine does
-meets all of them.
+Read ratios, not seconds: contestants take turns within one run, so other work of the machine slows
+all of them alike.
 """
 
 from __future__ import annotations

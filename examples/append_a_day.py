@@ -1,7 +1,7 @@
-"""A day a day: create a repository from a DataFrame, then append to it, as a nightly job would.
+"""Creates a repository from a DataFrame and appends a day to it, as a nightly job does.
 
-The job can be run again: `txnAppId` and `txnVersion` make a version that is already committed a
-no-operation. Run it with ``python examples/append_a_day.py [output folder]``.
+The job can be run again: `txnAppId` and `txnVersion` name a write, and a write that is committed
+already is skipped. Run it with ``python examples/append_a_day.py [output folder]``.
 """
 
 import os

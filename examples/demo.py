@@ -1,13 +1,13 @@
-"""From a real climate run to Spark and back to pictures, in one go.
+"""Stores a real climate run, reads it with Spark, draws it and writes anomalies back.
 
 1. Takes 240 years of surface air temperature over North America (the A1B scenario run that PyPI's
    ``iris-sample-data`` ships; its calendar has 360 days) and writes it with the reference library
    into a local Icechunk repository: two commits and a tag.
-2. Opens that repository with Spark: the schema, a selective query, time travel that changes the
-   answer, and aggregates computed beside the data.
+2. Reads that repository with Spark: the schema, a selective query, an earlier version with another
+   answer, and aggregates that executors compute while they read.
 3. Draws a map and a time series.
-4. Computes anomalies as a DataFrame and writes them back as a new array: on a branch, checked
-   there, and published to ``main`` in one step. xarray, through the reference, then agrees.
+4. Computes anomalies as a DataFrame, writes them back as a new array on a branch, checks them there
+   and publishes them to ``main`` in one step. xarray reads the same values through the reference.
 
 Run it with ``make demo``, or ``python examples/demo.py [output folder]``. On a cluster, with the
 repository on S3: ``--master spark://host:7077 --repository s3://bucket/prefix``, credentials and

@@ -1,7 +1,8 @@
-"""Fix a region: a sensor was wrong over the North Sea, and only those cells are written anew.
+"""Writes the cells of one region again, where a sensor over the North Sea was wrong.
 
-A write touches the chunks that hold its cells, and patches those it covers in part. The version
-from before the fix stays readable. Run it with ``python examples/fix_a_region.py [output folder]``.
+A write stores only the chunks that hold its cells, and patches chunks that it covers in part. The
+version before the fix stays readable. Run it with ``python examples/fix_a_region.py [output
+folder]``.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Two writers at once: both commits land where they wrote other cells, and one fails otherwise.
+"""Lets two jobs write at once: both land if they write different cells, else one fails.
 
-Nobody holds a lock. The second to commit finds that the branch has moved, compares what both have
-changed, and either goes on top or says which cells are in conflict.
+No job holds a lock. The second job to commit finds that the branch has moved and compares the
+changes of both: it commits on top of the other, or names the cells in conflict.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 

@@ -1,8 +1,8 @@
-"""NetCDF files as one array, without copying them: h5py says where the chunks are, on Spark.
+"""Makes one array of many NetCDF files without copying them; a Spark task lists each file's chunks.
 
-Each file is a task: it lists the chunks of a variable, with their offsets and lengths. Those rows
-become virtual references with ``layout=refs``, which is how a dataset of millions of chunks is
-built. Then Spark and the reference library read the archive as one array.
+Each task reads the offsets and lengths of a variable's chunks from one file with h5py. Those rows
+become virtual references with ``layout=refs``, which also works for datasets of millions of chunks.
+Then Spark and the reference library read the archive as one array.
 Run it with ``python examples/virtual_from_netcdf.py [output folder]``.
 """
 

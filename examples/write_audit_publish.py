@@ -1,6 +1,6 @@
-"""Write, audit, publish: new data goes to a branch, is checked there, and then becomes `main`.
+"""Writes new data to a branch, checks it there, and publishes it to `main`.
 
-Readers of `main` never see rows that failed the audit.
+Readers of `main` never see rows that failed the check.
 Run it with ``python examples/write_audit_publish.py [output folder]``.
 """
 

@@ -1,4 +1,4 @@
-"""What folders of tests share: a mark, and one Spark session for the whole run."""
+"""Marks of the tests, and one Spark session for a whole run."""
 
 from __future__ import annotations
 

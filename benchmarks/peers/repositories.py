@@ -1,4 +1,4 @@
-"""The repositories that the benchmarks read, written with the reference library."""
+"""Writes the repositories that the benchmarks read, with the reference library."""
 
 from __future__ import annotations
 

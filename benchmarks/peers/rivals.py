@@ -1,4 +1,4 @@
-"""What reading through the source is compared with in Spark: its limit, and what people do today.
+"""Reads the same data in Spark in other ways: the limit of Spark, and what users write today.
 
 Executors import this module by name; ``run.py`` puts its folder on their path.
 """

@@ -1,8 +1,7 @@
-"""A distant object store: passes everything on to a near one, later.
+"""Stands before an S3 server as a proxy that delays every byte, like a distant store.
 
-Each direction of a connection is a queue in time: bytes leave as long after their arrival as they
-arrived after one another, so the delay costs latency and no bandwidth. ``delay_s`` is that of a
-round trip; half of it is spent each way.
+Each direction of a connection is a queue of bytes with times. The delay costs latency and no
+bandwidth. ``delay_s`` is the delay of a round trip, half of it in each direction.
 """
 
 from __future__ import annotations

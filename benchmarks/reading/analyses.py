@@ -1,8 +1,8 @@
-"""Questions that people ask of an array, beside xarray over the reference on the same cores.
+"""Runs typical analyses of an array in Spark, beside xarray over the reference on the same cores.
 
-A Spark job has a price however little it does; a job of as many empty tasks measures it in the
-same run, and what the comparison counts is the time beyond it. The tasks also run in this process,
-one after another: what they need there is the library's part, the rest is Spark's.
+A Spark job has a fixed cost. A job of as many empty tasks measures that cost in the same run, and
+the comparison counts the time beyond it. The tasks also run in this process, one after another,
+which shows the library's share without Spark's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Scans of an array on S3 at the end of a long wire: 0, 20 and 100 ms a round trip.
+"""Scans an array on a distant S3 store, with round trips of 0, 20 and 100 ms.
 
-The server is a real one on this machine; the wire is a proxy that delays each byte and limits no
-bandwidth, and the case without delay goes through it, too.
+The server is a real one on this machine. A proxy delays each byte and limits no bandwidth; the case
+without delay goes through the proxy, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Full scans of an ERA5-like array through Spark.
+"""Scans a whole ERA5-like array through Spark.
 
-What is measured is ``spark.read.format("icechunk").load(path)``, in a registered session, and in
-one that nobody registered, where the data source reads. Limits: prebuilt batches of the same
-columns, as many rows in as many partitions, sent by ``mapInArrow`` and by a Python data source;
-what lies between them is Spark's own. Peer: the reference library and zarr-python inside
-``mapInArrow``.
+``spark.read.format("icechunk").load(path)`` runs in a registered session, and in an unregistered
+one, where the data source reads. Limits: prebuilt batches of the same columns, as many rows in as
+many partitions, sent by ``mapInArrow`` and by a Python data source; the difference between the two
+is Spark's own. Peer: the reference library and zarr-python inside ``mapInArrow``.
 """
 
 from __future__ import annotations

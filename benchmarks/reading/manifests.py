@@ -1,8 +1,8 @@
-"""Decoding and encoding a manifest of a million references.
+"""Decodes and encodes a manifest of a million references.
 
-Limit: zstd alone over the same bytes, which every reader and writer of the format has to do.
-Peer: the reference commits as many virtual references, and opens what it committed; both sides
-then do all that a commit does, and both read the same repository.
+Limit: zstd alone over the same bytes, which every reader and writer of the format needs.
+Peer: the reference commits as many virtual references, and opens what it committed. Both sides make
+a whole commit, and both read the same repository.
 """
 
 from __future__ import annotations

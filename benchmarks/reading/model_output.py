@@ -1,9 +1,8 @@
-"""Real output of climate and ocean models, each file a table: calendars of 360 days, masked oceans.
+"""Reads real output of climate and ocean models: calendars of 360 days, masked oceans.
 
-The files are those of ``iris-sample-data``, stored by xarray through the reference library. They
-have the size that they have, so what is compared is the way from a path to a table, opening
-included: this library's Arrow table, and xarray's data frame over the reference. ``--scale`` below
-0.1 takes the first file only.
+xarray stores the files of ``iris-sample-data`` through the reference library. The files are small,
+so the comparison is the whole way from a path to a table, opening included: this library's Arrow
+table, and xarray's data frame over the reference. ``--scale`` below 0.1 takes the first file only.
 """
 
 from __future__ import annotations

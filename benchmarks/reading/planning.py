@@ -1,7 +1,7 @@
-"""Planning scans of up to a billion chunks in ten thousand manifests, none of which may be opened.
+"""Plans scans of up to a billion chunks in ten thousand manifests, without opening a manifest.
 
-The snapshot is written with this project's encoders; the manifests that it lists do not exist, so
-a plan that opened one would fail, and the log of requests shows that none was asked for.
+This project's encoders write the snapshot. The manifests that it lists do not exist, so a plan that
+opened one would fail, and a log of requests shows that none was opened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A query for 1 % of the cells: what it fetches beside what it must, and what xarray takes.
+"""Reads 1 % of the cells: bytes fetched beside the bytes needed, and time beside xarray.
 
-The ideal is the stored bytes of the (inner) chunks that meet the box, each fetched once.
+The bytes needed are the stored bytes of the (inner) chunks that meet the box, each fetched once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tens of thousands of tiny chunks, in manifests and as objects on S3: what each costs.
+"""Reads tens of thousands of tiny chunks, in manifests and as objects on S3.
 
-Each kind comes in two sizes, the second ten times the first. The large one is timed once: its
-hundred thousand requests take minutes, so on S3 only the two that are compared make them. The same
-holds for the small one at the end of a long wire.
+Each kind has two sizes, the second ten times the first. The large size is timed once: its hundred
+thousand requests take minutes, so on S3 only the two compared contestants read it. The small size
+with a delay of 50 ms is timed once for the same reason.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Collecting garbage: a repository of 100,000 objects at scale 1, half of them garbage.
+"""Collects garbage of a repository of 100,000 objects at scale 1, half of them garbage.
 
-Most objects are chunks, names of one file of a few bytes, since a collection reads none of them.
+Most objects are chunks, hard links to one file of a few bytes, since a collection reads no chunk.
 Ten commits rewrite one array's manifest, each with all references so far, as appends do; as many
-chunk objects again, and some manifests, are what crashed writers left. Contestants get copies made
-of hard links, with the times of the files, each copy for one run, and must leave the same objects.
-So there is one round, whatever ``--rounds`` says.
+chunk objects again, and some manifests, are left by crashed writers. Each run gets a copy made of
+hard links, with the times of the files, and all contestants must leave the same objects. There is
+one round, whatever ``--rounds`` says.
 
-Memory: of a process that did nothing else for the contestants that are one process; for Spark,
-what the driver's Python process came to need, since its executors are elsewhere on a cluster.
+Memory: of a process that did nothing else for contestants of one process; for Spark, the growth of
+the driver's Python process, since executors run elsewhere on a cluster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Repositories of 100,000 nodes, and of 10,000 versions with 1,000 branches: open, commit, rebase.
+"""Opens, commits to and rebases on repositories of 100,000 nodes, or 10,000 versions.
 
-Every round runs in a process of its own, where nothing is remembered, and works on a copy of its
-own. The long history is written with this project's encoders: of all its versions only the first
-and the newest have files, which is all that commits ask for.
+The repository of 10,000 versions has 1,000 branches. Every round runs in a new process on a copy of
+its own, so nothing is cached. This project's encoders write the long history: only the first and
+the newest version have files, since commits read no others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Manifests after a thousand appends, before and after a rewrite; and copying a repository.
+"""Rewrites manifests after a thousand appends, and copies a repository.
 
-There is a manifest for each append, as where rules split manifests by the steps that come in.
-The rules then ask for one manifest, and the question is what one more append costs, and a read of
-everything, with a thousand manifests and after they were rewritten. The reference does the same on
-copies of the same folder. Copying is compared with copying the folder, which verifies nothing.
+There is a manifest for each append, as where rules split manifests by appended steps. New rules ask
+for one manifest. One more append and a read of all cells are timed with a thousand manifests and
+after the rewrite. The reference does the same on copies of the same folder. Copying is compared
+with copying the folder, which verifies nothing.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def reference_rewrite(path: Path) -> None:
 def read_all(path: Path) -> int:
     repository = Repository.open(str(path))
     dataset = open_dataset(repository, repository.resolve(), "/")
-    table = dataset.table("summary", block="dim_0=10000,dim_1=10000")
+    table = dataset.table("summary", block={"dim_0": 10_000, "dim_1": 10_000})
     plan = dataset.plan(table, columns=["a_sum"])
     return sum(batch.num_rows for task in plan.tasks for batch in run_task(plan.context, task))
 

@@ -1,9 +1,8 @@
-"""Verifying a repository of a million references, half of them native and half virtual.
+"""Verifies a repository of a million references, half of them native and half virtual.
 
-The native ones lie five to an object, so that a listing of 100,000 objects is part of the work.
-Beside it: reading and decoding the same manifests and nothing else, which is the least that a
-verification has to do, and the reference's statistics of stored chunks, the only thing in it that
-reads all references. It checks none of them.
+Five native chunks share an object, so the work includes a listing of 100,000 objects. Limit:
+reading and decoding the same manifests and nothing else. Peer: the reference's statistics of stored
+chunks, its only function that reads all references, which checks none of them.
 """
 
 from __future__ import annotations

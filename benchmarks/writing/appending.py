@@ -1,6 +1,6 @@
-"""Append one day to an array of 1, 100 and 10,000 days: the cost should be that of the day.
+"""Appends one day to an array of 1, 100 and 10,000 days, at a cost that should be that of the day.
 
-In this process, without Spark: what an append adds to a job is what it does beside the tasks.
+Appends run in this process without Spark, which is what they add to a Spark job beside its tasks.
 Peer: xarray's ``to_zarr(append_dim="time")`` and a commit of the reference.
 """
 

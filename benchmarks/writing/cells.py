@@ -1,13 +1,13 @@
-"""DataFrames into repositories: planned and aligned writes beside their limit and beside Parquet.
+"""Writes DataFrames into repositories, beside a sink that drops the rows and beside Parquet.
 
-Limit: the same rows, brought together by block with the same shuffle, then handed to a Python sink
-that drops them. For aligned rows (``distribution=none``) the same sink without the shuffle.
+Limit: the same rows, shuffled by block in the same way, then handed to a Python sink that drops
+them. For aligned rows (``distribution=none``) the limit is the same sink without the shuffle.
+Peer for small computed chunks (``layout=chunks``): zarr-python over the reference, which computes
+and writes the same chunks.
 
-Small chunks that are computed (``layout=chunks``) beside zarr-python over the reference, which
-computes and writes the same.
-
-Beside it, what must not grow: the driver's memory over the number of chunks and references (10^4
-and 10^6 at scale 1, 10^5 and 10^7 at scale 10), and the memory of a write task over its rows.
+Memory that must not grow is measured as well: that of the driver over the number of chunks and
+references (10^4 and 10^6 at scale 1, 10^5 and 10^7 at scale 10), and that of a write task over its
+rows.
 """
 
 from __future__ import annotations
@@ -347,4 +347,4 @@ def one_task(path: str, blocks: int) -> int:
                 columns = [pa.array(own), pa.array(np.cos(own).astype("f4"))]
                 yield pa.RecordBatch.from_arrays(columns, schema=part.input_schema)
 
-    return finish_write(plan, [write_batches(part.context, batches())]).rows
+    return finish_write(plan, [write_batches(part, batches())]).rows

@@ -1,13 +1,13 @@
-"""Sixteen processes commit to one branch on S3, each to chunks of its own, near and 20 ms away.
+"""Lets sixteen processes commit to one branch on S3, each to its own chunks, near and 20 ms away.
 
-Peer: the reference with its conflict solver, on the same server in the same run. What counts is
-commits per second from the moment when all processes are ready until the last commit, and what a
-lost race costs: ``manifests`` above one a commit are work done again.
+Peer: the reference with its conflict solver, on the same server in the same run. Results are
+commits per second, from the moment when all processes are ready until the last commit, and the cost
+of lost races: more than one manifest for a commit is repeated work.
 
-Limit: one writer that nobody disturbs. Commits of one branch follow one another, so sixteen
-writers gain on one only what can be prepared before their turn, as far as there are processors.
-And this S3 server lets conditional writes of one object that meet each other wait for whole
-seconds, which the protocol does not ask for: see ``meeting_writes``.
+Limit: one writer without rivals. Commits of one branch follow one another, so sixteen writers are
+faster than one only by what they prepare before their turn, as far as there are processors. This S3
+server lets conditional writes that meet on one object wait for whole seconds, which the protocol
+does not ask for: see ``meeting_writes``.
 """
 
 from __future__ import annotations

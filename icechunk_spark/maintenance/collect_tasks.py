@@ -11,7 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -116,19 +116,8 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    held: list[tuple[Any, ...]] = []
-    for row in rows:
-        held.append(row)
-        if len(held) == _ROWS_AT_ONCE:
-            yield _batch(held, schema)
-            held = []
-    if held:
-        yield _batch(held, schema)
-
-
-def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        pa.array(values, field.type)
-        for values, field in zip(zip(*rows, strict=True), schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = iter(rows)
+    while held := list(islice(rows, _ROWS_AT_ONCE)):
+        columns = zip(zip(*held, strict=True), schema, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

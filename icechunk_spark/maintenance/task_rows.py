@@ -17,12 +17,15 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_spark.session.batches import fitted
 from icechunk_spark.session.partitions import dealt_out, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ROWS: Final = StructType([StructField("number", LongType()), StructField("piece", BinaryType())])
 _ANSWERS: Final = StructType([StructField("answer", BinaryType())])
@@ -65,11 +68,29 @@ def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
     return together(rows, F.col(column), tasks).sortWithinPartitions(column)
 
 
-def _task(run: Callable[[Any], Any]) -> Callable[..., Iterator[pa.RecordBatch]]:
-    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def over_pieces(step: Callable[[Any], Iterator[pa.RecordBatch]]) -> Task:
+    """Return the task that runs a step on each of its pieces of work."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for piece in batch.column("piece"):
-                answer = pickle.dumps(run(pickle.loads(piece.as_py())))
-                yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+                yield from step(pickle.loads(piece.as_py()))
 
-    return over
+    return run
+
+
+def over_rows(step: Task, schema: pa.Schema) -> Task:
+    """Return the task that runs a step on all of its rows, in the types of `schema`."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from step(fitted(batch, schema) for batch in batches)
+
+    return run
+
+
+def _task(run: Callable[[Any], Any]) -> Task:
+    def answered(piece: Any) -> Iterator[pa.RecordBatch]:
+        answer = pickle.dumps(run(piece))
+        yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+
+    return over_pieces(answered)

@@ -32,8 +32,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, work_rows
-from icechunk_spark.maintenance.verify_tasks import over_pieces, over_rows
+from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.options.options import collect_options

@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from icechunk_format.dataset.metadata_tables import declared
 from icechunk_spark.options.values import parse_text
 
 if TYPE_CHECKING:
@@ -26,17 +27,7 @@ Use = Literal["read", "write"]
 LAYOUTS: Final = ("cells", "chunks", "refs", "summary")
 
 #: Names of the metadata tables, as ``path#name`` or as the option ``table``.
-METADATA_TABLES: Final = (
-    "snapshots",
-    "history",
-    "refs",
-    "groups",
-    "variables",
-    "manifests",
-    "chunks",
-    "operations",
-    "changes",
-)
+METADATA_TABLES: Final = tuple(declared.METADATA_TABLES)
 
 # Key of a field's metadata that holds its option.
 _DECLARED: Final = "option"

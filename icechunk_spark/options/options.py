@@ -85,7 +85,7 @@ _STORAGE_WORDS: Final = frozenset(
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     """Parse and check the options of one load.
 
     Parameters
@@ -118,7 +118,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     return parsed
 
 
-def collect_options(options: Mapping[str, str], *, use: Use) -> dict[str, Any]:
+def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
     """Return the given options by documented name, parsed; families come as dictionaries.
 
     Raises

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from icechunk_format.dataset.metadata_tables import declared
 from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
 from icechunk_spark.options.values import (
     choice,
@@ -13,6 +14,8 @@ from icechunk_spark.options.values import (
     parse_instant,
     parse_names,
     parse_positive_int,
+    parse_selection,
+    parse_sizes,
     parse_url_prefixes,
 )
 
@@ -24,8 +27,11 @@ _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 
 # The tables about one version, and those of them about its nodes.
-_OF_NODES: Final = ("groups", "variables", "manifests", "chunks")
-_OF_VERSION: Final = ("history", *_OF_NODES)
+_TABLES: Final = declared.METADATA_TABLES.values()
+_OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
+_OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))
+_OF_CHANGES: Final = tuple(table.name for table in _TABLES if table.scope == "changes")
+_CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +185,10 @@ class ReadOptions:
         " endian) or the stored bytes.",
         layouts=("chunks",),
     )
-    block: str | None = option(
+    block: Mapping[str, int] | None = option(
         "block",
         type_text="sizes, such as `time=24,latitude=10`",
+        parse=parse_sizes,
         default_text="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row sums up.",
         layouts=("summary",),
@@ -192,9 +199,10 @@ class ReadOptions:
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
-    sel: str | None = option(
+    sel: str | Mapping[str, Any] | None = option(
         "sel",
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
+        parse=parse_selection,
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
     )
@@ -206,9 +214,10 @@ class ReadOptions:
         default_text="`exact`",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
-    isel: str | None = option(
+    isel: str | Mapping[str, Any] | None = option(
         "isel",
         type_text="positions, such as `time=0:24; latitude=10`",
+        parse=parse_selection,
         help="Selects by position along dimensions, as Python slices do.",
     )
     pushdown: bool = option(
@@ -228,7 +237,7 @@ class ReadOptions:
         default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
         " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
-        tables=("variables", "chunks"),
+        tables=_CUT,
     )
     read_ahead_bytes: int = option(
         "readAheadBytes",
@@ -252,7 +261,7 @@ class ReadOptions:
         default_text="the snapshot before `to`",
         help="With the metadata table `changes`: the older version.",
         layouts=(),
-        tables=("changes",),
+        tables=_OF_CHANGES,
     )
     to_version: str | None = option(
         "to",
@@ -260,5 +269,5 @@ class ReadOptions:
         default_text="`main`",
         help="With the metadata table `changes`: the newer version.",
         layouts=(),
-        tables=("changes",),
+        tables=_OF_CHANGES,
     )

@@ -12,13 +12,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 
-Parser = Callable[[str, str], Any]
+Parser = Callable[[str, Any], Any]
 
 
 def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
@@ -27,6 +27,13 @@ def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
     if len(quoted) < 2:
         return "".join(quoted)
     return f"{', '.join(quoted[:-1])} {joiner} {quoted[-1]}"
+
+
+def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> InvalidInputError:
+    """Return the error of an option whose text is not what is `wanted`."""
+    return InvalidInputError(
+        f"option '{name}' must be {wanted}, but is {text!r}{hint}", option=name, value=text, **facts
+    )
 
 
 def parse_text(name: str, text: str) -> str:
@@ -39,13 +46,16 @@ def parse_text(name: str, text: str) -> str:
     return value
 
 
+def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """Take the text of a selection, or the values of each dimension as they are."""
+    return given if isinstance(given, Mapping) and given else parse_text(name, str(given or ""))
+
+
 def parse_boolean(name: str, text: str) -> bool:
     """Parse ``true`` or ``false``."""
     value = text.strip().lower()
     if value not in ("true", "false"):
-        raise InvalidInputError(
-            f"option '{name}' must be true or false, but is {text!r}", option=name, value=text
-        )
+        raise _wrong(name, text, "true or false")
     return value == "true"
 
 
@@ -57,12 +67,7 @@ def choice(*allowed: str) -> Parser:
         if value not in allowed:
             nearest = difflib.get_close_matches(value, allowed, n=1)
             hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-            raise InvalidInputError(
-                f"option '{name}' must be {listed(allowed, 'or')}, but is {text!r}{hint}",
-                option=name,
-                value=text,
-                allowed=allowed,
-            )
+            raise _wrong(name, text, listed(allowed, "or"), hint, allowed=allowed)
         return value
 
     return parse
@@ -75,11 +80,7 @@ def parse_positive_int(name: str, text: str) -> int:
     """Parse a whole number above 0."""
     value = text.strip()
     if not _NUMBER.fullmatch(value) or not 0 < int(value) < 2**63:
-        raise InvalidInputError(
-            f"option '{name}' must be a whole number above 0, such as 4000000, but is {text!r}",
-            option=name,
-            value=text,
-        )
+        raise _wrong(name, text, "a whole number above 0, such as 4000000")
     return int(value)
 
 
@@ -92,12 +93,8 @@ def parse_byte_size(name: str, text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = int(found[1]) * _SIZE_FACTORS[found[2].lower()] if found else 0
     if not 0 < size < 2**63:
-        raise InvalidInputError(
-            f"option '{name}' must be a size in bytes above 0, such as 67108864, 512k, 64m or 1g,"
-            f" but is {text!r}",
-            option=name,
-            value=text,
-        )
+        wanted = "a size in bytes above 0, such as 67108864, 512k, 64m or 1g"
+        raise _wrong(name, text, wanted)
     return size
 
 
@@ -106,12 +103,10 @@ def parse_instant(name: str, text: str) -> datetime:
     try:
         value = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidInputError(
-            f"option '{name}' must be an ISO-8601 instant such as 2024-07-01T12:00:00Z"
-            f" (without a zone it is taken as UTC), but is {text!r}",
-            option=name,
-            value=text,
-        ) from None
+        wanted = (
+            "an ISO-8601 instant such as 2024-07-01T12:00:00Z (without a zone it is taken as UTC)"
+        )
+        raise _wrong(name, text, wanted) from None
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
@@ -124,21 +119,13 @@ def parse_names(name: str, text: str) -> tuple[str, ...]:
         except ValueError:
             parsed = None
         if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
-            raise InvalidInputError(
-                f"option '{name}' must be names separated by commas, or a JSON list of strings"
-                f' such as ["a", "b"], but is {text!r}',
-                option=name,
-                value=text,
-            )
+            wanted = 'names separated by commas, or a JSON list of strings such as ["a", "b"]'
+            raise _wrong(name, text, wanted)
         names = tuple(parsed)
     else:
         names = tuple(part.strip() for part in value.split(","))
     if not names or not all(names):
-        raise InvalidInputError(
-            f"option '{name}' must be names separated by commas, such as 'a,b', but is {text!r}",
-            option=name,
-            value=text,
-        )
+        raise _wrong(name, text, "names separated by commas, such as 'a,b'")
     twice = sorted({item for item in names if names.count(item) > 1})
     if twice:
         raise InvalidInputError(
@@ -161,7 +148,7 @@ def parse_url_prefixes(name: str, text: str) -> tuple[str, ...]:
     return prefixes
 
 
-_SIZE_OF = re.compile(r"\s*([^=]+?)\s*=\s*([0-9][0-9_]*)\s*")
+_SIZE_OF = re.compile(r"([^=]+?)\s*=\s*([0-9][0-9_]*)")
 
 
 def parse_sizes(name: str, text: str) -> dict[str, int]:
@@ -170,7 +157,7 @@ def parse_sizes(name: str, text: str) -> dict[str, int]:
     if text.strip().startswith("{"):
         sizes = parse_json_object(name, text)
     else:
-        for part in text.split(","):
+        for part in filter(None, (part.strip() for part in re.split("[,;]", text))):
             found = _SIZE_OF.fullmatch(part)
             if found is None or found[1] in sizes:
                 sizes = {}
@@ -178,12 +165,8 @@ def parse_sizes(name: str, text: str) -> dict[str, int]:
             sizes[found[1]] = int(found[2])
     usable = all(type(size) is int and 0 < size < 2**63 for size in sizes.values())
     if not sizes or not usable:
-        raise InvalidInputError(
-            f"option '{name}' must be sizes above 0 by dimension, such as"
-            f" 'time=24,latitude=180', each dimension once, but is {text!r}",
-            option=name,
-            value=text,
-        )
+        wanted = "sizes above 0 by dimension, such as 'time=24,latitude=180', each dimension once"
+        raise _wrong(name, text, wanted)
     return sizes
 
 
@@ -206,21 +189,13 @@ def parse_orders(name: str, text: str) -> dict[str, str]:
 
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
     """Parse a JSON object."""
+    wanted = 'a JSON object such as {"name": "value"}'
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(
-            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but'
-            f" {text!r} is no JSON: {error}",
-            option=name,
-            value=text,
-        ) from None
+        raise _wrong(name, text, wanted, f", which is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidInputError(
-            f'option \'{name}\' must be a JSON object such as {{"name": "value"}}, but is {text!r}',
-            option=name,
-            value=text,
-        )
+        raise _wrong(name, text, wanted)
     return value
 
 
@@ -245,11 +220,7 @@ def parse_fraction(name: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        raise InvalidInputError(
-            f"option '{name}' must be a number from 0 to 1, such as 0.01, but is {text!r}",
-            option=name,
-            value=text,
-        )
+        raise _wrong(name, text, "a number from 0 to 1, such as 0.01")
     return value
 
 
@@ -257,11 +228,7 @@ def parse_whole_number(name: str, text: str) -> int:
     """Parse a whole number from 0."""
     value = text.strip()
     if not _NUMBER.fullmatch(value) or int(value) >= 2**63:
-        raise InvalidInputError(
-            f"option '{name}' must be a whole number from 0, but is {text!r}",
-            option=name,
-            value=text,
-        )
+        raise _wrong(name, text, "a whole number from 0")
     return int(value)
 
 

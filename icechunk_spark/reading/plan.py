@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
@@ -151,13 +152,11 @@ def plan_read(
     options: ReadOptions, opened: OpenedTable, columns: Sequence[str], *, where: str | None
 ) -> ScanPlan:
     """Plan the scan of some columns, with `where` in place of the option."""
+    selecting = {name: getattr(options, name) for name in Selecting.__annotations__}
     return opened.dataset.plan(
         opened.table,
         columns=columns,
-        where=where,
-        sel=options.sel,
-        isel=options.isel,
-        sel_method=None if options.sel_method == "exact" else options.sel_method,
+        **cast("Selecting", selecting | {"where": where}),
         rows_per_partition=options.rows_per_partition,
         missing_chunks=options.missing_chunks,
         read_ahead_bytes=options.read_ahead_bytes,
@@ -241,7 +240,7 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "sel": options.sel,
         "isel": options.isel,
     }
-    told = [f"{name}={_one_line(text)}" for name, text in facts.items() if text]
+    told = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
     return " ".join(["icechunk", str(location_of(options)), *told])
 
 

@@ -33,8 +33,12 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_format.dataset.writing.cell_numbers import CELL
+from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 from icechunk_format.dataset.writing.commit import finish_write
+from icechunk_format.dataset.writing.part import BLOCK, UNIT
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.result import WriteResult
@@ -51,14 +55,15 @@ from icechunk_spark.writing.coordinates import (
     quoted,
 )
 from icechunk_spark.writing.target import dataset_options
-from icechunk_spark.writing.tasks import cell_task, layout_task
+from icechunk_spark.writing.tasks import write_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
-    from icechunk_format.dataset.writing.plan import WritePart, WritePlan
+    from icechunk_format.dataset.writing.part import WritePart
+    from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_spark.options.write import WriteRequest
     from icechunk_spark.options.write_request import Mode
@@ -72,11 +77,6 @@ _UNITS_PER_CORE: Final = 2
 
 # A table from labels to indices is sent to every executor up to this many labels.
 _BROADCAST_LABELS: Final = 4_000_000
-
-# Columns for the place of a row, whose names no column of the DataFrame may have.
-CELL: Final = "_cell"
-UNIT: Final = "_unit"
-BLOCK: Final = "_block"
 
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 
@@ -102,12 +102,11 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
     )
     if isinstance(prepared, WriteResult):
         return prepared
-    options = prepared.options
-    with raised_in_tasks(f"branch {options.branch!r} of {prepared.location}"):
+    with raised_in_tasks(prepared.place):
         if request.layout == "cells":
             plan, receipts = _write_cells(frame, schema, prepared, request)
         else:
-            plan, receipts = _write_layout(frame, schema, prepared, request)
+            plan, receipts = _write_layout(frame, prepared, request)
     return finish_write(plan, receipts)
 
 
@@ -119,9 +118,10 @@ def _write_cells(
     receipts: list[Any] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)
-        unit = F.expr(f"{CELL} div {part.cells_per_unit}")
+        assert part.numbers is not None, "cells are numbered"
+        unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
-        receipts += _receipts(rows, cell_task(part.context, part.input_schema))
+        receipts += _receipts(rows, write_task(write_batches, part))
     return plan, receipts
 
 
@@ -182,7 +182,7 @@ def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) 
 
 
 def _write_layout(
-    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
+    frame: DataFrame, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[Any]]:
     """Write rows that are chunks or chunk references."""
     plan = plan_layout_write(prepared)
@@ -209,7 +209,7 @@ def _write_layout(
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
     rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
-    return plan, _receipts(rows, layout_task(part.context, schema))
+    return plan, _receipts(rows, write_task(write_layout_batches, part))
 
 
 def _dot(values: Column, strides: str) -> Column:

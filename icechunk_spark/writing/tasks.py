@@ -14,46 +14,26 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.writing.cells.task import write_batches
-from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from icechunk_format.dataset.writing.context import WriteContext
+    from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    Write = Callable[[WritePart, Iterable[pa.RecordBatch]], TaskReceipt]
 
 
-def cell_task(context: WriteContext, schema: pa.Schema) -> Task:
-    """Return the function that writes one partition of cells with the columns of `schema`.
+def write_task(write: Write, part: WritePart) -> Task:
+    """Return the function that writes one partition of the rows of a part.
 
-    Spark's batches may differ from it in time zone and width of offsets.
+    Spark's batches may differ from the part's schema in time zone and width of offsets.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt = write_batches(context, (fitted(batch, schema) for batch in batches))
-        yield receipt_batch(receipt)
+        receipt = write(part, (fitted(batch, part.input_schema) for batch in batches))
+        packed = pa.array([pickle.dumps(receipt)], pa.binary())
+        yield pa.RecordBatch.from_pydict({"receipt": packed})
 
     return run
-
-
-def layout_task(context: WriteContext, schema: pa.Schema) -> Task:
-    """Return the function that writes one partition of chunks or of chunk references.
-
-    `schema` has the columns of the DataFrame; the unit and the block of a row stand before them.
-    """
-    place = [pa.field("_unit", pa.int64()), pa.field("_block", pa.int64())]
-    placed = pa.schema([*place, *schema])
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt = write_layout_batches(context, (fitted(batch, placed) for batch in batches))
-        yield receipt_batch(receipt)
-
-    return run
-
-
-def receipt_batch(receipt: object) -> pa.RecordBatch:
-    """Return the one row that carries a receipt to the driver."""
-    return pa.RecordBatch.from_pydict({"receipt": pa.array([pickle.dumps(receipt)], pa.binary())})

@@ -1,4 +1,4 @@
-"""Grids answer as a list of all chunk borders would, without making that list."""
+"""Chunk grids find the chunks that a list of all chunk borders gives, without making that list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents are read field by field; the most absurd of them gives nothing but a typed error."""
+"""``zarr.json`` documents are read field by field, and broken ones raise typed errors."""
 
 from __future__ import annotations
 

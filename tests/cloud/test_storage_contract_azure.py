@@ -1,4 +1,4 @@
-"""The storage contract on Azure's blob service, and what is Azure's own: who may come in, and how.
+"""Azure's blob service keeps the storage contract, with each kind of Azure's credentials.
 
 The service is Azurite; see ``azurite_server.py``. The tests are skipped, with the reason, where
 there is no Node.

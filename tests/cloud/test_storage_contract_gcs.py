@@ -1,4 +1,4 @@
-"""The storage contract on Google Cloud Storage, where generations decide conditional writes.
+"""Google Cloud Storage keeps the storage contract, by conditions on generations.
 
 The server is fake-gcs-server behind a translator of protocols; see ``gcs_server.py`` for what each
 of them decides.

@@ -1,4 +1,4 @@
-"""A real standalone cluster on loopback: one master and two workers from pip's pyspark."""
+"""Starts a real standalone cluster on loopback: one master and two workers of pip's pyspark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compose file: valid, pinned, closed to the network, and its services work as processes.
+"""The compose file is valid, pinned and closed to the network, and its services run as processes.
 
 There may be no Docker engine where this runs, so images are not built here. The file is checked
 against the Compose schema, its references are followed, and the same commands, environments and

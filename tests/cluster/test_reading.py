@@ -1,4 +1,4 @@
-"""A standalone cluster: executors in processes of their own read, fail and recover.
+"""Executors in processes of their own read, fail and recover on a standalone cluster.
 
 In local mode everything shares one machine's processes, and a reader that holds on to something
 of the driver would pass. Here the driver is a program of its own, as users run it.

@@ -80,8 +80,8 @@ def first_attempt(name):
         return False
     return True
 
-def disturbed(context, schema):
-    task = undisturbed(context, schema)
+def disturbed(write, part):
+    task = undisturbed(write, part)
     def run(batches):
         if what == "speculate" and TaskContext.get().attemptNumber() > 0:
             (folder / "copied").touch()
@@ -97,8 +97,8 @@ def disturbed(context, schema):
     return run
 
 if what in ("kill-executor", "fail-once", "speculate"):
-    undisturbed = planned_write.cell_task
-    planned_write.cell_task = disturbed
+    undisturbed = planned_write.write_task
+    planned_write.write_task = disturbed
 elif what == "die-after-tasks":
     after(planned_write, "_receipts")
 elif what == "die-after-creation":
@@ -145,16 +145,15 @@ def drive(cluster, tmp_path):
     return run
 
 
-@pytest.fixture
-def path(tmp_path):
-    """Return a repository with two hours, written without Spark."""
+def write_hours(path, first, count, **options):
+    """Write what the driver program writes, without Spark."""
     import pyarrow as pa
 
     from icechunk_format.dataset.writing.in_process import write_table
     from icechunk_format.dataset.writing.options import WriteOptions
 
-    place = tmp_path / "weather"
-    ids = np.arange(EARLIER * LATITUDES * LONGITUDES)
+    grid = LATITUDES * LONGITUDES
+    ids = np.arange(first * grid, (first + count) * grid)
     start = np.datetime64("2024-07-01", "us")
     table = pa.table(
         {
@@ -165,7 +164,14 @@ def path(tmp_path):
         }
     )
     dims = ("time", "latitude", "longitude")
-    write_table(str(place), table, WriteOptions(dims=dims, chunks={"time": 1}, message="earlier"))
+    write_table(str(path), table, WriteOptions(dims=dims, **options))
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Return a repository with two hours."""
+    place = tmp_path / "weather"
+    write_hours(place, 0, EARLIER, chunks={"time": 1}, message="earlier")
     return place
 
 
@@ -200,7 +206,7 @@ def test_a_driver_that_dies_leaves_the_branch_as_it_was(drive, path):
     drive("die-after-tasks", path, EARLIER, HOURS, "append")
     assert reference_repository(path).lookup_branch("main") == head
     assert_holds(path, EARLIER)
-    drive("again", path, EARLIER, HOURS, "append")
+    write_hours(path, EARLIER, HOURS, mode="append", message="again")
     assert messages(path)[:2] == ["again", "earlier"]
     assert_holds(path, EARLIER + HOURS)
 
@@ -209,7 +215,7 @@ def test_a_driver_that_dies_in_a_first_write(drive, tmp_path):
     path = tmp_path / "new"
     drive("die-after-creation", path, 0, 3, "errorifexists")
     assert messages(path) == ["Repository initialized"]
-    drive("again", path, 0, 3, "errorifexists")
+    write_hours(path, 0, 3, chunks={"time": 1}, message="again")
     assert messages(path) == ["again", "Repository initialized"]
     assert_holds(path, 3)
 

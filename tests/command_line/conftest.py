@@ -1,4 +1,4 @@
-"""Repositories to look at, and a way to run the command in this process."""
+"""Builds repositories to look at, and runs the command in this process."""
 
 from __future__ import annotations
 

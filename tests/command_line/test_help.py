@@ -1,4 +1,4 @@
-"""``--help`` and the manual say the same, and both say all that there is."""
+"""``--help`` and the manual name the same commands and options, and all of them."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,27 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from icechunk_format.command_line.app import COMMANDS, app, commands_markdown
-from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
+from icechunk_format.command_line.app import COMMANDS, app
+from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode
 from icechunk_format.command_line.views.documents import DOCUMENTS
 
 MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+
+
+def commands_markdown():
+    """Return the manual's list of commands."""
+    lines = ["| command | what it does |", "|---|---|"]
+    for words, command in COMMANDS.items():
+        about = (command.__doc__ or "").partition("\n")[0]
+        lines.append(f"| `{words}` | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def exit_codes_markdown():
+    """Return the manual's table of exit codes."""
+    lines = ["| exit code | meaning |", "|---|---|"]
+    lines += [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
+    return "\n".join(lines) + "\n"
 
 
 def help_of(*words):

@@ -1,4 +1,4 @@
-"""The command as a process of its own: streams, exit codes, pipes, a terminal, its start."""
+"""The command runs as a process of its own: streams, exit codes, pipes, a terminal, its start."""
 
 import json
 import os

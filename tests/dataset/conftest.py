@@ -1,4 +1,4 @@
-"""Places and repositories in memory that several modules of this folder use."""
+"""Makes places and repositories in memory that several modules of this folder use."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs targets: cases by number, each with its own seed, within bounds of time and memory.
+"""Runs fuzz targets: cases by number, each with its own seed, within bounds of time and memory.
 
 As a program it fuzzes in a process whose address space is bounded, and prints what it found as
 JSON: ``python tests/fuzz/fuzzing.py --seconds 60 --seed 1 [--only NAME] [--case NUMBER]``.

@@ -1,4 +1,4 @@
-"""Damage that knows the structure: bytes of files, members of documents, configurations of codecs.
+"""Damages files by their structure: bytes, members of documents, configurations of codecs.
 
 Every function draws from a ``random.Random`` alone, so a case is known by its seed.
 """

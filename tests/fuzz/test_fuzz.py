@@ -1,4 +1,4 @@
-"""Repositories are written by strangers: every decoder answers damage with a typed error, soon.
+"""Every decoder answers damaged files with a typed error, within bounds of time and memory.
 
 Structure-aware cases by seed: what is read, or refused with a message that can be shown on a
 terminal, within bounds of time and memory. Short here; ``make torture SECONDS=600`` runs long.

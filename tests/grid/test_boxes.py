@@ -1,4 +1,4 @@
-"""Two boxes that share a coordinate are found; boxes that only touch share none."""
+"""Boxes that share a coordinate are found as overlapping; boxes that only touch are not."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Finding coordinates and boxes gives the same rows as looking at every row, in all layouts."""
+"""Lookups of coordinates and boxes give the rows of a full search, in all layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions are covered exactly once, whatever the extents, and never at quadratic cost."""
+"""Regions are covered exactly once by any extents, and never at quadratic cost."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Whatever comes along with the package is licensed in a way that users of Apache-2.0 expect.
+"""Dependencies have licences that users of Apache-2.0 expect.
 
 Read from the metadata of the packages that are installed: runtime dependencies, those of the
 extras, and theirs in turn. The table in ``format/README.md`` lists the direct ones.

@@ -1,4 +1,4 @@
-"""The public names of both packages: changing this list is changing what users import."""
+"""Both packages offer exactly these public names; a change here changes users' imports."""
 
 import subprocess
 import sys

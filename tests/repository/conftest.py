@@ -1,4 +1,4 @@
-"""Small repositories in memory: empty, or written object by object with our own encoders."""
+"""Builds small repositories in memory, empty or object by object with our own encoders."""
 
 import itertools
 from dataclasses import dataclass, field

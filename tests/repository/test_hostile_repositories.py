@@ -1,4 +1,4 @@
-"""Repositories made to harm their readers: what is asked of whom, and what it costs to say no.
+"""Repositories made to harm readers are refused at bounded cost, without forbidden requests.
 
 Beside the fuzzing of decoders: here every byte keeps the format, and what it says is the attack.
 """

@@ -1,4 +1,4 @@
-"""One S3 server for the whole session, and a bucket for each test that wants one."""
+"""Starts one S3 server for a run, and makes a bucket for each test that wants one."""
 
 from __future__ import annotations
 

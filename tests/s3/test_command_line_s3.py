@@ -1,4 +1,4 @@
-"""The command line on S3: options by --option as in Spark, credentials from the environment."""
+"""The command line reads and writes S3, with --option or credentials of the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between a local folder and a real S3 server, both ways, by both clients and by Spark."""
+"""Repositories are copied between a folder and S3, by both clients and by Spark."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""What users are told when S3 refuses: typed, named, quick, and never with a credential."""
+"""Refusals of S3 become typed, quick errors that name the place and no credential."""
 
 from __future__ import annotations
 

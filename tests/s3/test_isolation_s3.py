@@ -1,4 +1,4 @@
-"""On S3 as well, readers beside hundreds of commits see one whole version each time they look."""
+"""Readers beside hundreds of commits on S3 see one whole version at every read."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""S3 clients and processes: forks, rival processes, and recipes that travel to new ones."""
+"""S3 clients work after forks, in rival processes, and when pickled to new ones."""
 
 from __future__ import annotations
 

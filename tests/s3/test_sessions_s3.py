@@ -1,4 +1,4 @@
-"""Commits on a real S3 server: conditional writes decide, for both clients and many processes."""
+"""Conditional writes of a real S3 server decide races of commits, for both clients."""
 
 import multiprocessing
 import uuid

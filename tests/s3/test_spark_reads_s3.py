@@ -1,4 +1,4 @@
-"""Spark reads repositories on S3, through either client, and never says a credential.
+"""Spark reads repositories on S3 through either client, and shows no credential.
 
 The reference library writes the repository to a real S3 server; Spark's driver and executors reach
 it with credentials from options or from the environment. Whatever goes wrong, the last line of the

@@ -1,4 +1,4 @@
-"""Credentials stay where they were given, when Spark writes: they are in nothing that remains.
+"""Spark's writes leave no credential in logs, plans, scratch files or stored objects.
 
 A program of its own writes with credentials in options, well and wrongly. Its log and Spark's event
 log, everything that it printed and raised, plans, metadata tables, its scratch folders while it

@@ -29,7 +29,7 @@ class TestBotocore(StorageContract):
         monkeypatch.setattr(s3_store, "_MULTIPART_FROM", 2**20)
         monkeypatch.setattr(s3_store, "_PART_SIZE", 5 * 2**20)
         data = random.Random(1).randbytes(11 * 2**20)
-        written = storage.put("large", data, attributes={"by": "test"})
+        written = storage.put("large", data)
         fetched = storage.get("large")
         assert fetched.data == data
         assert fetched.version == written.version

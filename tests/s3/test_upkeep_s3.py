@@ -1,4 +1,4 @@
-"""Upkeep on a real S3 server: whole-second ages, listings by prefix, deletions in batches."""
+"""Upkeep works on a real S3 server, whose times are whole seconds."""
 
 import uuid
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The repository that most tests of this folder read, and a short way to load it."""
+"""Builds the repository that most tests of this folder read, and loads it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Weather:
     return build_weather(tmp_path_factory.mktemp("repositories") / "weather")
 
 
-@pytest.fixture(params=["source", "function"])
+@pytest.fixture
 def load(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[..., DataFrame]:
-    """Load a path, with a schema or options: by the data source, and by `icechunk_spark.read`."""
+    """Load a path, with a schema or options: by `icechunk_spark.read` or by the data source.
+
+    A test that takes both has the mark ``by_both`` of its module. That both give the same rows and
+    schema is asserted for each option in ``reading/test_mapped_load.py``.
+    """
 
     def load_by_source(path: str, *, schema: str | None = None, **options: object) -> DataFrame:
         reader = by_source(spark).options(**options)
         return (reader if schema is None else reader.schema(schema)).load(path)
 
-    if request.param == "function":
+    if getattr(request, "param", "function") == "function":
         import icechunk_spark
 
         return partial(icechunk_spark.read, spark)

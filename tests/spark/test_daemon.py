@@ -1,4 +1,4 @@
-"""The daemon that has imported what reading needs: its workers have it from the start."""
+"""The daemon imports the libraries of reading before it forks workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""The scripts in ``examples/`` run as they stand, and show what they promise."""
+"""The scripts in ``examples/`` run as they stand, and show what they promise.
+
+One of them runs as a program of its own, as users start it. The others run in the process of the
+tests, whose Spark session ``spark.stop()`` must not stop.
+"""
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,20 +18,20 @@ pytestmark = pytest.mark.needs_reference
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+AS_A_PROGRAM = "write_audit_publish"
 SHOWN = {
     "append_a_day": ["2024-07-02: 252,288 cells", "has committed version", "2024-07-03 00:00:00"],
     "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
-    "write_audit_publish": ["0 outside of 180 to 340 K -> published", "-> not published"],
+    AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
     "storm_points": ["2,400 positions, 2,400 with a temperature", "storm_points.png"],
     "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_example(name, tmp_path):
+def test_an_example_as_a_program(tmp_path):
     done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", tmp_path],
+        [sys.executable, EXAMPLES / f"{AS_A_PROGRAM}.py", tmp_path],
         capture_output=True,
         text=True,
         env=environment_of_a_program(),
@@ -35,5 +40,17 @@ def test_example(name, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for text in SHOWN[name]:
+    for text in SHOWN[AS_A_PROGRAM]:
         assert text in done.stdout, done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", [name for name in SHOWN if name != AS_A_PROGRAM])
+def test_an_example_in_a_running_session(spark, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    for text in SHOWN[name]:
+        assert text in shown

@@ -1,4 +1,4 @@
-"""The mistakes that newcomers make: the last line of Spark's traceback says what to do."""
+"""The last line of Spark's traceback tells newcomers what to do about their mistakes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from pyspark.errors import StreamingQueryException
 pytestmark = pytest.mark.needs_reference
 
 
-@pytest.fixture(params=["source", "function"])
+by_both = pytest.mark.parametrize("reading_session", ["source", "function"], indirect=True)
+"""Where Spark's planning process may fail: options, opening, planning, schemas of users."""
+
+
+@pytest.fixture
 def reading_session(request, spark):
-    """Give a session whose tables come by the data source, and one where a function reads them."""
-    return spark if request.param == "function" else source_session(spark)
+    """Give a session where a function reads, or where Spark plans reading by the data source."""
+    return source_session(spark) if getattr(request, "param", None) == "source" else spark
 
 
 @pytest.fixture
@@ -27,10 +31,12 @@ def fails(reading_session, weather, last_line):
     return of
 
 
+@by_both
 def test_no_path(reading_session, last_line):
     assert "load(path)" in last_line(lambda: reading_session.read.format("icechunk").load())
 
 
+@by_both
 def test_a_path_that_is_not_there(fails, tmp_path):
     assert "nowhere" in fails(str(tmp_path / "nowhere"))
 
@@ -55,11 +61,13 @@ def test_an_empty_repository(fails, tmp_path):
     assert "empty" in fails(str(tmp_path / "empty"))
 
 
+@by_both
 def test_two_paths(reading_session, weather, last_line):
     paths = [weather.path, weather.path + "2"]
     assert "union" in last_line(lambda: reading_session.read.format("icechunk").load(paths))
 
 
+@by_both
 def test_a_tag_that_is_not_there(fails):
     text = fails(tag="v2")
     assert "no tag 'v2'" in text
@@ -94,6 +102,7 @@ def test_several_groups_and_none_named(fails, tmp_path):
     assert "south" in text
 
 
+@by_both
 def test_a_variable_that_is_not_there(fails):
     text = fails(variables="t2n")
     assert "t2n" in text
@@ -114,12 +123,14 @@ def test_a_value_that_is_not_allowed(fails):
     assert "true or false" in fails(decodeCf="on")
 
 
+@by_both
 def test_a_storage_setting_that_is_not_there(fails):
     text = fails(**{"storage.endpont_url": "http://localhost", "storage.secret": "hunter2"})
     assert "endpont_url" in text
     assert "hunter2" not in text
 
 
+@by_both
 def test_a_condition_that_does_not_parse(fails):
     assert "where" in fails(where="latitude >")
 
@@ -130,6 +141,7 @@ def test_a_condition_on_a_column_that_is_not_there(fails):
     assert "latitude" in text
 
 
+@by_both
 def test_a_label_that_is_not_there(fails):
     text = fails(sel="latitude=44.9")
     assert "nearest" in text
@@ -139,6 +151,7 @@ def test_a_dimension_that_is_not_there(fails):
     assert "lat" in fails(isel="lat=0")
 
 
+@by_both
 def test_a_schema_of_another_type(reading_session, weather, last_line):
     reader = reading_session.read.format("icechunk").schema("t2m int")
     text = last_line(lambda: reader.load(weather.path).count())
@@ -146,11 +159,13 @@ def test_a_schema_of_another_type(reading_session, weather, last_line):
     assert "float or double" in text
 
 
+@by_both
 def test_a_schema_with_another_column(reading_session, weather, last_line):
     reader = reading_session.read.format("icechunk").schema("t2 float")
     assert "did you mean 't2m'" in last_line(lambda: reader.load(weather.path).count())
 
 
+@by_both
 def test_a_metadata_table(fails, weather):
     assert "did you mean '#chunks'" in fails(weather.path + "#chunk")
     assert "did you mean 'snapshots'" in fails(table="snapshot")

@@ -1,4 +1,4 @@
-"""Public names that users import, wherever their modules lie."""
+"""Public names can be imported first, wherever their modules lie."""
 
 from __future__ import annotations
 

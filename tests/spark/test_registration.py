@@ -1,4 +1,4 @@
-"""Registering: cheap to import, quiet when repeated, found by Spark without being asked."""
+"""Registering is cheap, may be repeated, and Spark finds the source without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: our columns, Spark's types and Spark's own Arrow mapping agree with one another."""
+"""Our columns, Spark's types and Spark's own Arrow mapping agree with one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header and frame of metadata files: what is read, what is refused, what bombs cost."""
+"""Header and frame of metadata files are checked, and bombs are refused."""
 
 from __future__ import annotations
 

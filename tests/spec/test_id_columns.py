@@ -1,4 +1,4 @@
-"""Ids are found where they are, also beside ids that differ from them in the last bytes alone."""
+"""Ids are found in columns, also beside ids that differ in the last bytes only."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Node paths: what is a path, how paths nest, and the two orders the format uses."""
+"""Node paths are checked, nested and ordered as the format does it."""
 
 from __future__ import annotations
 

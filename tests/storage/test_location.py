@@ -1,4 +1,4 @@
-"""Locations: what URLs and options mean, which mistakes are caught, and that nothing leaks."""
+"""Locations understand URLs and options, name mistakes, and show no secret."""
 
 from __future__ import annotations
 

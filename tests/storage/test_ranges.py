@@ -1,4 +1,4 @@
-"""Planned reads: whatever is joined and cut, every request gets its own bytes."""
+"""Planned reads give every request its own bytes, whatever is joined and cut."""
 
 from __future__ import annotations
 

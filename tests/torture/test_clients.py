@@ -1,4 +1,4 @@
-"""Both S3 clients over a server that fails at random: writers and readers get through or are told.
+"""Writers and readers get through to a server that fails at random, or get an error.
 
 Beside the torture of the layer above: here the clients' own repetitions take part, over HTTP.
 """

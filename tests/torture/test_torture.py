@@ -1,4 +1,4 @@
-"""Many writers and readers over a store that cannot be relied on; afterwards every promise holds.
+"""Every promise holds after many writers and readers over an unreliable store.
 
 The store is slow, throttles, resets connections, cuts bodies, loses answers, does things late and
 shows old states of ``repo``. What must hold, whatever it does:

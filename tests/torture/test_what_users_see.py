@@ -1,4 +1,4 @@
-"""A full disk, rights that are taken away, a token that ends, clocks that differ: what users read.
+"""Users read helpful errors of full disks, lost rights, ended tokens and wrong clocks.
 
 Each time nothing is committed by half, the last line of the error says what happened, where, and
 what to do, and the very same session goes on when the cause is gone.

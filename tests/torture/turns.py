@@ -1,4 +1,4 @@
-"""Threads that take turns, in an order that a seed decides.
+"""Runs threads in turns, in an order that a seed decides.
 
 Only one of them runs at any time, and it hands on only where it says so: at its requests to the
 store. So all interleavings of requests can happen, and a seed brings one of them back.

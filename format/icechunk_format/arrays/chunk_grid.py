@@ -13,7 +13,7 @@ Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,14 +26,12 @@ from icechunk_format.arrays.named_configuration import (
     shortened,
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.grid.axes import Axis, ChunkAxis, RegularAxis, RunAxis
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
-
-_MAX_EDGES: Final = 2**27
 
 
 class ChunkGrid:
@@ -41,6 +39,8 @@ class ChunkGrid:
 
     Attributes
     ----------
+    axes
+        The chunks along each axis.
     shape
         Elements per axis.
     num_chunks
@@ -49,14 +49,14 @@ class ChunkGrid:
         The shape of every chunk of a regular grid; ``None`` for a rectilinear one.
     """
 
-    __slots__ = ("_axes", "chunk_shape", "num_chunks", "shape")
+    __slots__ = ("axes", "chunk_shape", "num_chunks", "shape")
 
-    def __init__(self, axes: Sequence[Axis]) -> None:
-        self._axes: tuple[Axis, ...] = tuple(axes)
-        self.shape: tuple[int, ...] = tuple(axis.extent for axis in self._axes)
-        self.num_chunks: tuple[int, ...] = tuple(axis.num_chunks for axis in self._axes)
-        sizes = tuple(axis.size for axis in self._axes if isinstance(axis, RegularAxis))
-        self.chunk_shape: tuple[int, ...] | None = sizes if len(sizes) == len(self._axes) else None
+    def __init__(self, axes: Sequence[ChunkAxis]) -> None:
+        self.axes: tuple[ChunkAxis, ...] = tuple(axes)
+        self.shape: tuple[int, ...] = tuple(axis.size for axis in self.axes)
+        self.num_chunks: tuple[int, ...] = tuple(axis.count for axis in self.axes)
+        sizes = tuple(axis.step for axis in self.axes if isinstance(axis, RegularAxis))
+        self.chunk_shape: tuple[int, ...] | None = sizes if len(sizes) == len(self.axes) else None
 
     @classmethod
     def regular(cls, shape: Sequence[int], chunk_shape: Sequence[int]) -> ChunkGrid:
@@ -82,7 +82,7 @@ class ChunkGrid:
     @property
     def ndim(self) -> int:
         """How many dimensions the array has."""
-        return len(self._axes)
+        return len(self.axes)
 
     def chunk_bounds(self, axis: int, i: int) -> tuple[int, int]:
         """Return the elements of chunk ``i`` along an axis, clipped to the shape.
@@ -92,10 +92,8 @@ class ChunkGrid:
         InvalidInputError
             If there is no such chunk.
         """
-        found = self._axes[axis]
         self._check(axis, i)
-        start = found.start(i)
-        return start, min(start + found.full_size(i), found.extent)
+        return self.axes[axis].bounds(i)
 
     def box_of(self, coords: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return first elements and ends of one chunk, clipped to the shape.
@@ -120,15 +118,15 @@ class ChunkGrid:
             self._check(axis, int(i))
         if self.chunk_shape is not None:
             return self.chunk_shape
-        return tuple(found.full_size(int(i)) for found, i in zip(self._axes, coords, strict=True))
+        return tuple(found.full_size(int(i)) for found, i in zip(self.axes, coords, strict=True))
 
     def distinct_sizes(self, axis: int) -> set[int]:
         """Return every size that chunks are stored with along an axis."""
-        return self._axes[axis].distinct_sizes()
+        return self.axes[axis].distinct_sizes()
 
     def chunk_indices(self, axis: int, elements: ArrayLike) -> NDArray[np.int64]:
         """Return the chunks along an axis that hold the elements; indices are not checked."""
-        return self._axes[axis].chunks_of(np.asarray(elements, dtype=np.int64))
+        return self.axes[axis].chunk_of(np.asarray(elements, dtype=np.int64))
 
     def chunks_of_box(
         self, lo: Sequence[int], hi: Sequence[int]
@@ -137,17 +135,11 @@ class ChunkGrid:
 
         The box is clipped to the array first; an empty box touches no chunk.
         """
-        first: list[int] = []
-        end: list[int] = []
-        for axis, a, b in zip(self._axes, lo, hi, strict=True):
-            start, stop = max(int(a), 0), min(int(b), axis.extent)
-            if start >= stop:
-                first.append(0)
-                end.append(0)
-            else:
-                first.append(axis.chunk_of(start))
-                end.append(axis.chunk_of(stop - 1) + 1)
-        return tuple(first), tuple(end)
+        ranges = [
+            axis.chunk_range(max(int(start), 0), min(int(stop), axis.size))
+            for axis, start, stop in zip(self.axes, lo, hi, strict=True)
+        ]
+        return tuple(first for first, _ in ranges), tuple(end for _, end in ranges)
 
     def bounds_of(self, coords: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return starts and stops, int64 ``(n, ndim)``, of many chunks, clipped to the shape.
@@ -158,10 +150,9 @@ class ChunkGrid:
         chunks = np.asarray(coords, dtype=np.int64)
         starts = np.empty_like(chunks)
         stops = np.empty_like(chunks)
-        for axis, found in enumerate(self._axes):
-            starts[:, axis] = found.starts(chunks[:, axis])
-            stops[:, axis] = starts[:, axis] + found.full_sizes(chunks[:, axis])
-            np.minimum(stops[:, axis], found.extent, out=stops[:, axis])
+        for axis, found in enumerate(self.axes):
+            starts[:, axis] = found.start_of(chunks[:, axis])
+            stops[:, axis] = found.start_of(chunks[:, axis] + 1)
         return starts, stops
 
     def edges(self, axis: int) -> NDArray[np.int64]:
@@ -174,18 +165,7 @@ class ChunkGrid:
         UnsupportedError
             If there are too many of them to list.
         """
-        found = self._axes[axis]
-        if found.num_chunks >= _MAX_EDGES:
-            raise UnsupportedError(
-                f"axis {axis} has {found.num_chunks} chunks; their borders are listed up to "
-                f"{_MAX_EDGES}. Select a range of the axis first",
-                axis=axis,
-                num_chunks=found.num_chunks,
-            )
-        edges = np.empty(found.num_chunks + 1, dtype=np.int64)
-        edges[:-1] = found.starts(np.arange(found.num_chunks, dtype=np.int64))
-        edges[-1] = found.extent
-        return edges
+        return listed_edges(self.axes[axis])
 
     def resized(self, shape: Sequence[int]) -> ChunkGrid:
         """Return the grid of the array with another shape; existing chunks stay in place.
@@ -201,13 +181,13 @@ class ChunkGrid:
             raise InvalidInputError(
                 f"shape {shortened(shape)} must have {self.ndim} dimensions, none negative"
             )
-        return ChunkGrid([axis.resized(int(n)) for axis, n in zip(self._axes, shape, strict=True)])
+        return ChunkGrid([axis.resized(int(n)) for axis, n in zip(self.axes, shape, strict=True)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_grid`` member of a ``zarr.json``."""
         if self.chunk_shape is not None:
             return named_configuration_json("regular", {"chunk_shape": list(self.chunk_shape)})
-        shapes = [axis.to_json() for axis in self._axes]
+        shapes = [axis.to_json() for axis in self.axes]
         return named_configuration_json("rectilinear", {"kind": "inline", "chunk_shapes": shapes})
 
     def _check(self, axis: int, i: int) -> None:
@@ -217,16 +197,16 @@ class ChunkGrid:
             )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChunkGrid) and self._axes == other._axes
+        return isinstance(other, ChunkGrid) and self.axes == other.axes
 
     def __hash__(self) -> int:
-        return hash(self._axes)
+        return hash(self.axes)
 
     def __repr__(self) -> str:
         return f"ChunkGrid(shape={self.shape}, {self.to_json()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ChunkGrid, (self._axes,))
+        return (ChunkGrid, (self.axes,))
 
 
 def parse_chunk_grid(
@@ -279,7 +259,7 @@ def parse_chunk_grid(
             node_path=node_path,
             field=field,
         )
-    axes: list[Axis] = []
+    axes: list[ChunkAxis] = []
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
         where = f"{field}[{axis}]"
         if isinstance(size, list):
@@ -332,17 +312,4 @@ def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) 
             node_path=node_path,
             field=field,
         )
-    return RunAxis(extent, tuple(runs))
-
-
-def grid_axes(grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
-    """Return the axes of a chunk grid."""
-    if grid.chunk_shape is not None:
-        return tuple(
-            ChunkAxis(size=size, step=step)
-            for size, step in zip(grid.shape, grid.chunk_shape, strict=True)
-        )
-    return tuple(
-        ChunkAxis(size=size, step=1, edges=np.minimum(grid.edges(axis), size))
-        for axis, size in enumerate(grid.shape)
-    )
+    return RunAxis(extent, runs)

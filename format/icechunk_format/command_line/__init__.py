@@ -5,6 +5,7 @@ module                   what is in it
 =======================  ===========================================================================
 ``entry``                runs a command: arguments in, exit code out, errors as one line
 ``app``                  the list of commands
+``call``                 a run of a command: its repository, its screen, plan and question
 ``arguments``            arguments that commands share: repository, options, version, ages
 ``exit_codes``           exit codes and their meanings
 ``commands/``            the commands; each calls functions of the library

@@ -1,4 +1,4 @@
-"""The commands of ``icechunk-spark``, in the order of ``--help``."""
+"""Lists the commands of ``icechunk-spark``, in the order of ``--help``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from icechunk_format.command_line.arguments import RepositoryArgument
+from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import refs as ref_commands
@@ -92,6 +94,10 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 """Every command, by the words that call it."""
 
+_ARGUMENTS: Final = {
+    "copy": transfer_commands.CopiedArgument,
+    "import-draft": transfer_commands.DraftArgument,
+}
 _APPS: Final = {
     "": app,
     "branch": _sub_app("branch", "List, create, move and delete branches."),
@@ -101,13 +107,5 @@ _APPS: Final = {
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
     # The control character keeps the parser from joining the lines.
-    _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_command)
-
-
-def commands_markdown() -> str:
-    """Return the manual's list of commands."""
-    lines = ["| command | what it does |", "|---|---|"]
-    for words, command in COMMANDS.items():
-        about = (command.__doc__ or "").partition("\n")[0]
-        lines.append(f"| `{words}` | {about} |")
-    return "\n".join(lines) + "\n"
+    _run = on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
+    _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)

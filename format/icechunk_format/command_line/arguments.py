@@ -157,13 +157,6 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
     return Location(repository, client=client, options=options.storage)
 
 
-def open_repository(repository: str, given: Sequence[str] | None) -> Repository:
-    """Open a repository; see ``Repository.open`` for what it raises."""
-    from icechunk_format.repository.repository import Repository
-
-    return Repository.open(location_at(repository, given))
-
-
 def parse_instant(text: str, *, argument: str, now: datetime | None = None) -> datetime:
     """Return the instant of an age or a time; a time without zone is in UTC.
 

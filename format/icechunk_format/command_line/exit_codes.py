@@ -59,10 +59,3 @@ def of_error(error: BaseException) -> ExitCode:
 def exit_codes_text() -> str:
     """Return the list for ``--help``, one code a line."""
     return "\n".join(f"  {code.value:<5}{MEANINGS[code]}" for code in ExitCode)
-
-
-def exit_codes_markdown() -> str:
-    """Return the manual's table of exit codes."""
-    lines = ["| exit code | meaning |", "|---|---|"]
-    lines += [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
-    return "\n".join(lines) + "\n"

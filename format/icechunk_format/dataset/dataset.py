@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArrays
@@ -19,9 +19,7 @@ from icechunk_format.dataset.selection.where.split import select
 from icechunk_format.dataset.table.builder import TableBuilder
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import (
-    DimensionSet,
     data_variables,
-    group_by_dimensions,
     named_variables,
 )
 from icechunk_format.dataset.table.group_choice import find_group
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.selection.where.split import Selecting
     from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.repository.chunks.source import ChunkSource
@@ -148,10 +147,6 @@ class Dataset:
         held = {column.path for column in table.columns}
         return [variable for variable in self.data_variables if variable.path not in held]
 
-    def dimension_sets(self) -> list[DimensionSet]:
-        """Return the sets of dimensions of the data variables, the largest first."""
-        return group_by_dimensions(self.data_variables)
-
     def read(
         self, name: str, lower: Sequence[int] | None = None, upper: Sequence[int] | None = None
     ) -> NDArray[Any]:
@@ -177,7 +172,7 @@ class Dataset:
         coords: Sequence[str] = (),
         decode_cf: bool = True,
         timestamp_type: TimestampType = "ntz",
-        block: str | None = None,
+        block: Mapping[str, int] | None = None,
         decoded: bool = True,
         case_sensitive: bool = False,
     ) -> Table:
@@ -197,7 +192,7 @@ class Dataset:
         timestamp_type
             ``ntz`` for times without a zone, ``utc`` for instants.
         block
-            Elements of a block of ``summary``, like ``"time=24,latitude=10"``; chunks otherwise.
+            Elements of a block of ``summary``, like ``{"time": 24}``; chunks otherwise.
         decoded
             Whether ``chunks`` are decoded.
         case_sensitive
@@ -281,13 +276,10 @@ class Dataset:
         table: Table,
         *,
         columns: Sequence[str] | None = None,
-        where: str | None = None,
-        sel: str | None = None,
-        isel: str | None = None,
-        sel_method: str | None = None,
         rows_per_partition: int | None = None,
         missing_chunks: MissingChunks = "fill",
         read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
+        **selecting: Unpack[Selecting],
     ) -> ScanPlan:
         """Plan a scan of a table.
 
@@ -297,11 +289,6 @@ class Dataset:
             A table of this dataset.
         columns
             The columns to produce, in order; only what they need is fetched. None is all.
-        where
-            A SQL condition on the columns of ``cells``; in the layouts ``chunks`` and ``refs`` on
-            dimensions only.
-        sel, isel, sel_method
-            Slices by label and by index, and how labels match.
         rows_per_partition
             Wanted rows of a task. None is 4,000,000, and more where that would make more than
             about 100,000 tasks.
@@ -310,6 +297,10 @@ class Dataset:
             variable of the table has a chunk.
         read_ahead_bytes
             Bytes that one task may hold ahead of its consumer.
+        **selecting
+            ``where``: a SQL condition on the columns of ``cells``; in the layouts ``chunks`` and
+            ``refs`` on dimensions only. ``sel``, ``isel``, ``sel_method``: slices by label and by
+            index, and how labels match.
 
         Raises
         ------
@@ -332,17 +323,14 @@ class Dataset:
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
             coordinate=lambda dim: self._labels(table, dim),
-            where=where,
-            sel=sel,
-            isel=isel,
-            sel_method=sel_method,
+            **selecting,
         )
         if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
             raise InvalidInputError(
-                f"where={where!r} has the condition {chosen.residual.sql}, which is not about one "
-                f"dimension; with layout={table.layout} a condition may only select along "
-                "dimensions",
-                where=where,
+                f"where={selecting.get('where')!r} has the condition {chosen.residual.sql}, which "
+                f"is not about one dimension; with layout={table.layout} a condition may only "
+                "select along dimensions",
+                where=selecting.get("where"),
                 layout=table.layout,
             )
         variables = tuple(self._by_path(path) for path in table.arrays)

@@ -1,4 +1,4 @@
-"""Two drafts of the format from before its first release, read-only and as a source to import."""
+"""Reads and imports the two drafts of the format from before its first release."""
 
 from icechunk_format.drafts.importing import ImportReport, import_draft
 from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot

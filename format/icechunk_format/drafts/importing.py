@@ -1,4 +1,4 @@
-"""Importing a draft into a new repository of spec version 2, with its whole history.
+"""Imports a draft into a new repository of spec version 2, with its whole history.
 
 Everything is stored under names that nothing refers to, and ``repo`` is created last and only once.
 So the import is visible as a whole or not at all, and one that failed can be run again to the same
@@ -24,24 +24,34 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.drafts.model import DraftNode
+from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
-from icechunk_format.repository.files.manifest_files import ManifestFormat, store_manifests
+from icechunk_format.repository.files.manifest_files import (
+    ManifestFormat,
+    ManifestReceipt,
+    store_manifests,
+)
 from icechunk_format.repository.lifecycle import create
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
 from icechunk_format.spec.node_path import parent
 from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
@@ -53,14 +63,7 @@ from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.location import Location, Place, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.drafts.model import DraftSnapshot
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
 _BYTES_PER_BATCH: Final = 64 * 2**20

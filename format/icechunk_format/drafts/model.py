@@ -1,4 +1,4 @@
-"""What both drafts say, as plain values: versions, nodes, and chunk references as columns.
+"""Holds what both drafts say as plain values: versions, nodes, and chunk references as columns.
 
 A node has the ``zarr.json`` of released versions. Chunk keys are spelled ``c/0/1`` in it, as they
 name chunks to Zarr only, and a missing fill value is zero, since Zarr demands one.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
@@ -21,7 +23,6 @@ from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse
 from icechunk_format.drafts.records import MAX_U32, Field
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
 from icechunk_format.grid.coordinates import sorting_rows
-from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.chunk_refs import (
     KIND_INLINE,
@@ -31,11 +32,6 @@ from icechunk_format.spec.manifest.chunk_refs import (
 )
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.node_path import NodePath, parse_node_path
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
 """A chunk reference: the columns of ``DraftChunks`` in order."""
@@ -229,7 +225,3 @@ class DraftChunks:
                 virtual_refs(virtual.coords, locations, virtual.offset, virtual.length),
             ]
         )
-
-    def differs_from(self, other: DraftChunks) -> NDArray[np.uint32]:
-        """Return the places at which the two are not the same, sorted: uint32, shape (n, ndim)."""
-        return changed_coords(other.released(), self.released())

@@ -1,9 +1,9 @@
-"""The draft with numbered branch files: ``r/``, ``s/``, ``m/``, ``c/`` and records by schema.
+"""Reads the draft with numbered branch files: ``r/``, ``s/``, ``m/``, ``c/``, records by schema.
 
 Decisions where the draft is silent
 -----------------------------------
-1. **Names of objects** are ids in Crockford base 32, hexadecimal or as UUID, with no ending,
-   ``.json``, ``.msgpack`` or ``.chunk``; what was found last in a folder is tried first.
+1. **Names of objects** are ids in Crockford base 32 or hexadecimal, with no ending, ``.json`` or
+   ``.msgpack``; what was found last in a folder is tried first.
 2. **Parents.** Of the ancestors in ``short_term_history`` the parent is the one written last. Where
    several were, or none is listed though ``total_parents`` is not zero, the branch file before
    decides. A parent whose file is gone ends the history.
@@ -18,27 +18,27 @@ Specification: drafts, "numbered refs".
 from __future__ import annotations
 
 import re
-import uuid
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from icechunk_format.drafts.model import DraftSnapshot, array_members, make_node
-from icechunk_format.drafts.records import MAX_U32, read_record
+from icechunk_format.drafts.model import (
+    DraftChunk,
+    DraftNode,
+    DraftSnapshot,
+    array_members,
+    make_node,
+)
+from icechunk_format.drafts.records import MAX_U32, Field, read_record
 from icechunk_format.spec.ids import ALPHABET, ObjectId
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.drafts.model import DraftChunk, DraftNode
-    from icechunk_format.drafts.records import Field
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
 _NOT_FINITE: Final = {"None": "NaN", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-_ENDINGS: Final = ("", ".json", ".msgpack", ".chunk")
+_ENDINGS: Final = ("", ".json", ".msgpack")
 # A letter or a sign between the numbers of a key would be another kind of number.
 _BETWEEN: Final = r"[^0-9A-Za-z+\-]"
 _CHUNK_KEY: Final = re.compile(
@@ -203,7 +203,7 @@ class NumberedRefs:
 
 
 def _spellings(folder: str, object_id: DraftId) -> list[str]:
-    names = (str(object_id), object_id.raw.hex(), uuid.UUID(bytes=object_id.raw))
+    names = (str(object_id), object_id.raw.hex())
     return [f"{folder}{name}{ending}" for ending in _ENDINGS for name in names]
 
 

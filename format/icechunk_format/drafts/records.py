@@ -1,4 +1,4 @@
-"""Records of the drafts, JSON or MessagePack, taken apart value by value.
+"""Takes records of the drafts, JSON or MessagePack, apart value by value.
 
 The bytes are untrusted: a value is checked when it is taken, and what is wrong with it ends as a
 ``FormatError`` that names its place. Records of MessagePack need named fields, because the drafts
@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgpack
 
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 MAX_RECORD_BYTES: Final = 512 * 2**20
 """Largest object that is read whole."""

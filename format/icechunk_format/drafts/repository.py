@@ -1,13 +1,14 @@
-"""Reading a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
+"""Reads a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.drafts.model import DraftChunks
+from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot
 from icechunk_format.drafts.numbered_refs import NumberedRefs
 from icechunk_format.drafts.state_file import STATE, StateFile
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
@@ -15,11 +16,6 @@ from icechunk_format.repository.lifecycle.discovery import has_repository
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 
 _ROWS_AT_ONCE: Final = 65536
 

@@ -1,4 +1,4 @@
-"""The draft with a state file: ``state.json``, and Parquet files in ``s/`` and ``i/``.
+"""Reads the draft with a state file: ``state.json``, and Parquet files in ``s/`` and ``i/``.
 
 Decisions where the draft is silent
 -----------------------------------
@@ -20,23 +20,24 @@ Specification: drafts, "state file".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icechunk_format.drafts.model import DraftSnapshot, array_members, make_node
+from icechunk_format.drafts.model import (
+    DraftChunk,
+    DraftNode,
+    DraftSnapshot,
+    array_members,
+    make_node,
+)
 from icechunk_format.drafts.records import MAX_RECORD_BYTES, Field, read_object, read_record
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.storage.protocol import check_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.drafts.model import DraftChunk, DraftNode
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_key
 
 STATE: Final = "state.json"
 

@@ -11,14 +11,13 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
+BoxT = TypeVar("BoxT", bound=np.integer[Any])
 
 # Pairs of boxes that are compared at once; bounds the memory of a comparison.
 _PAIRS_AT_ONCE: Final = 1 << 20
@@ -47,6 +46,22 @@ def inside_box(coords: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
         column = coords[:, axis]
         found &= (column >= low) & (column < high)
     return found
+
+
+def box_of_grid(num_chunks: Iterable[int]) -> NDArray[np.int64]:
+    """Return the box, shape (ndim, 2), of all coordinates of a chunk grid."""
+    return np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
+
+
+def box_around(boxes: NDArray[BoxT]) -> NDArray[BoxT]:
+    """Return the smallest box, shape (ndim, 2), that holds at least one given box."""
+    return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
+
+
+def meeting(boxes: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each box whether it shares a coordinate with one box, shape (ndim, 2)."""
+    found: NDArray[np.bool_] = (boxes[:, :, 0] < box[:, 1]) & (boxes[:, :, 1] > box[:, 0])
+    return found.all(axis=1)
 
 
 def boxes_meet(left: NDArray[Any], right: NDArray[Any]) -> bool:

@@ -15,9 +15,10 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import (
@@ -30,9 +31,6 @@ from icechunk_format.grid.boxes import (
     overlapping_pairs,
 )
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 # Up to so many boxes are tried one by one where coordinates are looked up.
 _FEW_BOXES: Final = 16

@@ -22,16 +22,14 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+from icechunk_format.grid.boxes import inside_box
 
 _MAX_KEY: Final = 2**63
 # A binary search over a million rows costs about this many comparisons of a scan.
@@ -62,6 +60,15 @@ def sorting_rows(coords: NDArray[np.uint32]) -> NDArray[np.intp]:
         is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         order = order[is_first]
     return order
+
+
+def joined_coords(parts: Iterable[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:
+    """Return the coordinates of all parts, each once, sorted; shape (n, ndim)."""
+    full = [part for part in parts if len(part)]
+    if not full:
+        return np.empty((0, ndim), dtype=np.uint32)
+    joined = full[0] if len(full) == 1 else np.concatenate(full)
+    return joined if is_sorted(joined) else joined[sorting_rows(joined)]
 
 
 class CoordinateOrder:
@@ -131,10 +138,7 @@ class CoordinateOrder:
         found = np.full(len(wanted), -1, dtype=np.int64)
         if not n:
             return found
-        is_inside = np.ones(len(wanted), dtype=np.bool_)
-        for axis, (low, high) in enumerate(self.bounds()):
-            is_inside &= (wanted[:, axis] >= low) & (wanted[:, axis] < high)
-        rows = np.flatnonzero(is_inside)
+        rows = np.flatnonzero(inside_box(wanted, np.array(self.bounds())))
         inside = wanted[rows]
         if self._is_dense:
             found[rows] = self._to_keys(inside)
@@ -222,11 +226,7 @@ class CoordinateOrder:
 
     def _scan(self, begin: int, end: int, box: list[tuple[int, int]]) -> NDArray[np.int64]:
         """Return the rows from ``begin`` to ``end`` that lie in the box."""
-        is_inside = np.ones(end - begin, dtype=np.bool_)
-        for axis, (low, high) in enumerate(box):
-            column = self._columns[begin:end, axis]
-            is_inside &= (column >= low) & (column < high)
-        return np.flatnonzero(is_inside) + begin
+        return np.flatnonzero(inside_box(self._columns[begin:end], np.array(box))) + begin
 
 
 def _keys_of(box: list[tuple[int, int]], strides: list[int]) -> NDArray[np.int64]:

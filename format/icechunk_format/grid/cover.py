@@ -22,10 +22,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Boxes = NDArray[np.int64]
 
 # A painted grid takes eight bytes a cell, so this bounds the memory of one step to 16 MB.

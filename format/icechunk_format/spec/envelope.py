@@ -24,16 +24,13 @@ offset  bytes  content
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import zstandard
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAGIC = "ICE🧊CHUNK".encode()
 IMPLEMENTATION_NAME = "icechunk_spark-0.1.0"

@@ -9,16 +9,13 @@ Memory of an `IdSet`: 12 bytes for each distinct id, and at most about 80 while 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.spec.ids import ObjectId
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 _SIZE: Final = ObjectId.SIZE
 # New ids are merged in when there are as many as this, or as the set holds: so each id is sorted

@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RFC_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

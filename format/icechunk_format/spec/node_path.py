@@ -16,12 +16,10 @@ Specification: "Node Paths"; the order of rule 2 is what existing libraries writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NewType
+from collections.abc import Iterator
+from typing import NewType
 
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NodePath = NewType("NodePath", str)
 

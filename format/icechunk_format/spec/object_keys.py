@@ -11,13 +11,8 @@ version 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.ids import SnapshotId
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.ids import ChunkId, ManifestId
+from icechunk_format.spec.ids import ChunkId, ManifestId, SnapshotId
 
 REPO = "repo"
 CONFIG_YAML = "config.yaml"

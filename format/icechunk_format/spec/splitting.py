@@ -14,14 +14,12 @@ Spec: ``manifest.splitting`` of the repository configuration.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Never
+from typing import Any, Final, Literal, Never
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.splitting_patterns import contains
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_SPLIT: Final = 2**32 - 1
 _MAX_DEPTH: Final = 32

@@ -18,11 +18,13 @@ Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinates import is_sorted, sorting_rows
@@ -45,11 +47,6 @@ from icechunk_format.spec.tables.bulk_writer import (
     number_field,
     offset_field,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
 
 _ID, UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
 # The lists of node ids, in the order of their slots from 1 on.

@@ -10,11 +10,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -48,33 +46,6 @@ class PerProcess(Generic[T]):
         return value
 
 
-class WorkerThreads:
-    """Run one function over many arguments in a bounded number of threads of this process.
-
-    Parameters
-    ----------
-    count
-        Number of threads; they start when needed.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._pool = PerProcess(
-            lambda: ThreadPoolExecutor(count, thread_name_prefix="icechunk-storage")
-        )
-
-    def map(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Return the results in order; the first error cancels calls that have not begun."""
-        items = list(arguments)
-        if len(items) <= 1:
-            return [function(item) for item in items]
-        futures = [self._pool.get().submit(function, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
-
-
 class PacedThreads:
     """Sends requests in threads: more at once where latency is high and answers are small.
 
@@ -83,18 +54,18 @@ class PacedThreads:
     fewest
         Requests in flight whatever their latency and size.
     most
-        Requests in flight at most; equal to ``fewest`` for a fixed number.
+        Requests in flight at most; None for as many as ``fewest``, a fixed number.
     """
 
-    def __init__(self, fewest: int, most: int) -> None:
-        self._fewest, self._most = fewest, most
+    def __init__(self, fewest: int, most: int | None = None) -> None:
+        self._fewest, self._most = fewest, most or fewest
         self._pool = PerProcess(
-            lambda: ThreadPoolExecutor(most, thread_name_prefix="icechunk-request")
+            lambda: ThreadPoolExecutor(self._most, thread_name_prefix="icechunk-request")
         )
         self._latency = 0.0
 
     def map(
-        self, function: Callable[[A], T], arguments: Iterable[A], *, mean_bytes: float
+        self, function: Callable[[A], T], arguments: Iterable[A], *, mean_bytes: float = math.inf
     ) -> list[T]:
         """Return the results in order; the first error cancels requests that have not begun.
 

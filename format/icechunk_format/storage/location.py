@@ -7,10 +7,10 @@ sent to executors, and each process opens its own clients. Its text never shows 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
@@ -18,9 +18,7 @@ from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
 from icechunk_format.storage.per_process import PerProcessStorage
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 Client: TypeAlias = Literal["auto", "obstore", "fsspec"]
 
@@ -147,11 +145,8 @@ def _make(location: Location) -> Storage:
         return LocalStorage(address.path, follow_symlinks=follow_symlinks)
     if location.client == "auto" and address.kind == "memory":
         return MemoryStorage(address.path)
-    return PerProcessStorage(
-        partial(_open_clients, location),
-        root_url=address.shown_url,
-        is_read_only=address.kind == "http",
-    )
+    make = partial(_open_clients, location)
+    return cast("Storage", PerProcessStorage(make, address.shown_url, address.kind == "http"))
 
 
 def _open_clients(location: Location) -> Storage:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from icechunk_format.errors import StorageError
 from icechunk_format.storage.protocol import (
-    NO_ATTRIBUTES,
     OVERWRITE,
     Condition,
     CreateOnly,
@@ -27,6 +25,7 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
+    Storage,
     Written,
     check_key,
     missing_object,
@@ -34,16 +33,12 @@ from icechunk_format.storage.protocol import (
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 @dataclass(frozen=True, slots=True)
 class _Object:
     data: bytes
     version: ObjectVersion
     last_modified: datetime
-    attributes: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -58,7 +53,7 @@ class MemorySpace:
 _PROCESS_SPACE = MemorySpace()
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """Objects below ``memory://<root>`` of this process.
 
     Parameters
@@ -74,9 +69,6 @@ class MemoryStorage:
         self._base = f"{root}/" if root else ""
         self._space = _PROCESS_SPACE if space is None else space
 
-    def __repr__(self) -> str:
-        return f"MemoryStorage({self._root!r})"
-
     def __reduce__(self) -> tuple[type[MemoryStorage], tuple[str]]:
         if self._space is not _PROCESS_SPACE:
             raise TypeError("a MemoryStorage with a space of its own cannot leave its process")
@@ -85,10 +77,6 @@ class MemoryStorage:
     @property
     def root_url(self) -> str:
         return f"memory://{self._root}"
-
-    @property
-    def is_read_only(self) -> bool:
-        return False
 
     def _find(self, key: str) -> _Object:
         found = self._space.objects.get(self._base + check_key(key))
@@ -122,14 +110,7 @@ class MemoryStorage:
         found = self._space.objects.get(self._base + check_key(key))
         return None if found is None else _info(key, found)
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         path = self._base + check_key(key)
         with self._space.lock:
             current = self._space.objects.get(path)
@@ -141,39 +122,14 @@ class MemoryStorage:
                 ):
                     return Lost()
             version = ObjectVersion(etag=f"m{next(self._space.counter)}")
-            self._space.objects[path] = _Object(
-                bytes(data), version, datetime.now(UTC), dict(attributes)
-            )
+            self._space.objects[path] = _Object(bytes(data), version, datetime.now(UTC))
         return Written(version=version)
-
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
-        return [self._overwrite(key, data, attributes) for key, data in items]
-
-    def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
-        written = self.put(key, data, attributes=attributes)
-        if isinstance(written, Lost):
-            raise StorageError(f"overwriting {key!r} was refused", key=key)
-        return written.version
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         with self._space.lock:
             for key in keys:
                 self._space.objects.pop(self._base + check_key(key), None)
         return []
-
-    def copy(
-        self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
-        check_key(target)
-        found = self._find(source)
-        if source_version is not None and found.version.etag != source_version.etag:
-            return Lost()
-        return self.put(target, found.data, attributes=found.attributes)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         split_prefix(prefix)

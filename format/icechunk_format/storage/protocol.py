@@ -17,15 +17,12 @@ Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``St
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
 MAX_KEY_LENGTH: Final = 1024
 """Longest key in UTF-8 bytes: the limit of S3, GCS and Azure."""
@@ -33,8 +30,6 @@ MAX_KEY_LENGTH: Final = 1024
 MAX_READ_LENGTH: Final = 8 * 2**30
 """Longest byte range of one request. Lengths come from stored references, so one damaged
 reference must not make us plan a million requests."""
-
-NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +48,12 @@ class ObjectVersion:
 
     etag: str | None
     generation: str | None = None
+
+    def matches(self, expected: ObjectVersion) -> bool:
+        """Tell whether this is the expected version; generations count where it has one."""
+        return self.etag == expected.etag and (
+            expected.generation is None or self.generation == expected.generation
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,9 @@ class DeleteFailure:
 class Storage(Protocol):
     """Objects below one root."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root_url!r})"
+
     @property
     def root_url(self) -> str:
         """The root for messages: without credentials."""
@@ -194,7 +198,7 @@ class Storage(Protocol):
     @property
     def is_read_only(self) -> bool:
         """Whether every write is refused with ``ReadOnlyError``."""
-        ...
+        return False
 
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         """Return one object, or bytes ``[start, end)`` of it, in one request.
@@ -229,17 +233,8 @@ class Storage(Protocol):
         """Return size, version and time of an object; ``None`` if there is none."""
         ...
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         """Write one object atomically.
-
-        ``attributes`` are user metadata; stores without user metadata ignore them.
 
         Raises
         ------
@@ -248,17 +243,12 @@ class Storage(Protocol):
         """
         ...
 
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
+    def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
         """Overwrite many objects concurrently; return their versions in order.
 
         After an error, some objects are written and some are not.
         """
-        ...
+        return [overwritten(self, key, data) for key, data in items]
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete objects; return the failures. Missing objects count as deleted.
@@ -280,7 +270,11 @@ class Storage(Protocol):
         NotFoundError
             There is no object at ``source``.
         """
-        ...
+        check_key(target)
+        fetched = self.get(source)
+        if source_version is not None and not fetched.version.matches(source_version):
+            return Lost()
+        return self.put(target, fetched.data)
 
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -303,6 +297,13 @@ class StagingStorage(Protocol):
             Sizes in bytes of the files that were (or would be) deleted, and the failures.
         """
         ...
+
+
+def overwritten(storage: Storage, key: str, data: bytes) -> ObjectVersion:
+    """Overwrite an object; return its new version."""
+    written = storage.put(key, data)
+    assert isinstance(written, Written), "only conditional writes are lost"
+    return written.version
 
 
 def check_key(key: str) -> str:

@@ -15,14 +15,12 @@ Algorithm
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import ChunkModifiedError, StorageError
 from icechunk_format.storage.protocol import ReadRequest, check_key
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEFAULT_MAX_GAP: Final = 64 * 2**10
 """Largest gap in bytes between two ranges that are read as one: about the bytes that a connection

@@ -1,4 +1,4 @@
-"""Casts by value: answers of the reference implementation, kept as a table."""
+"""Casts by value give the answers of the reference implementation, which are kept as a table."""
 
 from __future__ import annotations
 

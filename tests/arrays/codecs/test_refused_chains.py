@@ -103,7 +103,7 @@ def test_shards_within_shards_without_end() -> None:
 @pytest.mark.parametrize(
     ("codec", "package"),
     [
-        ("imagecodecs_jpeg2k", "imagecodecs"),
+        ("imagecodecs_unheard_of", "imagecodecs"),
         ("pcodec", "numcodecs[pcodec]"),
         ("zfpy", "numcodecs[zfpy]"),
         ("numcodecs.mystery", None),

@@ -1,4 +1,4 @@
-"""Shards made by hand are read whole and in ranges; an index that lies is caught in time."""
+"""Shards made by hand are read whole and in ranges, and damaged shard indexes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands change, what they ask before, and with which exit code they end.
+"""Commands that change a repository ask first, change only what they say, and set exit codes.
 
 Nothing here has a terminal, unless a test pretends to be one.
 """

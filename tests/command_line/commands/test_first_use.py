@@ -1,4 +1,4 @@
-"""What people meet first: short ids, arrays that grew, names of types, narrow terminals."""
+"""The command line shows short ids, arrays that grew and names of types on narrow terminals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a user sees of a repository: log, show, tree, diff, operations, config; and what scripts do.
+"""log, show, tree, diff, operations and config show a repository to users and to scripts.
 
 Commands run in this process, on repositories in memory whose contents are known.
 """

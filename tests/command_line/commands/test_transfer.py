@@ -1,4 +1,4 @@
-"""Copies and imports from the command line, and that a second run says that nothing was left."""
+"""The command line copies and imports repositories, and a second run finds nothing to do."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""zarr-python is the oracle: what it stores we read, and what we store it reads, value by value.
+"""zarr-python reads what we store, and we read what zarr-python stores, value by value.
 
 Arrays are drawn over data type, shape, chunk shape, shards, codecs and missing chunks.
 """

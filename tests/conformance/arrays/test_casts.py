@@ -1,4 +1,4 @@
-"""Casts are those of the wheel that zarr-python computes them with."""
+"""Casts give the values of the package that zarr-python computes them with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing values and holes of what we write, as xarray shows them."""
+"""xarray shows missing values and holes of what we write."""
 
 import base64
 

@@ -254,7 +254,7 @@ def test_summaries_are_those_of_numpy(tmp_path, on_disk, read_ahead_bytes):
     found, _ = ours(
         tmp_path,
         layout="summary",
-        block="time=3,lat=4,lon=5",
+        block={"time": 3, "lat": 4, "lon": 5},
         plan={
             "where": "rain < 7 AND lat < 58",
             "rows_per_partition": 11,

@@ -1,4 +1,4 @@
-"""Virtual references that we write are read by the reference without a word about containers."""
+"""The reference reads virtual references that we write without any containers being named."""
 
 import icechunk
 import numpy as np

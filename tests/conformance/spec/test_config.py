@@ -8,8 +8,9 @@ import yaml
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.config.changes import _SETTINGS, changed_tree
+from icechunk_format.spec.config.changes import changed_tree
 from icechunk_format.spec.config.config import VirtualChunkContainer, parse_config
+from icechunk_format.spec.config.settings import SETTINGS
 from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.spec.splitting import ArrayCondition, DimensionRule, SplittingRule
 
@@ -181,7 +182,7 @@ def opened_by_reference(folder, tree):
     return True
 
 
-@pytest.mark.parametrize("path", list(settings_in(_SETTINGS)), ids=".".join)
+@pytest.mark.parametrize("path", list(settings_in(SETTINGS)), ids=".".join)
 def test_no_limit_of_ours_is_another_than_that_of_the_reference(tmp_path, path):
     """What we store the reference opens, and what the reference opens we open."""
     icechunk.Repository.create(place(tmp_path), spec_version=1)
@@ -244,9 +245,9 @@ def test_the_reference_reads_every_setting_at_its_limits(tmp_path, spec_version,
         }
 
     icechunk.Repository.create(place(tmp_path), spec_version=spec_version)
-    Repository.open(str(tmp_path)).update_config(at_limits(_SETTINGS))
+    Repository.open(str(tmp_path)).update_config(at_limits(SETTINGS))
     read = icechunk.Repository.fetch_config(place(tmp_path))
-    wanted = _SETTINGS["manifest"]["virtual_chunk_location_compression"]
+    wanted = SETTINGS["manifest"]["virtual_chunk_location_compression"]
     locations = read.manifest.virtual_chunk_location_compression
     assert locations.min_num_chunks == getattr(wanted["min_num_chunks"], bound)
-    assert read.caching.num_bytes_chunks == getattr(_SETTINGS["caching"]["num_bytes_chunks"], bound)
+    assert read.caching.num_bytes_chunks == getattr(SETTINGS["caching"]["num_bytes_chunks"], bound)

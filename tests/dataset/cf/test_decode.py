@@ -1,4 +1,4 @@
-"""CF decoding without an oracle: types, exactness, errors, and the numeric side for summaries."""
+"""CF decoding gives exact values and types, or errors; the oracle is in tests/conformance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding is the inverse of decoding: what a reader shows is what the column held."""
+"""Encoding is the inverse of decoding: a reader shows the values that the column held."""
 
 import pickle
 

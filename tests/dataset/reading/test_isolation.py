@@ -1,4 +1,4 @@
-"""Readers that run beside hundreds of commits see one whole version each time they look."""
+"""Readers beside hundreds of commits see one whole version at every read."""
 
 import pytest
 from helpers.sessions.snapshot_watchers import check

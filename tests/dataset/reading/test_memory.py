@@ -1,4 +1,4 @@
-"""What a task holds in memory has a bound that does not depend on how much it reads or writes.
+"""The memory of a task has a bound that does not depend on how much the task reads or writes.
 
 Resident memory of processes that do nothing else: 4 GB shards, manifests of a million references,
 a million rows for one block. The bounds are those of the README.
@@ -220,7 +220,7 @@ def rows():
     yield pa.record_batch([pa.array(lonely), *values], names=[CELL, *part.variables])
 
 before = resident("VmRSS")
-receipt = write_batches(part.context, rows())
+receipt = write_batches(part, rows())
 answer(rows=receipt.rows, block_mb=8 * len(part.variables))
 """,
         tmp_path / "repository",

@@ -1,4 +1,4 @@
-"""Plans cost what their tasks cost: a billion chunks in ten thousand manifests take seconds."""
+"""Plans cost as much as their tasks: a billion chunks in ten thousand manifests take seconds."""
 
 import time
 import tracemalloc
@@ -11,7 +11,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.reading import task_cutting as partitioning
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
@@ -103,7 +103,7 @@ def test_sparse_indices_leave_out_chunks_between_them():
     cuts = partitioning.cut(
         selections=[DimSelection.of_indices(1000, np.array([5, 6, 500, 999]))],
         extents=np.array([[[0, 1000]]]),
-        axes=[ChunkAxis(size=1000, step=10)],
+        axes=[RegularAxis(size=1000, step=10)],
         target=1,
     )
     assert cuts.rows.tolist() == [2, 1, 1]
@@ -130,7 +130,7 @@ def test_uncovered_cells_have_tasks_or_none():
 
 def test_summary_blocks_are_never_divided():
     dataset, _ = huge_dataset(shape=(1000, 40, 40), chunks=(7, 40, 40), manifest_chunks=(5, 1, 1))
-    table = dataset.table("summary", block="time=24")
+    table = dataset.table("summary", block={"time": 24})
     plan = dataset.plan(table, rows_per_partition=1)
     edges = sorted({part[1] for task in plan.tasks for part in task.parts})
     assert edges == list(range(0, 1000, 24))

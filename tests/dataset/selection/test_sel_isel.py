@@ -1,8 +1,12 @@
-"""``sel`` and ``isel`` read what users type, and say what they cannot read."""
+"""``sel`` and ``isel`` read what users type, and errors name what cannot be read."""
 
 from __future__ import annotations
 
+import datetime
+
+import cftime
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -27,7 +31,7 @@ COORDINATES = {
 SIZES = {name: len(values) for name, values in COORDINATES.items()}
 
 
-def sel(text: str, method: str | None = None) -> dict[str, list[int]]:
+def sel(text: str | dict, method: str | None = None) -> dict[str, list[int]]:
     found = resolve_sel(text, SIZES, COORDINATES.__getitem__, method=method)
     return {name: selection.positions().tolist() for name, selection in found.items()}
 
@@ -230,3 +234,137 @@ def test_isel_positions(text: str, expected: list[int]) -> None:
 def test_isel_refuses(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         resolve_isel(text, SIZES)
+
+
+HOUR = datetime.datetime(2024, 7, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"time": HOUR}, "time=2024-07-01T06:00:00"),
+        ({"time": HOUR.replace(tzinfo=datetime.UTC)}, "time=2024-07-01T06:00:00"),
+        ({"time": HOUR.date()}, "time=2024-07-01"),
+        ({"time": np.datetime64("2024-07-01T06")}, "time=2024-07-01T06"),
+        ({"time": np.datetime64("2024-07-01")}, "time=2024-07-01"),
+        ({"time": np.datetime64("2024-07")}, "time=2024-07"),
+        ({"time": 2024}, "time=2024"),
+        ({"time": pd.Timestamp(HOUR)}, "time=2024-07-01T06:00:00"),
+        ({"time": pd.DatetimeIndex([HOUR, "2024-07-02"])}, "time=2024-07-01T06,2024-07-02T00"),
+        ({"time": HOURS[[3, 5]]}, "time=2024-07-01T03,2024-07-01T05"),
+        ({"time": slice(HOUR, None)}, "time=2024-07-01T06:00:00.."),
+        ({"time": slice(None, HOUR.date())}, "time=..2024-07-01"),
+        ({"time": slice("2024-07-01T21", "2024-07-01")}, "time=2024-07-01T21..2024-07-01"),
+        ({"time": ["2024-07-01T02", HOUR]}, "time=2024-07-01T02,2024-07-01T06:00:00"),
+        ({"time": "2024-07-01T06:00:2024-07-01T08:00"}, "time=2024-07-01T06:00:2024-07-01T08:00"),
+        ({"time": cftime.DatetimeGregorian(2024, 7, 1, 6)}, "time=2024-07-01T06:00:00"),
+        ({"latitude": slice(35, 45.5)}, "latitude=35..45.5"),
+        ({"latitude": slice(45.5, 35)}, "latitude=45.5..35"),
+        ({"latitude": 40.1}, "latitude=40.1"),
+        ({"latitude": np.float32(40.1)}, "latitude=40.1"),
+        ({"latitude": np.array(35)}, "latitude=35"),
+        ({"LATITUDE": [45, 30]}, "latitude=45,30"),
+        ({"longitude": np.array([0, 30], "u1")}, "longitude=0,30"),
+        ({"longitude": range(0, 30, 10)}, "longitude=0,10,20"),
+        ({"longitude": pd.Index([10.0, 20.0])}, "longitude=10,20"),
+        ({"longitude": slice(9.5, None)}, "longitude=9.5:"),
+        ({"station": ["oslo", "a:b"]}, "station=oslo,a:b"),
+        ({"station": pd.Series(["rome"])}, "station=rome"),
+        ({"station": slice("oslo", "a:b")}, "station=oslo..a:b"),
+        ({"month": cftime.DatetimeNoLeap(2001, 2, 15)}, "month=2001-02-15T00:00:00"),
+        ({"lead": np.timedelta64(6, "h")}, "lead=6h"),
+        ({"lead": datetime.timedelta(hours=12)}, "lead=12h"),
+        ({"lead": pd.Timedelta("1D")}, "lead=24h"),
+        ({"lead": pd.TimedeltaIndex(["6h", "12h"])}, "lead=6h,12h"),
+        ({"lead": slice(np.timedelta64(0, "ns"), np.timedelta64(6, "h"))}, "lead=0h:6h"),
+        ({"time": HOUR, "longitude": 10}, "time=2024-07-01T06:00:00; longitude=10"),
+    ],
+)
+def test_values_select_what_their_text_selects(values, text) -> None:
+    assert sel(values) == sel(text)
+
+
+@pytest.mark.needs_reference
+def test_labels_of_xarray_are_values() -> None:
+    import xarray
+
+    data = xarray.DataArray([1, 2], dims="t", coords={"t": np.array([0, 6], "m8[h]")})
+    assert sel({"lead": data.t}) == {"lead": [0, 1]}
+    assert sel({"lead": data.t[1]}) == {"lead": [1]}
+
+
+def test_a_text_with_marks_of_the_grammar_is_one_label() -> None:
+    names = {"name": pa.array(["a;b", "c,d", "e..f"])}
+    for at, name in enumerate(names["name"].to_pylist()):
+        found = resolve_sel({"name": [name]}, {"name": 3}, names.__getitem__)
+        assert found["name"].positions().tolist() == [at]
+
+
+def test_nearest_takes_values() -> None:
+    assert sel({"time": HOUR + datetime.timedelta(minutes=20)}, "nearest") == {"time": [6]}
+    assert sel({"longitude": 14.9}, "nearest") == {"longitude": [1]}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"longitude": slice(0, 9, 2)}, "longitude.*isel for steps"),
+        ({"longitude": slice(0, [1])}, "longitude=.*not a number"),
+        ({"longitude": np.array([[1, 2]])}, "longitude=.*not a number"),
+        ({"longitude": []}, "longitude has an empty list"),
+        ({"longitude": True}, "longitude=True is not a number"),
+        ({"longitude": None}, "longitude=None is not a number"),
+        ({"longitude": HOUR}, "longitude=.*not a number"),
+        ({"lead": np.timedelta64(1, "ns")}, "lead=.*not a duration"),
+        ({"lead": np.timedelta64("NaT", "s")}, "lead=.*not a duration"),
+        ({"lead": np.timedelta64(1, "M")}, "lead=.*not a duration"),
+        ({"lead": pd.Timedelta(1, "ns")}, "lead=.*not a duration"),
+        ({"lead": 6}, "lead=6 is not a duration"),
+        ({"time": np.datetime64("NaT", "s")}, "time=.*not a date"),
+        ({"time": 1.5}, "time=1.5 is not a date"),
+        ({"time": cftime.Datetime360Day(2024, 2, 30)}, "time=.*not a date"),
+        ({"longitude": 15}, "no value 15; the nearest values are 10, 20"),
+        ({"height": 15}, "no dimension 'height'"),
+        ({"time": HOUR, "TIME": HOUR}, "given twice"),
+    ],
+)
+def test_values_that_are_no_labels_are_refused(values, says) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        sel(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (-1, "x=-1"),
+        (np.int64(2), "x=2"),
+        (np.array(3), "x=3"),
+        (slice(0, 4), "x=0:4"),
+        (slice(None, None, 2), "x=::2"),
+        (slice(np.int64(5), 1, -1), "x=5:1:-1"),
+        ((1, 2), "x=1,2"),
+        (np.arange(3), "x=0,1,2"),
+        (range(0, 6, 2), "x=0,2,4"),
+        ("1:3", "x=1:3"),
+    ],
+)
+def test_positions_as_values(value, text) -> None:
+    assert resolve_isel({"x": value}, {"x": 6}) == resolve_isel(text, {"x": 6})
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (None, "x=None is not a position"),
+        (1.0, "x=1.0 is not a position"),
+        (np.timedelta64(1, "s"), "is not a position"),
+        ([], "empty list"),
+        (slice(0, "a"), "not a slice"),
+        (slice(0, 3, 0), "step 0"),
+        (np.array([[1]]), "is not a position"),
+        (6, "out of bounds"),
+    ],
+)
+def test_values_that_are_no_positions_are_refused(value, says) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        resolve_isel({"x": value}, {"x": 6})

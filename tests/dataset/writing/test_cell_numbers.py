@@ -1,4 +1,4 @@
-"""Numbers of cells: each cell has its own, and unit, block and place can be told from it."""
+"""Each cell has a number of its own, which gives its unit, its block and its place."""
 
 import itertools
 import pickle
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.writing.cell_numbers import number_cells
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import RegularAxis, RunAxis
 
 
 @st.composite
 def axes(draw):
     if draw(st.booleans()):
-        return ChunkAxis(size=draw(st.integers(1, 12)), step=draw(st.integers(1, 14)))
+        return RegularAxis(size=draw(st.integers(1, 12)), step=draw(st.integers(1, 14)))
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return ChunkAxis(size=int(edges[-1]), step=1, edges=edges)
+    return RunAxis.of_edges(edges)
 
 
 @given(data=st.data())
@@ -55,7 +55,7 @@ def test_each_cell_has_a_number_that_tells_its_place(data):
 
 
 def test_terms_grow_in_the_order_of_blocks_and_cells():
-    lines = [ChunkAxis(size=10, step=4), ChunkAxis(size=6, step=3)]
+    lines = [RegularAxis(size=10, step=4), RegularAxis(size=6, step=3)]
     places = [np.arange(10), np.arange(6)]
     numbers = number_cells(lines, places, row_count=60, rows_per_unit=24)
     assert (numbers.units, numbers.cells_per_unit, numbers.shape) == (3, 24, (4, 3))
@@ -65,6 +65,6 @@ def test_terms_grow_in_the_order_of_blocks_and_cells():
 
 
 def test_a_grid_beyond_all_numbers_is_refused():
-    lines = [ChunkAxis(size=2**40, step=2**40)] * 2
+    lines = [RegularAxis(size=2**40, step=2**40)] * 2
     with pytest.raises(UnsupportedError, match="write it in several parts"):
         number_cells(lines, [np.array([0])] * 2, row_count=1, rows_per_unit=1)

@@ -1,4 +1,4 @@
-"""A write is one commit: of all of its tasks, on its branch, under its mode, or of nothing.
+"""A write is one commit of all of its tasks, on its branch and by its mode, or no commit.
 
 Receipts of many tasks become one version; what stands in the way of that is refused before or
 without a trace, and writes at the same time rebase or conflict, and never mix.
@@ -38,10 +38,10 @@ def test_receipts_of_many_tasks_make_manifests_that_do_not_overlap(place):
     [part] = plan.parts
     whole = pa.Table.from_batches(placed_batches(plan, part, table))
     assert whole.schema.equals(part.input_schema)
-    units = whole.column("_cell").to_numpy() // part.cells_per_unit
+    units = whole.column("_cell").to_numpy() // part.numbers.cells_per_unit
     assert set(units) == set(range(part.units))
     assert part.units > 5
-    context = pickle.loads(pickle.dumps(part.context))
+    context = pickle.loads(pickle.dumps(part))
     receipts = [
         pickle.loads(
             pickle.dumps(

@@ -1,4 +1,4 @@
-"""What rows, columns and options cannot be written is refused, and the refusal says where."""
+"""Rows, columns and options that cannot be written are refused, with the place of the mistake."""
 
 import json
 
@@ -166,7 +166,7 @@ def test_rows_that_changed_since_the_plan_are_refused(place):
         schema=part.input_schema,
     )
     with pytest.raises(InvalidInputError, match="not there when the write was planned"):
-        write_batches(part.context, [batch])
+        write_batches(part, [batch])
 
 
 def test_an_array_that_is_only_read_is_refused_before_any_row_moves(place):

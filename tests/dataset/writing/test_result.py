@@ -1,4 +1,4 @@
-"""What a write says of itself: counts, the message of its commit, and the order of labels."""
+"""A write reports its counts, the message of its commit and the order of labels."""
 
 import pytest
 from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values

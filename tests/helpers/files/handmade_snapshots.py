@@ -8,16 +8,20 @@ from typing import Any
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID
 
 from icechunk_format.spec.envelope import FileType, wrap
-from icechunk_format.spec.snapshot.file import (
-    ARRAY_NODE_DATA,
-    DIMENSION_SHAPE_V2,
-    GROUP_NODE_DATA,
-    NODE_SNAPSHOT,
-    SNAPSHOT,
-)
+from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT, SNAPSHOT
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 
+ARRAY_NODE_DATA = TableSchema(
+    "ArrayNodeData",
+    shape="offset",
+    dimension_names="offset",
+    manifests="offset",
+    shape_v2="offset",
+)
+GROUP_NODE_DATA = TableSchema("GroupNodeData")
+DIMENSION_NAME = TableSchema("DimensionName", name="offset")
+DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
 MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
 MANIFEST_FILE = TableSchema(
     "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"

@@ -46,6 +46,25 @@ def grid_frame(
     return spark.createDataFrame([rows[i] for i in order], GRID_TYPES)
 
 
+def write_grid(path: Path | str, times: np.ndarray, **options: Any) -> None:
+    """Write what ``grid_frame`` holds without Spark, for writes of Spark to start from."""
+    import pyarrow as pa
+
+    from icechunk_format.dataset.writing.in_process import write_table
+    from icechunk_format.dataset.writing.options import WriteOptions
+
+    time, latitude, longitude = np.meshgrid(times, LATITUDES, LONGITUDES, indexing="ij")
+    columns = {
+        "time": time,
+        "latitude": latitude,
+        "longitude": longitude,
+        "t2m": temperatures(times),
+    }
+    table = pa.table({name: column.ravel() for name, column in columns.items()})
+    dims = ("time", "latitude", "longitude")
+    write_table(str(path), table, WriteOptions(dims=dims, **options))
+
+
 def reference_repository(path: Path | str) -> Any:
     """Open a repository with the reference library."""
     import icechunk

@@ -318,11 +318,6 @@ class StorageContract:
         assert storage.copy("repo", "b2", source_version=old) == Lost()
         assert storage.head("b2") is None
 
-    def test_attributes_are_accepted(self, storage: Storage):
-        storage.put("a", b"x", attributes={"icechunkwriteid": "id-1"})
-        storage.put("b", b"x", attributes={"icfiletype": "x"}, condition=CreateOnly())
-        assert storage.get("b").data == b"x"
-
     def test_a_storage_can_travel(self, storage: Storage):
         write_new(storage, "a", b"here")
         other = pickle.loads(pickle.dumps(storage))

@@ -86,12 +86,12 @@ class FaultyStorage:
     def head(self, key):
         return self._request("head", key, lambda: self.inner.head(key))
 
-    def put(self, key, data, *, condition=OVERWRITE, attributes=None):
+    def put(self, key, data, *, condition=OVERWRITE):
         return self._request(
             "put", key, lambda: self.inner.put(key, data, condition=condition), condition=condition
         )
 
-    def put_many(self, items, *, attributes=None):
+    def put_many(self, items):
         return [
             self._request("put", key, lambda k=key, d=data: self.inner.put_many([(k, d)])[0])
             for key, data in items
@@ -246,11 +246,11 @@ class UnreliableStorage:
     def head(self, key):
         return self._stale(key, 1, self._request("head", key, lambda: self.inner.head(key), READS))
 
-    def put(self, key, data, *, condition=OVERWRITE, attributes=None):
+    def put(self, key, data, *, condition=OVERWRITE):
         act = self._changing(key, lambda: self.inner.put(key, data, condition=condition))
         return self._request("put", key, act, WRITES, condition=condition)
 
-    def put_many(self, items, *, attributes=None):
+    def put_many(self, items):
         return [
             self._request(
                 "put", key, lambda k=key, d=data: self.inner.put_many([(k, d)])[0], WRITES

@@ -21,7 +21,7 @@ from helpers.files.upkeep_repositories import (
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.maintenance import CollectResult, collect_garbage
 from icechunk_format.maintenance.collecting.collect import collect_from
-from icechunk_format.maintenance.collecting.roots import is_older
+from icechunk_format.maintenance.collecting.object_listing import is_older
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo

@@ -1,10 +1,9 @@
-"""A collection keeps ids in columns: sets of them, their names, and parts of bounded work."""
+"""Collections keep ids in columns, and mark them in parts of bounded work."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.maintenance.collecting.marks import _batches
 from icechunk_format.maintenance.collecting.parts import (
     distinct_manifest_rows,
     packed,
@@ -13,6 +12,7 @@ from icechunk_format.maintenance.collecting.parts import (
     parts_of,
     unpacked,
 )
+from icechunk_format.maintenance.fetching import sized_batches
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ChunkId, decode_many
 
@@ -98,8 +98,8 @@ def test_manifests_of_a_part_come_once_and_in_rows_of_bounded_work():
 
 @given(st.lists(st.integers(0, 2**27), max_size=300))
 def test_manifests_are_fetched_in_bounded_batches(sizes):
-    runs = list(_batches(np.array(sizes, dtype=np.uint64)))
-    assert [row for start, stop in runs for row in range(start, stop)] == list(range(len(sizes)))
-    for start, stop in runs:
-        assert stop - start <= 64
-        assert stop - start == 1 or sum(sizes[start:stop]) <= 64 * 2**20
+    runs = list(sized_batches(enumerate(sizes), 64, 64 * 2**20))
+    assert [row for run in runs for row in run] == list(range(len(sizes)))
+    for run in runs:
+        assert len(run) <= 64
+        assert len(run) == 1 or sum(sizes[row] for row in run) <= 64 * 2**20

@@ -1,4 +1,4 @@
-"""A collection that dies, or that others change the repository under, loses nothing in use.
+"""Collections that die, or run beside other changes, lose nothing in use.
 
 Requests fail one by one, and others commit, put branches on garbage and upgrade meanwhile. What
 refs show never changes, and a collection that is run again finishes what another one began.

@@ -1,4 +1,4 @@
-"""Deletions go at the pace of the store, and what cannot be deleted is counted and told."""
+"""Deletions keep the pace of the store, and failed ones are counted and reported."""
 
 import numpy as np
 from helpers.files.upkeep_repositories import build_untidy, collect, keys_of, soon

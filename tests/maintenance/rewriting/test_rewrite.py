@@ -1,4 +1,4 @@
-"""A rewrite changes how references are stored and nothing that anybody reads.
+"""A rewrite changes how references are stored, and no value that a reader sees.
 
 Random repositories keep every byte through rewrites to random splittings; the result keeps the
 rules of the format and fits its own rules; commits of others are kept or left alone, never lost.

@@ -1,4 +1,4 @@
-"""Two sessions that began at one version: which changes fit together, and what comes of them.
+"""Two sessions that began at one version commit together, or conflict, by the rules.
 
 The table below is the whole matrix, pair by pair: what one writer does, what another one did
 meanwhile, and the conflict, if there is one. Where there is none, the version must hold both.
@@ -418,7 +418,7 @@ def test_without_its_log_a_commit_cannot_be_compared():
     ACTIONS["chunk 1"](session, b"O")
     tip = commit_theirs(repository, "new apart")
     repository.storage.delete_many([f"transactions/{tip}"])
-    with pytest.raises(ConflictError, match="nobody can tell"):
+    with pytest.raises(ConflictError, match="conflicts cannot be detected"):
         session.commit("ours")
 
 

@@ -1,15 +1,10 @@
-"""Conflict detection where both writers changed thousands of nodes: time in proportion to them."""
+"""Conflict detection takes time in proportion to the changes of both writers."""
 
 import time
 
 import pytest
 
-from icechunk_format.repository.changes.change_set import (
-    ArrayShape,
-    ChangeSet,
-    DeletedNode,
-    NodeState,
-)
+from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode
 from icechunk_format.repository.changes.conflicts import ConflictKind, TheirCommit, detect
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT
@@ -19,7 +14,6 @@ from icechunk_format.spec.transaction_log import TransactionLog
 
 COUNT = 4000
 TIP = SnapshotId(b"tip.........")
-SHAPE = ArrayShape(shape=(4,), num_chunks=(4,))
 ARRAY = ArrayNode(shape=(4,), num_chunks=(4,), manifests=ManifestRefs.empty(1))
 
 
@@ -43,7 +37,10 @@ def tree(members):
 
 
 def states(members):
-    return {i: NodeState(path=f"/g/{i.raw.hex()}", user_data=b"x", array=SHAPE) for i in members}
+    return {
+        i: NodeSnapshot(id=i, path=f"/g/{i.raw.hex()}", user_data=b"x", array=ARRAY)
+        for i in members
+    }
 
 
 def updated_twice():

@@ -1,4 +1,4 @@
-"""The chunks of a commit come in order, in bounded blocks, however they were written."""
+"""Changed chunks of a commit come in order, in bounded blocks."""
 
 import numpy as np
 import pytest

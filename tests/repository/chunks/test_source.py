@@ -1,4 +1,4 @@
-"""Chunk payloads come back exactly, from wherever they are, or not at all."""
+"""Chunk payloads come back exactly from every kind of place, or raise."""
 
 import pickle
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Virtual chunks are fetched where the user agreed, with the options of their container."""
+"""Virtual chunks are fetched only where the user agreed, with options of their container."""
 
 import pytest
 

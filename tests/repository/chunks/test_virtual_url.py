@@ -1,4 +1,4 @@
-"""URLs of virtual chunks cannot say one place and mean another."""
+"""URLs of virtual chunks are parsed in one way, so that none escapes its prefix."""
 
 import pytest
 from hypothesis import given

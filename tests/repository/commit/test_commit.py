@@ -1,4 +1,4 @@
-"""Commits when stores fail and when others commit: what landed is said, and nothing is lost.
+"""Commits report what landed and lose nothing, when stores fail and when others commit.
 
 Every single request of a commit fails once in every way; many processes commit to one folder.
 """

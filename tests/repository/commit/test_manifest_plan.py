@@ -1,4 +1,4 @@
-"""Whatever the base looks like, the planned manifests hold the right references and are apart.
+"""Planned manifests hold the right references and do not overlap, for any base.
 
 Random arrays are laid out over random manifests, changed at random, and rebuilt by the plan in
 plain Python; the result must be what a dictionary of chunks says.

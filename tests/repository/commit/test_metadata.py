@@ -1,4 +1,4 @@
-"""Metadata that are no JSON are refused wherever they can be given, before anything is stored."""
+"""Metadata that are not JSON are refused before anything is stored."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""Which references of a manifest readers find, where manifests overlap."""
+"""Readers find each reference in the first manifest whose extents hold it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference of two versions adds up what the commits between them say they changed."""
+"""The difference of two versions adds up the changes of the commits between them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Branches, tags, differences and the log of operations, as users of versions meet them.
+"""Users see branches, tags, differences and the log of operations.
 
 Real repositories of both spec versions; what the object store does to them is tested elsewhere.
 """
@@ -102,7 +102,7 @@ def test_names_that_are_taken_and_main_stay(repository):
     repository.create_tag("v1", first)
     repository.delete_tag("v1")
     assert (repository.tags(), repository.deleted_tags()) == ({}, ("v1",))
-    with pytest.raises(AlreadyExistsError, match="never given out again"):
+    with pytest.raises(AlreadyExistsError, match="cannot be used again"):
         repository.create_tag("v1", first)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")

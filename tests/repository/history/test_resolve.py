@@ -1,4 +1,4 @@
-"""What users ask about versions: which exist, which one is meant, and what went before it."""
+"""Branches, tags, ids and instants name one version, and errors list what exists."""
 
 import pickle
 from dataclasses import replace

@@ -49,7 +49,7 @@ def test_a_creation_says_when_nobody_can_tell():
         decision = len(storage.requests) - 1
         failing = frozenset(range(decision, decision + 10))
         storage = FaultyStorage(MemoryStorage(f"creation-{next(_numbers)}"), fault, failing)
-        with pytest.raises(CommitOutcomeUnknownError, match="may exist or not"):
+        with pytest.raises(CommitOutcomeUnknownError, match="may have landed or not"):
             create_repository(storage)
 
 

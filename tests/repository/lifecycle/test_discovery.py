@@ -1,4 +1,4 @@
-"""Opening a place without a repository tells what is there instead, and what to do."""
+"""Opening a place without a repository reports what is there instead."""
 
 import pytest
 

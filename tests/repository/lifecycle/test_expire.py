@@ -1,4 +1,4 @@
-"""Expiration takes old snapshots out of history, and loses no change that others still need.
+"""Expiration takes old snapshots out of history, and keeps every change that others need.
 
 Random histories with branches, tags and detached snapshots are expired as pure values; what must
 hold afterwards is said as rules. Then repositories of both spec versions, with others at work and

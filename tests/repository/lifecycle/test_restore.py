@@ -1,4 +1,4 @@
-"""Restoring commits an earlier version anew, and its log says exactly what that changes.
+"""Restoring commits an earlier version again, and its log lists exactly the changes.
 
 Random histories are restored to random versions: contents are those of the old version, and the
 difference from the tip is what a comparison of both contents finds.

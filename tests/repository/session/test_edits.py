@@ -1,4 +1,4 @@
-"""Groups and arrays come, move and go, or the session says why not and stays as it was."""
+"""Groups and arrays are created, moved and deleted, or the session stays as it was."""
 
 import pytest
 from helpers.grids.sessions import grid_session

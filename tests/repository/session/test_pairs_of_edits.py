@@ -1,4 +1,4 @@
-"""A version's log names all that differs, whatever was done in one session and in which order.
+"""The log of a version lists all changes of a session, for all pairs of edits.
 
 The states before and after are compared chunk by chunk. What differs is in the log, so that a rival
 who wrote there finds a conflict; what does not differ, a rival may write.

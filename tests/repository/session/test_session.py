@@ -1,4 +1,4 @@
-"""What a session changes is what its version holds, and a session ends with its commit.
+"""A version holds what its session changed, and a session ends with its commit.
 
 Random changes are compared with a model after every commit, under several ways of splitting
 manifests; single properties that a user relies on have tests of their own.

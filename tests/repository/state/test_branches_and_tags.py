@@ -1,4 +1,4 @@
-"""Branches and tags come, move and go, under names that every storage can hold."""
+"""Branches and tags are created, moved and deleted, under names that every store can hold."""
 
 from contextlib import suppress
 
@@ -77,7 +77,7 @@ def test_tags_come_and_their_names_never_come_back(repository):
     repository.delete_tag("v1")
     assert repository.tags() == {}
     assert repository.deleted_tags() == ("v1",)
-    with pytest.raises(AlreadyExistsError, match="never given out again"):
+    with pytest.raises(AlreadyExistsError, match="cannot be used again"):
         repository.create_tag("v1", base)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")

@@ -1,4 +1,4 @@
-"""Changing the configuration changes what was asked and keeps all else, in both spec versions."""
+"""A change of the configuration keeps all other settings, in both spec versions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Every operation beside a commit says what landed, whichever of its requests fails.
+"""Every operation beside a commit reports what landed, whichever request fails.
 
 Every single request fails once in every way; what an operation changed is compared as a whole.
 """

@@ -1,4 +1,4 @@
-"""The operations log is read through its backups, and ends without harm where they end."""
+"""The operations log is read through its backups, and ends where a backup is missing."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The state of a repository is replaced whole, in a race that ends, and its log stays in order."""
+"""Racing writers replace the state whole, all end, and the log stays in order."""
 
 import itertools
 from dataclasses import replace

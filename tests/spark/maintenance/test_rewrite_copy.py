@@ -1,6 +1,6 @@
 """Rewriting and copying as Spark jobs do what the functions of one process do; secrets stay secret.
 
-The same work on Spark Connect runs in a process of its own, as in ``test_write_connect``.
+The same work on Spark Connect is in ``tests/spark/test_connect.py``.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import operator
 from functools import partial
 
-import numpy as np
 import pytest
-from helpers.sessions.model import array_document, group_document, stored_contents
-from helpers.spark.connect_client import answer_over_connect
+from helpers.files.appended import STEPS, WIDTH, build_appended
+from helpers.sessions.model import group_document, stored_contents
 
 from icechunk_format import maintenance as one_process
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
@@ -19,34 +18,10 @@ from icechunk_format.repository.repository import Repository
 from icechunk_spark import maintenance
 from icechunk_spark.maintenance import task_rows
 
-STEPS, WIDTH = 24, 6
-
-
-def build(path):
-    """Two arrays with a commit for each step: inline chunks in one, objects in the other."""
-    repository = Repository.create(str(path))
-    session = repository.writable_session()
-    session.create_group("/", group_document())
-    for name in ("small", "large"):
-        session.create_array(
-            f"/{name}",
-            array_document((STEPS, WIDTH), (1, 1)),
-            shape=(STEPS, WIDTH),
-            num_chunks=(STEPS, WIDTH),
-        )
-    session.commit("create")
-    for step in range(STEPS):
-        session = repository.writable_session()
-        at = np.array([[step, i] for i in range(WIDTH)])
-        session.set_chunks("/small", at, [bytes([step, i]) for i in range(WIDTH)])
-        session.set_chunks("/large", at, [bytes([step, i]) * 400 for i in range(WIDTH)])
-        session.commit(f"step {step}")
-    return repository
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("upkeep") / "appended")
+    return build_appended(tmp_path_factory.mktemp("upkeep") / "appended")
 
 
 def contents(repository, branch="main"):
@@ -129,31 +104,3 @@ def test_pieces_of_work_hold_no_credential_and_get_a_task_each(spark):
     answers = list(task_rows.answers_of(spark, [str(n) for n in range(9)], secret))
     assert sorted(answers) == [f"s3cr3t-token{n}" for n in range(9)]
     assert list(task_rows.answers_of(spark, [], secret)) == []
-
-
-CLIENT = """
-import json, sys
-from pyspark.sql import SparkSession
-from icechunk_spark import maintenance
-
-source, target = sys.argv[1:]
-spark = (
-    SparkSession.builder.remote("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.memory", "1g")
-    .config("spark.sql.shuffle.partitions", "2")
-    .getOrCreate()
-)
-copied = maintenance.copy(spark, source, target, target_branch="main")
-done = maintenance.rewrite_manifests(spark, target)
-print(json.dumps([
-    "connect" in type(spark).__module__, copied.chunks, done.manifests_after, done.references
-]))
-spark.stop()
-"""
-
-
-def test_over_connect(built, tmp_path):
-    answer = answer_over_connect(CLIENT, built.location.url, str(tmp_path / "target"))
-    assert answer == [True, STEPS * WIDTH, 2, 2 * STEPS * WIDTH]
-    assert contents(Repository.open(str(tmp_path / "target"))) == contents(built)

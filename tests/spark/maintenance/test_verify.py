@@ -1,8 +1,8 @@
-"""Verification with Spark answers what verification without Spark does, row for row.
+"""Verification with Spark gives the rows of verification without Spark.
 
 One repository with many damages at once is verified in both ways, so that findings of every stage
-of the job are compared at the price of few jobs; a sound one shows that the stages add up. Spark
-Connect runs in a process of its own, as in ``test_write_connect``.
+of the job are compared at the price of few jobs; a sound one shows that the stages add up.
+Spark Connect is in ``tests/spark/test_connect.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import pytest
 from helpers.damage.repository import LINES, REMOTE, SMALL, Damaged, build_sound
 from helpers.sessions.model import Model, OurDriver, RandomChanges
-from helpers.spark.connect_client import answer_over_connect
 
 from icechunk_format import maintenance
 from icechunk_format.errors import InvalidInputError, NotFoundError
@@ -91,34 +90,3 @@ def test_mistakes(spark, sound, tmp_path):
         verify(spark, str(sound), tag="nope")
     with pytest.raises(InvalidInputError):
         verify(spark, str(sound), layout="cells")
-
-
-CLIENT = """
-import json, sys
-from pyspark.sql import SparkSession
-from icechunk_spark.maintenance import verify
-
-spark = (
-    SparkSession.builder.remote("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.memory", "1g")
-    .config("spark.sql.shuffle.partitions", "2")
-    .getOrCreate()
-)
-found = verify(spark, sys.argv[1], deep=True)
-answer = {
-    "connect": "connect" in type(spark).__module__,
-    "rows": [row.asDict() for row in found.collect()],
-}
-print("ANSWER", json.dumps(answer))
-spark.stop()
-"""
-
-
-def test_over_connect(sound, tmp_path):
-    copy = Damaged(sound, tmp_path / "repository")
-    copy.file(copy.chunk_key(LINES, 0)).unlink()
-    copy.flip(copy.chunk_key(LINES, 2), 500)
-    answer = answer_over_connect(CLIENT, str(copy.path))
-    assert answer["connect"] is True
-    assert answer["rows"] == maintenance.verify(str(copy.path), deep=True).to_pylist()

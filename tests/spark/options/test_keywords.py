@@ -1,4 +1,4 @@
-"""The options as keywords: completion, `help()` and type checkers know them."""
+"""Options are keywords that completion, `help()` and type checkers know."""
 
 from __future__ import annotations
 

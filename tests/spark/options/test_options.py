@@ -1,4 +1,4 @@
-"""Options: every spelling is understood, and nothing that cannot be meant is ignored."""
+"""Every spelling of an option is understood, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_names_ignore_case_dashes_and_underscores(option, random):
         "true": ("decodecf", "decoded", "pushdown", "createbranch"),
         "5": ("rowsperpartition", "txnversion"),
         "1m": ("readaheadbytes", "maxunplannedbytes"),
-        "a=5": ("chunks", "shards"),
+        "a=5": ("block", "chunks", "shards"),
         "a=descending": ("order",),
         "{}": ("encoding", "metadata"),
     }
@@ -275,6 +275,10 @@ def test_a_number_sign_may_be_part_of_a_folder():
         ({"asOf": "2024-01-01", "tag": "v1"}, "'asOf' and 'tag' exclude"),
         ({"asOf": "2024-01-01", "snapshot": "X"}, "'asOf' and 'snapshot' exclude"),
         ({"block": "time=1"}, "'block' means nothing for layout=cells: it is for layout 'summary'"),
+        *(
+            ({"layout": "summary", "block": bad}, "'block' must be sizes above 0 by dimension")
+            for bad in ("time=0", "time=x", "time", "time=1,time=2", "=1", ",")
+        ),
         ({"layout": "refs", "coords": "a"}, "'coords' means nothing for layout=refs"),
         ({"decoded": "false"}, "it is for layout 'chunks'"),
     ],

@@ -1,4 +1,4 @@
-"""``icechunk_spark.read`` beyond what it shares with ``format("icechunk")``.
+"""``icechunk_spark.read`` does more than ``format("icechunk")``: errors, sizes, explain.
 
 Rows, columns and versions are tested for both at once: see the fixture ``load``.
 """
@@ -106,7 +106,7 @@ def test_each_task_is_one_partition_and_runs_once(spark, tmp_path):
 
 
 def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monkeypatch):
-    # Half a megabyte of tasks takes a minute to read, so here it is a little less.
+    # Half a megabyte of tasks takes a minute to read, so here are two blocks of tasks.
     monkeypatch.setattr(reading, "_MOST_PACKED_BYTES", 100)
     functions = []
     map_in_arrow = type(spark.range(1)).mapInArrow
@@ -116,12 +116,12 @@ def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monk
         return map_in_arrow(self, function, schema)
 
     monkeypatch.setattr(type(spark.range(1)), "mapInArrow", noted)
-    values = np.arange(150, dtype="i4")
+    values = np.arange(70, dtype="i4")
     frame = icechunk_spark.read(
         spark, stored(tmp_path / "many", values, ["x"], (1,)), rowsPerPartition=1
     )
     assert functions[0].packed_bytes == 0
-    assert frame.agg(F.sum("a"), F.count("a")).first() == (values.sum(), 150)
+    assert frame.agg(F.sum("a"), F.count("a")).first() == (values.sum(), 70)
 
 
 def test_the_largest_tables_cost_no_more_numbers(spark):

@@ -1,4 +1,4 @@
-"""Data of several times the read-ahead, the Arrow batch and the task, by each way in and out."""
+"""Data larger than read-ahead, Arrow batch and task pass whole, read and written in each way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""``spark.read.format("icechunk")`` in registered classic sessions: the rows come by `mapInArrow`.
+"""``spark.read.format("icechunk")`` gets rows by `mapInArrow` in registered classic sessions.
 
-Rows, columns and versions are tested for every way of reading at once: see the fixture ``load``.
+That they are the rows of the data source is asserted here for each kind of option; what the rows
+are, in ``test_reading.py``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ WAYS = {
     "options": lambda read, path: read.options(tag="v1", where="latitude > 40").load(path),
     "options of load": lambda read, path: read.load(path, tag="v1", variables="t2m"),
     "an option twice": lambda read, path: read.option("tag", "v9").option("Tag", "v1").load(path),
+    "labels": lambda read, path: read.load(
+        path, sel="latitude=44.9", isel="time=-1", sel_method="nearest"
+    ),
+    "stored values of a group": lambda read, path: read.load(path, group="ocean", decodeCf=False),
+    "fewer dimensions": lambda read, path: read.load(path, variables="t2m,elevation"),
+    "summary": lambda read, path: read.load(
+        path, layout="summary", variables="t2m", block="time=8,latitude=6,longitude=10"
+    ),
+    "refs": lambda read, path: read.load(path, layout="refs", rowsPerPartition=7),
     "list": lambda read, path: read.load([path]),
     "text": lambda read, path: read.schema("t2m double, Latitude double").load(path),
     "columns": lambda read, path: read.schema(

@@ -1,4 +1,4 @@
-"""The metadata tables through Spark: their schemas, versions, partitions, and SQL on them.
+"""Metadata tables reach Spark with schemas, versions and partitions, and in SQL.
 
 What the rows say is tested without Spark, in ``tests/dataset`` and ``tests/conformance``; here it
 is that they arrive.

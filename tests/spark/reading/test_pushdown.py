@@ -1,4 +1,4 @@
-"""Pushdown: filters mean what Spark means, and Spark's stale plan is pinned until it is mended."""
+"""Pushed filters keep the rows of Spark's, and Spark's stale plan is still there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading by either door: rows, types and versions are those of the repository."""
+"""Tables in Spark have the rows, types and versions of the repository."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from icechunk_spark.schema import column_metadata
 
 pytestmark = pytest.mark.needs_reference
 
+by_both = pytest.mark.parametrize("load", ["source", "function"], indirect=True)
+
 CELLS = int(np.prod(SHAPE))
 
 
@@ -48,6 +50,7 @@ def at(step: int):
 # --- cells ------------------------------------------------------------------------------------
 
 
+@by_both
 def test_schema(read):
     frame = read()
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
@@ -68,6 +71,7 @@ def test_schema(read):
     assert column_metadata(frame.select("t2m").schema["t2m"]) == metadata
 
 
+@by_both
 def test_every_cell_has_its_value(read):
     table = read().toArrow()
     assert table.num_rows == CELLS
@@ -76,6 +80,7 @@ def test_every_cell_has_its_value(read):
     np.testing.assert_allclose(cube(table, "wind"), expected, rtol=1e-6)
 
 
+@by_both
 def test_missing_values_are_null_and_aggregates_skip_them(read):
     row = read().agg(F.count("*"), F.count("t2m"), F.sum("t2m"), F.count("wind")).first()
     assert tuple(row)[:2] == (CELLS, CELLS - 3)
@@ -90,6 +95,7 @@ def test_stored_values_without_decoding(read):
     assert frame.agg(F.sum("wind")).first()[0] == int(WIND_STORED.astype("int64").sum())
 
 
+@by_both
 def test_times_do_not_move_with_the_session_time_zone(read):
     row = read(variables="t2m", isel="latitude=0; longitude=0").agg(F.max("time")).first()
     assert row[0] == datetime.datetime(2024, 7, 2, 18)
@@ -122,6 +128,7 @@ def test_groups(read):
 # --- selecting --------------------------------------------------------------------------------
 
 
+@by_both
 def test_a_user_schema_selects_orders_and_widens(read):
     frame = read(schema="t2m double, Latitude double")
     assert frame.columns == ["t2m", "Latitude"]
@@ -154,6 +161,7 @@ def test_sel_and_isel(read):
     assert read(isel="time=-1; latitude=0:2").count() == 20
 
 
+@by_both
 def test_nothing_selected_is_no_error(read):
     frame = read(where="latitude > 1000")
     assert frame.count() == 0
@@ -169,6 +177,7 @@ def test_spark_filters_are_always_right(read):
     assert frame.count() == CELLS
 
 
+@by_both
 def test_partitions_follow_the_option(read):
     few = read().rdd.getNumPartitions()
     many = read(rowsPerPartition="60").rdd.getNumPartitions()
@@ -178,6 +187,7 @@ def test_partitions_follow_the_option(read):
     np.testing.assert_array_equal(cube(table, "t2m"), T2M)
 
 
+@by_both
 def test_limit_stops_early(read):
     assert len(read().limit(3).collect()) == 3
     assert len(read().take(1)) == 1
@@ -186,6 +196,7 @@ def test_limit_stops_early(read):
 # --- layouts ----------------------------------------------------------------------------------
 
 
+@by_both
 def test_chunks(read):
     frame = read(layout="chunks", variables="t2m")
     rows = frame.collect()
@@ -219,6 +230,7 @@ def first_step(frame) -> float:
     return frame.where(at(0)).agg(F.max("t2m")).first()[0]
 
 
+@by_both
 def test_time_travel(read, weather):
     old, new = float(T2M_V1[0].max()), 1.0
     assert first_step(read()) == new
@@ -231,6 +243,7 @@ def test_time_travel(read, weather):
     assert first_step(read(timestampAsOf=weather.between.isoformat(), branch="main")) == old
 
 
+@by_both
 def test_a_dataframe_is_pinned(load, tmp_path):
     path = str(tmp_path / "pinned")
     repository = new_repository(path)

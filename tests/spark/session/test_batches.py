@@ -1,4 +1,4 @@
-"""Writes change how Spark cuts batches for as long as they run, and only where that is safe."""
+"""Writes change Spark's batch size while they run, and only where that is safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of several lines reach Spark's users on one, and stay what they are."""
+"""Errors of several lines reach Spark's users on one line, with their types."""
 
 from __future__ import annotations
 

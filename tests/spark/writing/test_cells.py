@@ -1,4 +1,4 @@
-"""Rows and cells: what goes where, and what each mistake in the rows or columns says.
+"""Rows that Spark writes land in their cells, and mistakes leave the branch as it was.
 
 Every refused write must leave the branch as it was, so each of these tests looks at it afterwards.
 """
@@ -21,6 +21,7 @@ from helpers.spark.written import (
     reference_dataset,
     reference_group,
     temperatures,
+    write_grid,
 )
 from pyspark.sql import functions as F
 
@@ -33,15 +34,10 @@ DIMS = ["time", "latitude", "longitude"]
 
 
 @pytest.fixture
-def path(spark, tmp_path):
+def path(tmp_path):
     """Write a repository with four hours of temperatures, two to a chunk."""
     path = str(tmp_path / "weather")
-    icechunk_spark.write(
-        grid_frame(spark, hours(0, 4)),
-        path,
-        dims=DIMS,
-        chunks={"time": 2, "latitude": 2, "longitude": 3},
-    )
+    write_grid(path, hours(0, 4), chunks={"time": 2, "latitude": 2, "longitude": 3})
     return path
 
 
@@ -75,15 +71,6 @@ def test_a_part_of_a_chunk_is_patched(spark, path):
     np.testing.assert_array_equal(found.values, expected)
 
 
-def test_missing_rows_of_new_chunks_are_missing_values(spark, path):
-    frame = grid_frame(spark, hours(4, 2)).where("not (latitude = 50 and longitude > 0)")
-    icechunk_spark.write(frame, path, mode="append")
-    expected = temperatures(hours(0, 6))
-    expected[4:, 2, 1:] = np.nan
-    found = reference_dataset(path)["t2m"].sel(latitude=LATITUDES)
-    np.testing.assert_array_equal(found.values, expected)
-
-
 def test_nulls_are_missing_values_of_floats(spark, path):
     frame = grid_frame(spark, hours(4, 1)).withColumn(
         "t2m", F.expr("CASE WHEN latitude = 45 THEN NULL ELSE t2m END").cast("float")
@@ -101,36 +88,6 @@ def test_chunks_without_a_row_are_not_stored(spark, tmp_path):
     refs = spark.read.format("icechunk").option("layout", "refs").load(path)
     # Four rows of latitude for the first two hours, then one.
     assert refs.where("array = 't2m' or array = '/t2m'").count() == 4 + 3
-
-
-@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
-def test_new_coordinates_come_after_the_old(spark, path):
-    frame = (
-        grid_frame(spark, hours(0, 4)).where("longitude = 5").withColumn("longitude", F.lit(-2.5))
-    )
-    icechunk_spark.write(frame, path, mode="append")
-    found = reference_dataset(path)
-    assert found["longitude"].values.tolist() == [0.0, 2.5, 5.0, -2.5]
-    np.testing.assert_array_equal(
-        found["t2m"].sel(latitude=LATITUDES).values[..., 3], temperatures(hours(0, 4))[..., 2]
-    )
-
-
-def test_a_new_variable_joins_the_group(spark, path):
-    frame = grid_frame(spark, hours(0, 4)).withColumnRenamed("t2m", "dewpoint")
-    icechunk_spark.write(frame, path, mode="append")
-    found = reference_dataset(path)
-    np.testing.assert_array_equal(found["dewpoint"].values, found["t2m"].values)
-
-
-def test_dimensions_without_coordinates_are_positions(spark, tmp_path):
-    path = str(tmp_path / "positions")
-    frame = spark.range(12).selectExpr("id div 4 AS y", "id % 4 AS x", "cast(id as int) AS v")
-    done = icechunk_spark.write(frame, path, dims=["y", "x"])
-    assert done.rows == 12
-    np.testing.assert_array_equal(
-        reference_group(path)["v"][:], np.arange(12, dtype="int32").reshape(3, 4)
-    )
 
 
 def test_names_that_sql_must_quote(spark, tmp_path):
@@ -216,20 +173,6 @@ def test_float_labels_meet_double_ones(spark, tmp_path):
     np.testing.assert_array_equal(reference_group(path)["v"][:], -np.arange(20, dtype="f4"))
 
 
-def test_integers_without_a_fill_value_take_no_null(spark, tmp_path):
-    path = str(tmp_path / "counts")
-    frame = spark.range(12).selectExpr("id div 4 AS y", "id % 4 AS x", "nullif(id, 5L) AS n")
-    with pytest.raises(IcechunkError, match="_FillValue"):
-        icechunk_spark.write(frame, path, dims=["y", "x"])
-    with pytest.raises(IcechunkError, match="_FillValue"):
-        icechunk_spark.write(frame.where("n is not null"), path, dims=["y", "x"])
-    icechunk_spark.write(
-        frame, path, dims=["y", "x"], mode="append", encoding={"n": {"_FillValue": -1}}
-    )
-    back = spark.read.format("icechunk").load(path)
-    assert back.where("n is null").collect() == [(1, 1, None)]
-
-
 def test_types_are_checked_before_any_job(spark, refused):
     ran = spark.sparkContext.accumulator(0)
 
@@ -243,13 +186,6 @@ def test_types_are_checked_before_any_job(spark, refused):
     assert "t2m" in said
     assert "string" in said.lower()
     assert ran.value == 0
-
-
-def test_points_are_no_grid(spark, tmp_path):
-    path = str(tmp_path / "track")
-    ship = spark.range(300).selectExpr("id AS time", "id * 7 AS y", "id * 3 AS x", "float(id) AS v")
-    with pytest.raises(InvalidInputError, match="minDensity"):
-        icechunk_spark.write(ship, path, dims=["time", "y", "x"])
 
 
 def test_dimensions_must_be_known(spark, tmp_path):

@@ -1,4 +1,4 @@
-"""When something breaks in the middle, the branch stays, and repetition is harmless."""
+"""Writes that fail leave the branch as it was, and can be repeated."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from helpers.spark.written import (
     messages,
     reference_dataset,
     temperatures,
+    write_grid,
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -29,11 +30,9 @@ DIMS = ["time", "latitude", "longitude"]
 
 
 @pytest.fixture
-def path(spark, tmp_path):
+def path(tmp_path):
     path = str(tmp_path / "weather")
-    icechunk_spark.write(
-        grid_frame(spark, hours(0, 2)), path, dims=DIMS, chunks={"time": 1}, message="Create"
-    )
+    write_grid(path, hours(0, 2), chunks={"time": 1}, message="Create")
     return path
 
 

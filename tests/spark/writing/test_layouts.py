@@ -1,4 +1,4 @@
-"""Copies without options, and rows that are chunks or references instead of cells."""
+"""Copies need no options, and rows may be chunks or references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing grids through ``df.write``: the four modes, and what another library then reads."""
+"""The four modes of ``df.write`` leave what another library then reads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from helpers.spark.written import (
     reference_dataset,
     reference_group,
     temperatures,
+    write_grid,
 )
 
 import icechunk_spark
@@ -28,13 +29,14 @@ def path(tmp_path):
     return str(tmp_path / "weather")
 
 
-def create(spark, path, count=4):
-    frame = grid_frame(spark, hours(0, count))
-    frame.write.format("icechunk").option("dims", DIMS).option("chunks", "time=2").save(path)
+@pytest.fixture
+def four_hours(path):
+    write_grid(path, hours(0, 4), chunks={"time": 2})
 
 
 def test_create_is_the_default(spark, path):
-    create(spark, path)
+    frame = grid_frame(spark, hours(0, 4))
+    frame.write.format("icechunk").option("dims", DIMS).option("chunks", "time=2").save(path)
     found = reference_dataset(path)
     assert found["t2m"].dims == ("time", "latitude", "longitude")
     np.testing.assert_array_equal(found["time"].values, hours(0, 4))
@@ -47,20 +49,20 @@ def test_create_is_the_default(spark, path):
     assert reference_group(path)["t2m"].chunks[0] == 2
 
 
-def test_append_extends_time_again_and_again(spark, path):
-    create(spark, path, 3)
-    for day in range(3):
+def test_append_extends_time_again(spark, path):
+    write_grid(path, hours(0, 3), chunks={"time": 2})
+    for day in range(2):
         more = grid_frame(spark, hours(3 + 2 * day, 2))
         more.write.format("icechunk").mode("append").save(path)
     found = reference_dataset(path)
-    times = hours(0, 9)
+    times = hours(0, 7)
     np.testing.assert_array_equal(found["time"].values, times)
     np.testing.assert_array_equal(found["t2m"].sel(latitude=LATITUDES).values, temperatures(times))
-    assert len(messages(path)) == 5
+    assert len(messages(path)) == 4
 
 
+@pytest.mark.usefixtures("four_hours")
 def test_append_replaces_cells_at_known_coordinates(spark, path):
-    create(spark, path)
     changed = grid_frame(spark, hours(1, 1), np.full((1, 4, 3), -5.0))
     changed.write.format("icechunk").mode("append").save(path)
     expected = temperatures(hours(0, 4))
@@ -69,8 +71,8 @@ def test_append_replaces_cells_at_known_coordinates(spark, path):
     np.testing.assert_array_equal(found["t2m"].sel(latitude=LATITUDES).values, expected)
 
 
+@pytest.mark.usefixtures("four_hours")
 def test_overwrite_leaves_the_old_version_readable(spark, path):
-    create(spark, path)
     before = str(icechunk_format_head(path))
     grid_frame(spark, hours(50, 2)).write.format("icechunk").mode("overwrite").option(
         "dims", DIMS
@@ -86,8 +88,8 @@ def icechunk_format_head(path):
     return Repository.open(path).resolve(branch="main")
 
 
+@pytest.mark.usefixtures("four_hours")
 def test_errorifexists_refuses_existing_arrays(spark, path):
-    create(spark, path)
     frame = grid_frame(spark, hours(9, 1))
     for mode in (None, "error", "errorifexists"):
         with pytest.raises(AlreadyExistsError, match="append"):

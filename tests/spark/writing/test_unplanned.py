@@ -1,4 +1,4 @@
-"""Writes that Spark itself starts: without `register`, and by SQL's INSERT."""
+"""Writes that Spark itself starts work without `register` and by SQL's INSERT."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from helpers.spark.written import (
     messages,
     reference_dataset,
     temperatures,
+    write_grid,
 )
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
@@ -33,11 +34,9 @@ def unregistered(spark):
 
 
 @pytest.fixture
-def path(spark, tmp_path):
+def path(tmp_path):
     path = str(tmp_path / "weather")
-    icechunk_spark.write(
-        grid_frame(spark, hours(0, 2)), path, dims=DIMS, chunks={"time": 2}, message="Create"
-    )
+    write_grid(path, hours(0, 2), chunks={"time": 2}, message="Create")
     return path
 
 

@@ -1,4 +1,4 @@
-"""The repo info file: what is written is read back, and what cannot be is refused."""
+"""The repo info file is read as it was written, and impossible states are refused."""
 
 from __future__ import annotations
 

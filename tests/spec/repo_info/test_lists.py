@@ -1,4 +1,4 @@
-"""The long lists of ``repo``: in bulk or table by table, the same state is written and read."""
+"""Long lists of ``repo`` are the same state, read and written in bulk or one by one."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers.damage.files import damaged_files
 from helpers.files.handmade_snapshots import (
+    ARRAY_NODE_DATA,
+    DIMENSION_NAME,
+    GROUP_NODE_DATA,
     MANIFEST_FILE,
     MANIFEST_REF,
     made,
@@ -21,12 +24,7 @@ from helpers.files.small_snapshots import MANIFEST, small_snapshot
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.file import (
-    ARRAY_NODE_DATA,
-    DIMENSION_NAME,
-    GROUP_NODE_DATA,
-    NODE_SNAPSHOT,
-)
+from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Nodes as columns: changed nodes are what a new list of them would be, and many cost little."""
+"""Changed node columns equal a new list of the nodes, at little cost."""
 
 from __future__ import annotations
 

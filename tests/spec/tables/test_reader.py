@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from flatbuffers import number_types
 from flatbuffers.table import Table as RuntimeTable
+from helpers.files import handmade_snapshots
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -373,7 +374,7 @@ def declared_tables() -> dict[str, dict[str, str]]:
 
 
 def python_schemas() -> list[TableSchema]:
-    modules = (metadata_items, repo_info, repo_updates, snapshot)
+    modules = (metadata_items, repo_info, repo_updates, snapshot, handmade_snapshots)
     schemas = [v for m in modules for v in vars(m).values() if isinstance(v, TableSchema)]
     return [*schemas, *repo_updates._SCHEMAS.values()]
 

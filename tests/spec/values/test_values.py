@@ -1,4 +1,4 @@
-"""JSON values survive both encodings, match known bytes, and damage only ever gives FormatError."""
+"""JSON values survive both encodings, match known bytes, and damage raises FormatError."""
 
 from __future__ import annotations
 

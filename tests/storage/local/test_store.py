@@ -1,4 +1,4 @@
-"""Files as objects: what readers may meet, rival processes, links, and the user's permissions."""
+"""Local files work as objects, for readers, rival processes, links and permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories on plain web servers: read with ranges through both clients, never written."""
+"""Repositories on plain web servers are read in ranges by both clients, and never written."""
 
 from __future__ import annotations
 

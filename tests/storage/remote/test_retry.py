@@ -1,4 +1,4 @@
-"""The rules of repeating requests, with a scripted clock: how often, how long, and what never."""
+"""Requests are repeated by the rules: how often, how long, and which never."""
 
 from __future__ import annotations
 

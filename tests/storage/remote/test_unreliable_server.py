@@ -1,4 +1,4 @@
-"""What both S3 clients do when a server fails: repeat what is harmless, and say what is unknown.
+"""Both S3 clients repeat what is harmless, and report unknown outcomes.
 
 The rules are those of ``storage/retry.py``. The server is a fake with scripted faults, because a
 real one cannot be made to lose an answer.

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from icechunk_format.arrays.codecs.bytes import make_numcodec
-from icechunk_format.arrays.codecs.steps import Array, ArrayCodec, ConfigurationError, Shape
+from icechunk_format.arrays.codecs.cast_value import CastValue
+from icechunk_format.arrays.codecs.steps import (
+    Array,
+    ArrayCodec,
+    CodecSpec,
+    ConfigurationError,
+    Shape,
+)
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import is_integer, shortened
@@ -31,34 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def make_array_codec(
-    name: str, configuration: dict[str, Any], data_type: DataType, ndim: int
-) -> ArrayCodec | None:
-    """Make the array-to-array codec of a name; ``None`` if the name is not one of them.
-
-    Raises
-    ------
-    ConfigurationError
-        If the parameters are not possible for the data type.
-    """
-    if name == "transpose":
-        return Transpose(configuration, data_type, ndim)
-    if name == "scale_offset":
-        return ScaleOffset(configuration, data_type)
-    if name == "numcodecs.packbits":
-        return PackBits(configuration, data_type)
-    filter_types = _FILTERS.get(name)
-    return None if filter_types is None else filter_types(name, configuration, data_type)
-
-
-class Transpose:
+class Transpose(ArrayCodec):
     """The ``transpose`` codec."""
 
     name = "transpose"
-    is_identity_on_shape = False
 
-    def __init__(self, configuration: dict[str, Any], data_type: DataType, ndim: int) -> None:
-        order = configuration.get("order")
+    def __init__(self, spec: CodecSpec) -> None:
+        order, ndim = spec.configuration.get("order"), spec.ndim
         if order in ("C", "F"):
             # Drafts of the specification had these two words.
             order = list(range(ndim)) if order == "C" else list(range(ndim))[::-1]
@@ -70,7 +56,7 @@ class Transpose:
             raise ConfigurationError(
                 f"order must name each of the {ndim} axes once, found {shortened(order)}"
             )
-        self.encoded = data_type
+        self.encoded = spec.data_type
         self._order = tuple(order)
         self._inverse = tuple(int(axis) for axis in np.argsort(self._order))
 
@@ -91,7 +77,7 @@ class Transpose:
         return fill_value
 
 
-class ScaleOffset:
+class ScaleOffset(ArrayCodec):
     """``(x - offset) * scale``, and back ``x / scale + offset``, in the type of the array.
 
     For integers the result must be exact and in range. Both are decided from the extremes alone:
@@ -99,9 +85,9 @@ class ScaleOffset:
     """
 
     name = "scale_offset"
-    is_identity_on_shape = True
 
-    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
+    def __init__(self, spec: CodecSpec) -> None:
+        configuration, data_type = spec.configuration, spec.data_type
         if data_type.kind not in ("int", "uint", "float"):
             raise ConfigurationError(f"elements of type {data_type.name} cannot be scaled")
         self.encoded = data_type
@@ -148,10 +134,6 @@ class ScaleOffset:
         difference *= self._scale
         return difference
 
-    def encoded_shape(self, shape: Shape) -> Shape:
-        """See ``ArrayCodec``."""
-        return shape
-
     def encoded_fill(self, fill_value: Any) -> Any:
         """See ``ArrayCodec``."""
         return self.encode(np.asarray(fill_value, dtype=self._dtype).reshape(1))[0]
@@ -165,15 +147,14 @@ class ScaleOffset:
             )
 
 
-class PackBits:
+class PackBits(ArrayCodec):
     """Eight booleans per byte, after one byte with the number of padding bits."""
 
     name = "numcodecs.packbits"
-    is_identity_on_shape = False
 
-    def __init__(self, configuration: dict[str, Any], data_type: DataType) -> None:
-        if data_type.kind != "bool":
-            raise ConfigurationError(f"it packs bool, and the elements are {data_type.name}")
+    def __init__(self, spec: CodecSpec) -> None:
+        if spec.data_type.kind != "bool":
+            raise ConfigurationError(f"it packs bool, and the elements are {spec.data_type.name}")
         self.encoded = data_type_from_numpy(np.dtype(np.uint8))
 
     def decode(self, array: Array, shape: Shape) -> Array:
@@ -198,10 +179,8 @@ class PackBits:
         return np.uint8(bool(fill_value))
 
 
-class NumcodecsFilter:
+class NumcodecsFilter(ArrayCodec):
     """A numcodecs codec that keeps the shape, and may change the type."""
-
-    is_identity_on_shape = True
 
     def __init__(
         self, name: str, codec: Any, data_type: DataType, encoded: DataType | None = None
@@ -231,10 +210,6 @@ class NumcodecsFilter:
             result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
         return result.astype(wanted, copy=False).reshape(array.shape)
 
-    def encoded_shape(self, shape: Shape) -> Shape:
-        """See ``ArrayCodec``."""
-        return shape
-
     def encoded_fill(self, fill_value: Any) -> Any:
         """See ``ArrayCodec``."""
         return np.asarray(fill_value).astype(self.encoded.numpy)[()]
@@ -256,20 +231,21 @@ def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: Da
         raise ConfigurationError(f"{key} must be a {data_type.name}: {error.message}") from error
 
 
-def _bitround(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
-    return NumcodecsFilter(name, make_numcodec(name, configuration), data_type)
+def _bitround(spec: CodecSpec) -> ArrayCodec:
+    codec = make_numcodec(spec.name, spec.configuration)
+    return NumcodecsFilter(spec.name, codec, spec.data_type)
 
 
-def _typed_filter(name: str, configuration: dict[str, Any], data_type: DataType) -> ArrayCodec:
-    decoded_key, encoded_key = _TYPE_PARAMETERS[name]
-    config = {key: value for key, value in configuration.items() if value is not None}
-    config.setdefault(decoded_key, data_type.numpy.str)
+def _typed_filter(spec: CodecSpec) -> ArrayCodec:
+    decoded_key, encoded_key = _TYPE_PARAMETERS[spec.name]
+    config = {key: value for key, value in spec.configuration.items() if value is not None}
+    config.setdefault(decoded_key, spec.data_type.numpy.str)
     types = {key: _type_parameter(config, key) for key in (decoded_key, encoded_key)}
     # Rule 3: numcodecs would read the native elements as swapped ones.
     config |= {key: given.numpy.str for key, given in types.items() if given is not None}
     # zarr-python stores the result of quantize in the array's own type.
-    encoded = None if name == "numcodecs.quantize" else types[encoded_key]
-    return NumcodecsFilter(name, make_numcodec(name, config), data_type, encoded)
+    encoded = None if spec.name == "numcodecs.quantize" else types[encoded_key]
+    return NumcodecsFilter(spec.name, make_numcodec(spec.name, config), spec.data_type, encoded)
 
 
 def _type_parameter(config: dict[str, Any], key: str) -> DataType | None:
@@ -293,7 +269,12 @@ _TYPE_PARAMETERS: Final = {
     "numcodecs.astype": ("decode_dtype", "encode_dtype"),
 }
 
-_FILTERS: Final[dict[str, Callable[[str, dict[str, Any], DataType], ArrayCodec]]] = {
+ARRAY_CODECS: Final[dict[str, Callable[[CodecSpec], ArrayCodec]]] = {
+    "transpose": Transpose,
+    "scale_offset": ScaleOffset,
+    "cast_value": CastValue,
+    "numcodecs.packbits": PackBits,
     "numcodecs.bitround": _bitround,
     **dict.fromkeys(_TYPE_PARAMETERS, _typed_filter),
 }
+"""Makes the array-to-array codec of a name, or raises ``ConfigurationError``."""

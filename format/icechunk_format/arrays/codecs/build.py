@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from icechunk_format.arrays.codecs.array import NumcodecsFilter, make_array_codec
-from icechunk_format.arrays.codecs.bytes import BYTE_CODECS, Numcodec, make_byte_codec
-from icechunk_format.arrays.codecs.cast_value import CastValue
-from icechunk_format.arrays.codecs.elements import make_element_codec
+from icechunk_format.arrays.codecs.array import ARRAY_CODECS, NumcodecsFilter
+from icechunk_format.arrays.codecs.bytes import BYTE_CODECS, Numcodec
+from icechunk_format.arrays.codecs.elements import ELEMENT_CODECS, NumcodecsElements
 from icechunk_format.arrays.codecs.registered import find_registered_codec
 from icechunk_format.arrays.codecs.steps import (
     ArrayCodec,
     ByteCodec,
+    CodecSpec,
     ConfigurationError,
     ElementCodec,
 )
@@ -34,27 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_CODECS: Final = 64
 
-_ARRAY_CODECS: Final = frozenset(
-    {
-        "transpose",
-        "scale_offset",
-        "cast_value",
-        *(f"numcodecs.{n}" for n in ("packbits", "delta", "fixedscaleoffset")),
-        *(f"numcodecs.{n}" for n in ("quantize", "bitround", "astype")),
-    }
-)
-_ELEMENT_CODECS: Final = frozenset(
-    {
-        "bytes",
-        "endian",
-        "vlen-utf8",
-        "vlen-bytes",
-        "sharding_indexed",
-        "numcodecs.pcodec",
-        "numcodecs.zfpy",
-        "gribberish",
-    }
-)
+_SHARDING: Final = "sharding_indexed"
 
 
 class CodecChain(NamedTuple):
@@ -110,21 +90,20 @@ def build_chain(
     byte_codecs: list[ByteCodec] = []
     for i, (name, configuration) in enumerate((c.name, c.configuration) for c in named):
         where = f"{field}[{i}]"
+        spec = CodecSpec(name, configuration, data_type, ndim, node_path)
         try:
             if i < at_elements:
-                codec = _array_codec(name, configuration, data_type, ndim, node_path)
+                codec = _array_codec(spec)
                 array_codecs.append(codec)
                 fill_value = _encoded_fill(codec, fill_value)
                 data_type = codec.encoded
                 ndim = len(codec.encoded_shape((1,) * ndim))
             elif i > at_elements:
-                byte_codecs.append(_byte_codec(name, configuration, data_type.itemsize, node_path))
-            elif name == "sharding_indexed":
+                byte_codecs.append(_byte_codec(spec))
+            elif name == _SHARDING:
                 elements.append(make_sharding(configuration, data_type, fill_value, ndim, where))
             else:
-                elements.append(
-                    make_element_codec(name, configuration, data_type, node_path=node_path)
-                )
+                elements.append(_element_codec(spec))
         except ConfigurationError as error:
             raise metadata_error(
                 f"codec {shortened(name)}: {error}", node_path=node_path, field=where
@@ -134,20 +113,15 @@ def build_chain(
 
 def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
     """Return the position of the codec that makes bytes, and check the order of the rest."""
-    positions = [i for i, name in enumerate(names) if name in _ELEMENT_CODECS]
+    positions = [i for i, name in enumerate(names) if name in ELEMENT_CODECS or name == _SHARDING]
     if not positions:
         # It may be a codec of another package: the first that belongs to neither other part.
-        positions = [
-            i
-            for i, name in enumerate(names)
-            if name not in _ARRAY_CODECS and name not in BYTE_CODECS
-        ][:1]
+        others = [n not in ARRAY_CODECS and n not in BYTE_CODECS for n in names]
+        positions = [others.index(True)] if any(others) else []
     if len(positions) == 1:
         at = positions[0]
-        is_ordered = not BYTE_CODECS.intersection(names[:at]) and not _ARRAY_CODECS.intersection(
-            names[at + 1 :]
-        )
-        if is_ordered:
+        early, late = BYTE_CODECS.keys() & names[:at], ARRAY_CODECS.keys() & names[at + 1 :]
+        if not early and not late:
             return at
     raise metadata_error(
         "codecs must be array codecs, then exactly one that makes bytes of elements, then byte "
@@ -157,28 +131,24 @@ def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
     )
 
 
-def _array_codec(
-    name: str, configuration: dict[str, Any], data_type: DataType, ndim: int, node_path: str
-) -> ArrayCodec:
-    if data_type.is_variable_length and name != "transpose":
-        raise ConfigurationError(f"elements of type {data_type.name} have no fixed size")
-    if name == "cast_value":
-        return CastValue(configuration, data_type, node_path)
-    made = make_array_codec(name, configuration, data_type, ndim)
-    if made is not None:
-        return made
-    codec = find_registered_codec(name, configuration, node_path=node_path)
-    return NumcodecsFilter(name, codec, data_type)
+def _array_codec(spec: CodecSpec) -> ArrayCodec:
+    if spec.data_type.is_variable_length and spec.name != "transpose":
+        raise ConfigurationError(f"elements of type {spec.data_type.name} have no fixed size")
+    if spec.name in ARRAY_CODECS:
+        return ARRAY_CODECS[spec.name](spec)
+    return NumcodecsFilter(spec.name, find_registered_codec(spec), spec.data_type)
 
 
-def _byte_codec(
-    name: str, configuration: dict[str, Any], itemsize: int, node_path: str
-) -> ByteCodec:
-    made = make_byte_codec(name, configuration, itemsize)
-    if made is not None:
-        return made
-    codec = find_registered_codec(name, configuration, node_path=node_path)
-    return Numcodec(name, codec, extra=None)
+def _element_codec(spec: CodecSpec) -> ElementCodec:
+    if spec.name in ELEMENT_CODECS:
+        return ELEMENT_CODECS[spec.name](spec)
+    return NumcodecsElements(spec.name, find_registered_codec(spec), spec.data_type)
+
+
+def _byte_codec(spec: CodecSpec) -> ByteCodec:
+    if spec.name in BYTE_CODECS:
+        return BYTE_CODECS[spec.name](spec)
+    return Numcodec(spec.name, find_registered_codec(spec), extra=None)
 
 
 def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:

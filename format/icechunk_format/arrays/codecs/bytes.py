@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 import numpy as np
 from numcodecs.registry import get_codec
 
-from icechunk_format.arrays.codecs.compressors import Blosc, Deflate, Lz4, Streamed, Zstd
+from icechunk_format.arrays.codecs.compressors import Blosc, Lz4, Streamed, Zstd
 from icechunk_format.arrays.codecs.steps import (
     Buffer,
     ByteCodec,
+    CodecSpec,
     ConfigurationError,
     as_buffer,
     compressed_bound,
@@ -26,20 +28,6 @@ from icechunk_format.arrays.named_configuration import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def make_byte_codec(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec | None:
-    """Make the bytes-to-bytes codec of a name; ``None`` if the name is not one of them.
-
-    ``itemsize`` is the width of an element in bytes, for codecs that shuffle without a given width.
-
-    Raises
-    ------
-    ConfigurationError
-        If the parameters are not possible.
-    """
-    maker = _MAKERS.get(name)
-    return None if maker is None else maker(name, configuration, itemsize)
 
 
 def crc32c(data: Buffer) -> int:
@@ -105,30 +93,30 @@ class Numcodec:
         return compressed_bound(nbytes) if self._extra is None else nbytes + self._extra
 
 
-def _make_zstd(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    level = integer_parameter(configuration, "level", 0, -(1 << 17), 22)
-    checksum = configuration.get("checksum", False)
+def _make_zstd(spec: CodecSpec) -> ByteCodec:
+    level = integer_parameter(spec.configuration, "level", 0, -(1 << 17), 22)
+    checksum = spec.configuration.get("checksum", False)
     if not isinstance(checksum, bool):
         raise ConfigurationError(f"checksum must be true or false, found {shortened(checksum)}")
-    return Zstd(name, level, checksum)
+    return Zstd(spec.name, level, checksum)
 
 
 _BLOSC_CNAMES: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _BLOSC_SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
-def _make_blosc(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    is_core = name == "blosc"
-    cname = configuration.get("cname", "zstd" if is_core else "lz4")
+def _make_blosc(spec: CodecSpec) -> ByteCodec:
+    is_core = spec.name == "blosc"
+    cname = spec.configuration.get("cname", "zstd" if is_core else "lz4")
     if cname not in _BLOSC_CNAMES:
         raise ConfigurationError(
             f"cname must be one of {', '.join(_BLOSC_CNAMES)}, found {shortened(cname)}"
         )
-    shuffle = configuration.get("shuffle")
-    typesize = configuration.get("typesize")
+    shuffle = spec.configuration.get("shuffle")
+    typesize = spec.configuration.get("typesize")
     if is_core:
         if typesize is None:
-            typesize = max(1, itemsize)
+            typesize = max(1, spec.data_type.itemsize)
         if shuffle is None:
             shuffle = "bitshuffle" if typesize == 1 else "shuffle"
         if not isinstance(shuffle, str) or shuffle not in _BLOSC_SHUFFLES:
@@ -137,34 +125,43 @@ def _make_blosc(name: str, configuration: dict[str, Any], itemsize: int) -> Byte
             )
         shuffle_code = _BLOSC_SHUFFLES[shuffle]
     else:
-        shuffle_code = integer_parameter(configuration, "shuffle", 1, -1, 2)
+        shuffle_code = integer_parameter(spec.configuration, "shuffle", 1, -1, 2)
     if typesize is not None:
         # The container keeps the width in one byte; wider elements are not shuffled.
         typesize = integer_parameter({"typesize": typesize}, "typesize", 1, 1, 2**31 - 1)
         typesize = typesize if typesize <= 255 else 1
-    clevel = integer_parameter(configuration, "clevel", 5, 0, 9)
-    blocksize = integer_parameter(configuration, "blocksize", 0, 0, 2**31 - 1)
-    return Blosc(name, cname, clevel, shuffle_code, blocksize, typesize)
+    clevel = integer_parameter(spec.configuration, "clevel", 5, 0, 9)
+    blocksize = integer_parameter(spec.configuration, "blocksize", 0, 0, 2**31 - 1)
+    return Blosc(spec.name, cname, clevel, shuffle_code, blocksize, typesize)
 
 
-def _make_gzip(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    level = integer_parameter(configuration, "level", 5 if name == "gzip" else 1, -1, 9)
-    return Deflate(name, level, gzip=True)
+def _make_deflate(spec: CodecSpec) -> ByteCodec:
+    is_gzip = spec.name != "numcodecs.zlib"
+    level = integer_parameter(spec.configuration, "level", 5 if spec.name == "gzip" else 1, -1, 9)
+    wbits = 31 if is_gzip else 15
+
+    def compress(data: Buffer) -> bytes:
+        stream = zlib.compressobj(level, zlib.DEFLATED, wbits)
+        return stream.compress(data) + stream.flush()
+
+    # gzip has members, perhaps with zeros behind them; zlib has one stream.
+    return Streamed(
+        spec.name,
+        lambda: zlib.decompressobj(wbits),
+        compress,
+        next_stream=lambda rest: rest if is_gzip and rest.strip(b"\0") else b"",
+    )
 
 
-def _make_zlib(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    return Deflate(name, integer_parameter(configuration, "level", 1, -1, 9), gzip=False)
+def _make_bz2(spec: CodecSpec) -> ByteCodec:
+    level = integer_parameter(spec.configuration, "level", 1, 1, 9)
+    return Streamed(spec.name, bz2.BZ2Decompressor, lambda data: bz2.compress(data, level))
 
 
-def _make_bz2(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    level = integer_parameter(configuration, "level", 1, 1, 9)
-    return Streamed(name, bz2.BZ2Decompressor, lambda data: bz2.compress(data, level))
-
-
-def _make_lzma(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    container = integer_parameter(configuration, "format", lzma.FORMAT_XZ, 0, 3)
-    check = integer_parameter(configuration, "check", -1, -1, 15)
-    preset, filters = configuration.get("preset"), configuration.get("filters")
+def _make_lzma(spec: CodecSpec) -> ByteCodec:
+    container = integer_parameter(spec.configuration, "format", lzma.FORMAT_XZ, 0, 3)
+    check = integer_parameter(spec.configuration, "check", -1, -1, 15)
+    preset, filters = spec.configuration.get("preset"), spec.configuration.get("filters")
     memory = None if container == lzma.FORMAT_RAW else 2**30
 
     def make_decompressor() -> Any:
@@ -177,32 +174,33 @@ def _make_lzma(name: str, configuration: dict[str, Any], itemsize: int) -> ByteC
     def compress(data: Buffer) -> bytes:
         return lzma.compress(data, format=container, check=check, preset=preset, filters=filters)
 
-    return Streamed(name, make_decompressor, compress)
+    return Streamed(spec.name, make_decompressor, compress)
 
 
-def _make_lz4(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    return Lz4(name, make_numcodec(name, configuration))
+def _make_lz4(spec: CodecSpec) -> ByteCodec:
+    return Lz4(spec.name, make_numcodec(spec.name, spec.configuration))
 
 
-def _make_crc32c(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    location = configuration.get("location", "end")
+def _make_crc32c(spec: CodecSpec) -> ByteCodec:
+    location = spec.configuration.get("location", "end")
     if location not in ("start", "end"):
         raise ConfigurationError(f"location must be 'start' or 'end', found {shortened(location)}")
-    return Crc32c(name, at_start=location == "start")
+    return Crc32c(spec.name, at_start=location == "start")
 
 
-def _make_checksum(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    return Numcodec(name, make_numcodec(name, configuration), extra=4)
+def _make_checksum(spec: CodecSpec) -> ByteCodec:
+    return Numcodec(spec.name, make_numcodec(spec.name, spec.configuration), extra=4)
 
 
-def _make_shuffle(name: str, configuration: dict[str, Any], itemsize: int) -> ByteCodec:
-    width = configuration.get("elementsize")
+def _make_shuffle(spec: CodecSpec) -> ByteCodec:
+    width = spec.configuration.get("elementsize")
     width = (
-        max(1, itemsize)
+        max(1, spec.data_type.itemsize)
         if width is None
         else integer_parameter({"elementsize": width}, "elementsize", 4, 1, 2**31 - 1)
     )
-    return Numcodec(name, make_numcodec(name, {**configuration, "elementsize": width}), extra=0)
+    codec = make_numcodec(spec.name, {**spec.configuration, "elementsize": width})
+    return Numcodec(spec.name, codec, extra=0)
 
 
 def make_numcodec(name: str, configuration: dict[str, Any]) -> Any:
@@ -220,15 +218,15 @@ def make_numcodec(name: str, configuration: dict[str, Any]) -> Any:
         raise ConfigurationError(f"numcodecs refuses its parameters: {error}") from error
 
 
-_MAKERS: Final[dict[str, Callable[[str, dict[str, Any], int], ByteCodec]]] = {
+BYTE_CODECS: Final[dict[str, Callable[[CodecSpec], ByteCodec]]] = {
     "zstd": _make_zstd,
     "blosc": _make_blosc,
-    "gzip": _make_gzip,
+    "gzip": _make_deflate,
     "crc32c": _make_crc32c,
     "numcodecs.zstd": _make_zstd,
     "numcodecs.blosc": _make_blosc,
-    "numcodecs.gzip": _make_gzip,
-    "numcodecs.zlib": _make_zlib,
+    "numcodecs.gzip": _make_deflate,
+    "numcodecs.zlib": _make_deflate,
     "numcodecs.bz2": _make_bz2,
     "numcodecs.lzma": _make_lzma,
     "numcodecs.lz4": _make_lz4,
@@ -239,6 +237,4 @@ _MAKERS: Final[dict[str, Callable[[str, dict[str, Any], int], ByteCodec]]] = {
     "numcodecs.fletcher32": _make_checksum,
     "numcodecs.jenkins_lookup3": _make_checksum,
 }
-
-BYTE_CODECS: Final = frozenset(_MAKERS)
-"""Names of the byte-to-byte codecs."""
+"""Makes the byte-to-byte codec of a name, or raises ``ConfigurationError``."""

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.codecs.steps import Array, ConfigurationError, Shape
+from icechunk_format.arrays.codecs.steps import (
+    Array,
+    ArrayCodec,
+    CodecSpec,
+    ConfigurationError,
+    Shape,
+)
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import shortened
@@ -36,16 +42,16 @@ _ROUNDINGS: Final = (
 )
 
 
-class CastValue:
+class CastValue(ArrayCodec):
     """A cast between two numeric types, in both directions."""
 
     name = "cast_value"
-    is_identity_on_shape = True
 
-    def __init__(self, configuration: dict[str, Any], data_type: DataType, node_path: str) -> None:
+    def __init__(self, spec: CodecSpec) -> None:
+        configuration, data_type = spec.configuration, spec.data_type
         field = "codecs.cast_value.data_type"
         self.encoded = parse_data_type(
-            configuration.get("data_type"), node_path=node_path, field=field
+            configuration.get("data_type"), node_path=spec.node_path, field=field
         )
         for of in (data_type, self.encoded):
             if of.kind not in ("int", "uint", "float"):
@@ -80,10 +86,6 @@ class CastValue:
     def encode(self, array: Array) -> Array:
         """Return the elements as the stored type."""
         return self._cast(array, self.encoded.numpy, self._encode_map)
-
-    def encoded_shape(self, shape: Shape) -> Shape:
-        """Return the shape, which does not change."""
-        return shape
 
     def encoded_fill(self, fill_value: Any) -> Any:
         """Return the fill value as the stored type."""

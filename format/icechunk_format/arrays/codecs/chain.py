@@ -16,7 +16,8 @@ Spec: Zarr v3 core, "Codecs".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -46,20 +47,12 @@ _MAX_SHARDING_DEPTH: Final = 4
 _MAX_PLANS: Final = 64
 
 
-class _Plan:
+class _Plan(NamedTuple):
     """The steps of decoding a chunk of one shape, each with the size that it must give."""
 
-    __slots__ = ("array_steps", "byte_steps", "stored_shape")
-
-    def __init__(
-        self,
-        byte_steps: list[tuple[ByteCodec, int, bool]],
-        stored_shape: Shape,
-        array_steps: list[tuple[ArrayCodec, Shape]],
-    ) -> None:
-        self.byte_steps = byte_steps
-        self.stored_shape = stored_shape
-        self.array_steps = array_steps
+    byte_steps: list[tuple[ByteCodec, int, bool]]
+    stored_shape: Shape
+    array_steps: list[tuple[ArrayCodec, Shape]]
 
 
 class ChunkCodecs:
@@ -237,17 +230,13 @@ class ChunkCodecs:
         return nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            _restore,
-            (
-                self.codecs_json,
-                self.data_type,
-                self.fill_value,
-                self.ndim,
-                self.node_path,
-                self.max_variable_nbytes,
-            ),
+        make = partial(
+            ChunkCodecs,
+            ndim=self.ndim,
+            node_path=self.node_path,
+            max_variable_nbytes=self.max_variable_nbytes,
         )
+        return make, (self.codecs_json, self.data_type, self.fill_value)
 
     def __repr__(self) -> str:
         steps: list[Any] = [*self._array_codecs, self._elements, *self._byte_codecs]
@@ -370,24 +359,6 @@ class ChunkCodecs:
             index_codecs=index_codecs,
             index_location=location,
         )
-
-
-def _restore(
-    codecs_json: list[Any],
-    data_type: DataType,
-    fill_value: Any,
-    ndim: int,
-    node_path: str,
-    max_variable_nbytes: int,
-) -> ChunkCodecs:
-    return ChunkCodecs(
-        codecs_json,
-        data_type,
-        fill_value,
-        ndim=ndim,
-        node_path=node_path,
-        max_variable_nbytes=max_variable_nbytes,
-    )
 
 
 def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:

@@ -13,7 +13,6 @@ LZ4.
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,58 +119,28 @@ class Blosc(_Compressor):
         return result
 
 
-class Deflate(_Compressor):
-    """DEFLATE streams: gzip members, or one zlib stream."""
-
-    def __init__(self, name: str, level: int, gzip: bool) -> None:
-        self.name = name
-        self._level = level
-        self._wbits = 31 if gzip else 15
-        self._has_members = gzip
-
-    def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
-        parts: list[bytes] = []
-        left = limit
-        rest: Buffer = data
-        while True:
-            stream = zlib.decompressobj(self._wbits)
-            part = stream.decompress(rest, left + 1)
-            left -= len(part)
-            if left < 0:
-                raise ValueError(f"it decodes to more than {limit} bytes")
-            if not stream.eof:
-                raise ValueError("the stream ends early")
-            parts.append(part)
-            rest = stream.unused_data
-            if not self._has_members or not rest.strip(b"\0"):
-                break
-        if exact and left:
-            raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
-        stream = zlib.compressobj(self._level, zlib.DEFLATED, self._wbits)
-        return stream.compress(data) + stream.flush()
-
-
 class Streamed(_Compressor):
-    """bzip2 and LZMA streams; the standard library's decompressors stop at a limit."""
+    """DEFLATE, bzip2 and LZMA streams; the standard library's decompressors stop at a limit."""
 
     def __init__(
-        self, name: str, make_decompressor: Callable[[], Any], compress: Callable[[Buffer], bytes]
+        self,
+        name: str,
+        make_decompressor: Callable[[], Any],
+        compress: Callable[[Buffer], bytes],
+        *,
+        next_stream: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self.name = name
         self._make_decompressor = make_decompressor
         self._compress = compress
+        self._next_stream = next_stream  # what of the bytes behind a stream is another stream
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         """See ``ByteCodec``."""
         parts: list[bytes] = []
         left = limit
         rest: Buffer = data
-        while rest:
+        while rest or not parts:
             stream = self._make_decompressor()
             part = stream.decompress(rest, left + 1)
             left -= len(part)
@@ -180,7 +149,7 @@ class Streamed(_Compressor):
             if not stream.eof:
                 raise ValueError("the stream ends early")
             parts.append(part)
-            rest = stream.unused_data
+            rest = self._next_stream(stream.unused_data)
         if exact and left:
             raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -22,10 +22,11 @@ from numcodecs.vlen import VLenBytes, VLenUTF8
 
 from icechunk_format.arrays.codecs.bytes import make_numcodec
 from icechunk_format.arrays.codecs.grib import Grib
-from icechunk_format.arrays.codecs.registered import find_registered_codec, import_optional
+from icechunk_format.arrays.codecs.registered import import_optional
 from icechunk_format.arrays.codecs.steps import (
     Array,
     Buffer,
+    CodecSpec,
     ConfigurationError,
     ElementCodec,
     Shape,
@@ -35,39 +36,11 @@ from icechunk_format.arrays.codecs.steps import (
 from icechunk_format.arrays.named_configuration import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icechunk_format.arrays.data_types import DataType
 
 _MAX_CODE_POINT: Final = 0x10FFFF
-
-
-def make_element_codec(
-    name: str, configuration: dict[str, Any], data_type: DataType, *, node_path: str
-) -> ElementCodec:
-    """Make the array-to-bytes codec of a name, except ``sharding_indexed``.
-
-    Raises
-    ------
-    ConfigurationError
-        If the parameters are not possible for the data type.
-    UnsupportedError
-        If the codec needs a package that is not installed.
-    """
-    if name in ("bytes", "endian"):
-        return Bytes(data_type, configuration.get("endian"))
-    if name in ("vlen-utf8", "vlen-bytes"):
-        return VariableLength(name, data_type)
-    if name == "gribberish":
-        library = import_optional("gribberish", name, node_path=node_path)
-        return Grib(configuration, data_type, library)
-    if name == "numcodecs.pcodec":
-        library = import_optional("pcodec", name, node_path=node_path)
-        codec = make_numcodec(name, configuration)
-        return PCodec(name, codec, data_type, library.standalone)
-    if name == "numcodecs.zfpy":
-        import_optional("zfpy", name, node_path=node_path)
-        return NumcodecsElements(name, make_numcodec(name, configuration), data_type)
-    codec = find_registered_codec(name, configuration, node_path=node_path)
-    return NumcodecsElements(name, codec, data_type)
 
 
 class Bytes:
@@ -76,7 +49,8 @@ class Bytes:
     name = "bytes"
     is_fixed_size = True
 
-    def __init__(self, data_type: DataType, endian: str | None) -> None:
+    def __init__(self, spec: CodecSpec) -> None:
+        data_type, endian = spec.data_type, spec.configuration.get("endian")
         if endian not in (None, "little", "big"):
             raise ConfigurationError(f"endian must be 'little' or 'big', found {shortened(endian)}")
         if data_type.is_variable_length:
@@ -132,9 +106,10 @@ class VariableLength:
 
     is_fixed_size = False
 
-    def __init__(self, name: str, data_type: DataType) -> None:
-        self.name = name
-        self._is_text = name == "vlen-utf8"
+    def __init__(self, spec: CodecSpec) -> None:
+        data_type = spec.data_type
+        self.name = spec.name
+        self._is_text = spec.name == "vlen-utf8"
         if not data_type.is_variable_length or (data_type.kind == "string") != self._is_text:
             wanted = "string" if self._is_text else "variable_length_bytes"
             raise ConfigurationError(f"it stores {wanted}, and the elements are {data_type.name}")
@@ -256,3 +231,35 @@ def _holds_text_or_bool(data_type: DataType) -> bool:
 
 
 _SANITIZERS: Final = {"bool": _sanitize_bool, "string": _sanitize_text}
+
+
+def _pcodec(spec: CodecSpec) -> ElementCodec:
+    library = import_optional("pcodec", spec.name, node_path=spec.node_path)
+    codec = make_numcodec(spec.name, spec.configuration)
+    return PCodec(spec.name, codec, spec.data_type, library.standalone)
+
+
+def _zfpy(spec: CodecSpec) -> ElementCodec:
+    import_optional("zfpy", spec.name, node_path=spec.node_path)
+    codec = make_numcodec(spec.name, spec.configuration)
+    return NumcodecsElements(spec.name, codec, spec.data_type)
+
+
+def _grib(spec: CodecSpec) -> ElementCodec:
+    library = import_optional("gribberish", spec.name, node_path=spec.node_path)
+    return Grib(spec.configuration, spec.data_type, library)
+
+
+ELEMENT_CODECS: Final[dict[str, Callable[[CodecSpec], ElementCodec]]] = {
+    "bytes": Bytes,
+    "endian": Bytes,
+    "vlen-utf8": VariableLength,
+    "vlen-bytes": VariableLength,
+    "numcodecs.pcodec": _pcodec,
+    "numcodecs.zfpy": _zfpy,
+    "gribberish": _grib,
+}
+"""Makes the array-to-bytes codec of a name except ``sharding_indexed``, which holds chains.
+
+Makers raise ``ConfigurationError``, and ``UnsupportedError`` if a package is not installed.
+"""

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from numcodecs import registry
 
 from icechunk_format.arrays.codecs.steps import ConfigurationError
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from icechunk_format.arrays.codecs.steps import CodecSpec
 
 _PACKAGES: Final = {
     "gribberish": "gribberish",
@@ -31,7 +34,7 @@ _PACKAGES: Final = {
 }
 
 
-def find_registered_codec(name: str, configuration: dict[str, Any], *, node_path: str) -> Any:
+def find_registered_codec(spec: CodecSpec) -> Any:
     """Return the numcodecs-style codec that an installed package registers under a name.
 
     Raises
@@ -41,11 +44,11 @@ def find_registered_codec(name: str, configuration: dict[str, Any], *, node_path
     ConfigurationError
         If it refuses its parameters.
     """
-    codec_class = _find_class(name)
+    codec_class = _find_class(spec.name)
     if codec_class is None:
-        raise unsupported_codec(name, node_path=node_path)
+        raise unsupported_codec(spec.name, node_path=spec.node_path)
     try:
-        return codec_class.from_config(dict(configuration))
+        return codec_class.from_config(dict(spec.configuration))
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigurationError(f"its package refuses its parameters: {error}") from error
 

@@ -6,7 +6,7 @@ with the codec's name. Invalid parameters raise ``ConfigurationError`` when the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,12 +24,21 @@ class ConfigurationError(ValueError):
     """A codec has invalid parameters; the text names them."""
 
 
+class CodecSpec(NamedTuple):
+    """A codec as the metadata describe it, and the elements that reach it."""
+
+    name: str
+    configuration: dict[str, Any]
+    data_type: DataType
+    ndim: int
+    node_path: str
+
+
 class ArrayCodec(Protocol):
     """A codec from arrays to arrays, as a step of a chain."""
 
     name: str
     encoded: DataType
-    is_identity_on_shape: bool
 
     def decode(self, array: Array, shape: Shape) -> Array:
         """Return the array before encoding, of the given shape; not always in C order."""
@@ -41,7 +50,7 @@ class ArrayCodec(Protocol):
 
     def encoded_shape(self, shape: Shape) -> Shape:
         """Return the shape after encoding."""
-        ...
+        return shape
 
     def encoded_fill(self, fill_value: Any) -> Any:
         """Return the encoded fill value."""

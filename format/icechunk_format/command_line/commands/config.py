@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    JsonOption,
-    OptionOption,
-    RepositoryArgument,
-    open_repository,
-)
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.views.plain_text import safe, shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from icechunk_format.repository.repository import Repository
 
 # Keys of this setting are URLs, in which a dot separates nothing.
 _CONTAINERS: Final = "virtual_chunk_containers"
@@ -27,15 +20,13 @@ _CONTAINERS: Final = "virtual_chunk_containers"
 _SECRET: Final = re.compile("secret|password|token|access_key|account_key", re.IGNORECASE)
 
 
-def show_config(
-    repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
-) -> None:
+def show_config(call: Call) -> None:
     """Show the stored settings and the defaults."""
-    _report(open_repository(repository, option), as_json=as_json, only=None)
+    _report(call, only=None)
 
 
 def set_config(
-    repository: RepositoryArgument,
+    call: Call,
     setting: Annotated[
         str,
         typer.Argument(
@@ -52,16 +43,13 @@ def set_config(
             show_default=False,
         ),
     ],
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Change one setting and keep all others."""
-    opened = open_repository(repository, option)
     tree: Any = _parsed(value)
     for part in reversed(_parts(setting)):
         tree = {part: tree}
-    opened.update_config(tree)
-    _report(opened, as_json=as_json, only=setting)
+    call.repository.update_config(tree)
+    _report(call, only=setting)
 
 
 def _parts(setting: str) -> list[str]:
@@ -78,15 +66,12 @@ def _parsed(value: str) -> Any:
         return value
 
 
-def _report(opened: Repository, *, as_json: bool, only: str | None) -> None:
-    from icechunk_format.command_line.views.screen import Screen, columns_of, styled
+def _report(call: Call, *, only: str | None) -> None:
+    from icechunk_format.command_line.views.screen import columns_of, styled
 
-    screen = Screen(as_json=as_json)
-    config = opened.config
+    screen, config = call.screen, call.repository.config
     stored, effective = _masked(dict(config.raw)), _masked(config.effective())
-    screen.document({"repository": str(opened.location), "stored": stored, "effective": effective})
-    if as_json:
-        return
+    call.document(stored=stored, effective=effective)
     known = dict(_flat(stored))
     rows = []
     for name, value in _flat(effective):

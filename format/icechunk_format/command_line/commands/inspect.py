@@ -9,15 +9,12 @@ import typer
 from icechunk_format.command_line.arguments import (
     AsOfOption,
     BranchOption,
-    JsonOption,
-    OptionOption,
-    RepositoryArgument,
     SnapshotOption,
     TagOption,
-    open_repository,
     resolve_name,
     resolve_version,
 )
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.views.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
@@ -33,7 +30,7 @@ _SizesOption = Annotated[
 
 
 def log(
-    repository: RepositoryArgument,
+    call: Call,
     branch: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,18 +50,15 @@ def log(
     changes: Annotated[
         bool, typer.Option("--changes/--no-changes", help="Say how much each snapshot changed.")
     ] = True,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the history of branches and tags as a graph."""
     from icechunk_format.command_line.views.history import reading as history_reading
     from icechunk_format.command_line.views.history import view as history_view
-    from icechunk_format.command_line.views.screen import Screen, styled
+    from icechunk_format.command_line.views.screen import styled
 
     if everything and (branch or tag):
         raise InvalidInputError("--all shows every snapshot; leave --branch and --tag out")
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
+    screen, opened = call.screen, call.repository
     tips = None
     if branch or tag:
         chosen = [opened.resolve(branch=name) for name in branch or ()]
@@ -80,16 +74,15 @@ def log(
         with screen.working("Reading changes", len(infos)) as done:
             counts = history_reading.count_changes(opened, infos, done)
     entries = history_reading.describe_snapshots(opened, infos, counts)
-    screen.document({"repository": str(opened.location), "snapshots": entries, "truncated": cut})
-    if not as_json:
-        history_view.show_log(screen, infos, entries, with_changes=changes)
-        if cut:
-            text = f"{screen.glyphs.more} older snapshots are not shown; -n 0 shows all"
-            screen.line(styled((text, "dim")))
+    call.document(snapshots=entries, truncated=cut)
+    history_view.show_log(screen, infos, entries, with_changes=changes)
+    if cut:
+        text = f"{screen.glyphs.more} older snapshots are not shown; -n 0 shows all"
+        screen.line(styled((text, "dim")))
 
 
 def show(
-    repository: RepositoryArgument,
+    call: Call,
     version: Annotated[
         str | None,
         typer.Argument(metavar="[VERSION]", help="Branch, tag or snapshot id.", show_default=False),
@@ -99,21 +92,17 @@ def show(
     snapshot: SnapshotOption = None,
     as_of: AsOfOption = None,
     sizes: _SizesOption = True,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show one snapshot: what it is, holds and changed."""
     from icechunk_format.command_line.views import tree_view
     from icechunk_format.command_line.views.history import reading as history_reading
     from icechunk_format.command_line.views.history import view as history_view
-    from icechunk_format.command_line.views.screen import Screen
 
     if version is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
         raise InvalidInputError(
             "give VERSION, or --branch, --tag, --snapshot and --as-of, but not both"
         )
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
+    screen, opened = call.screen, call.repository
     if version is None:
         chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
     else:
@@ -123,13 +112,12 @@ def show(
     if sizes:
         nodes = tree_view.read_nodes(screen, opened, chosen, group=None, with_sizes=True)
         found.update(tree_view.add_up(nodes))
-    screen.document({"repository": str(opened.location), **found})
-    if not as_json:
-        history_view.show_snapshot(screen, found)
+    call.document(**found)
+    history_view.show_snapshot(screen, found)
 
 
 def tree(
-    repository: RepositoryArgument,
+    call: Call,
     group: Annotated[
         str | None, typer.Option("--group", "-g", metavar="PATH", help="Only this group.")
     ] = None,
@@ -139,61 +127,37 @@ def tree(
     as_of: AsOfOption = None,
     sizes: _SizesOption = True,
     attributes: Annotated[bool, typer.Option("--attributes", help="Show user attributes.")] = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show groups and arrays with chunks, codecs and sizes."""
     from icechunk_format.command_line.views import tree_view
-    from icechunk_format.command_line.views.screen import Screen
 
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
+    screen, opened = call.screen, call.repository
     chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
     nodes = tree_view.read_nodes(screen, opened, chosen, group=group, with_sizes=sizes)
     top = nodes[0]["path"] if group is not None and nodes else "/"
-    screen.document(
-        {
-            "repository": str(opened.location),
-            "snapshot_id": str(chosen),
-            "group": top,
-            "nodes": nodes,
-        }
-    )
-    if not as_json:
-        tree_view.show_tree(screen, nodes, top=top, with_attributes=attributes)
+    call.document(snapshot_id=str(chosen), group=top, nodes=nodes)
+    tree_view.show_tree(screen, nodes, top=top, with_attributes=attributes)
 
 
 def diff(
-    repository: RepositoryArgument,
+    call: Call,
     older: Annotated[
         str, typer.Argument(metavar="OLDER", help="Branch, tag or snapshot id.", show_default=False)
     ],
     newer: Annotated[
         str, typer.Argument(metavar="[NEWER]", help="Branch, tag or snapshot id.")
     ] = "main",
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what changed from one version to a later one."""
     from icechunk_format.command_line.views.history import reading as history_reading
     from icechunk_format.command_line.views.history import view as history_view
-    from icechunk_format.command_line.views.screen import Screen, styled
+    from icechunk_format.command_line.views.screen import styled
 
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
+    screen, opened = call.screen, call.repository
     first, last = resolve_name(opened, older), resolve_name(opened, newer)
     with screen.working("Reading changes"):
         changes = history_reading.read_changes(opened, first, last)
-    screen.document(
-        {
-            "repository": str(opened.location),
-            "from_snapshot_id": str(first),
-            "to_snapshot_id": str(last),
-            "changes": changes,
-        }
-    )
-    if as_json:
-        return
+    call.document(from_snapshot_id=str(first), to_snapshot_id=str(last), changes=changes)
     screen.line(
         styled(
             (_version(older, str(first)), "yellow"),
@@ -214,24 +178,19 @@ def _version(name: str, snapshot_id: str) -> str:
 
 
 def operations(
-    repository: RepositoryArgument,
+    call: Call,
     number: _NumberOption = 50,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what was done to the repository, newest first."""
     from icechunk_format.command_line.views.history import reading as history_reading
     from icechunk_format.command_line.views.history import view as history_view
-    from icechunk_format.command_line.views.screen import Screen, styled
+    from icechunk_format.command_line.views.screen import styled
 
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
+    screen, opened = call.screen, call.repository
     with screen.working("Reading the operations log"):
         found, cut = history_reading.read_operations(opened, number or None)
-    screen.document({"repository": str(opened.location), "operations": found, "truncated": cut})
-    if as_json:
-        return
-    if not history_reading.has_operations(opened):
+    call.document(operations=found, truncated=cut)
+    if not screen.as_json and not history_reading.has_operations(opened):
         screen.aside("repositories of spec version 1 keep no log of operations")
     history_view.show_operations(screen, found)
     if cut:

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icechunk_format.command_line.arguments import (
-    JsonOption,
     MessageOption,
-    OptionOption,
-    RepositoryArgument,
     YesOption,
-    open_repository,
     resolve_name,
 )
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.views.plain_text import counted, safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.repository.repository import Repository
@@ -39,115 +36,74 @@ _ToArgument = Annotated[
 ]
 
 
-def list_branches(
-    repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
-) -> None:
+def list_branches(call: Call) -> None:
     """List branches with their newest snapshots."""
-    opened, screen = _opened(repository, option, as_json)
-    branches = _described(opened, opened.branches())
-    screen.document({"repository": str(opened.location), "branches": branches})
-    _show_refs(screen, branches)
+    branches = _described(call.repository, call.repository.branches())
+    call.document(branches=branches)
+    _show_refs(call.screen, branches)
 
 
-def create_branch(
-    repository: RepositoryArgument,
-    name: _NameArgument,
-    at: _AtOption = "main",
-    option: OptionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def create_branch(call: Call, name: _NameArgument, at: _AtOption = "main") -> None:
     """Create a branch at a version."""
-    opened, screen = _opened(repository, option, as_json)
-    snapshot_id = resolve_name(opened, at)
-    opened.create_branch(name, snapshot_id)
-    line = f"created branch {safe(name)} at {snapshot_id}"
-    _report(screen, opened, "branch", name, snapshot_id, line)
+    _create(call, "branch", name, at, call.repository.create_branch)
 
 
-def delete_branch(
-    repository: RepositoryArgument,
-    name: _NameArgument,
-    yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def delete_branch(call: Call, name: _NameArgument, yes: YesOption = False) -> None:
     """Delete a branch."""
-    opened, screen = _opened(repository, option, as_json)
-    screen.require_confirmation(yes)
+    call.screen.require_confirmation(yes)
+    opened = call.repository
     tip = opened.resolve(branch=name)
     if not yes:
         others = {n: i for n, i in opened.branches().items() if n != name}
         lost = _only_below(opened, tip, [*others.values(), *opened.tags().values()])
-        _show_lost(screen, lost, "would be on no branch or tag")
-    screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
+        _show_lost(call.screen, lost, "would be on no branch or tag")
+    call.screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
     opened.delete_branch(name)
-    line = f"deleted branch {safe(name)}, which was at {tip}"
-    _report(screen, opened, "branch", name, tip, line)
+    _report(call, "branch", name, tip, f"deleted branch {safe(name)}, which was at {tip}")
 
 
 def fast_forward(
-    repository: RepositoryArgument,
+    call: Call,
     branch: _BranchArgument,
     to: Annotated[
         str,
         typer.Argument(metavar="TO", help="The branch that stands on it.", show_default=False),
     ],
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Move a branch to one that stands on it."""
-    opened, screen = _opened(repository, option, as_json)
-    before = opened.resolve(branch=branch)
-    after = opened.fast_forward(branch, to)
-    _moved(screen, opened, branch, before, after)
+    before = call.repository.resolve(branch=branch)
+    after = call.repository.fast_forward(branch, to)
+    _moved(call, branch, before, after)
 
 
-def list_tags(
-    repository: RepositoryArgument, option: OptionOption = None, as_json: JsonOption = False
-) -> None:
+def list_tags(call: Call) -> None:
     """List tags, and the names of deleted ones."""
-    opened, screen = _opened(repository, option, as_json)
+    opened = call.repository
     tags, deleted = _described(opened, opened.tags()), list(opened.deleted_tags())
-    screen.document({"repository": str(opened.location), "tags": tags, "deleted_tags": deleted})
-    _show_refs(screen, tags)
+    call.document(tags=tags, deleted_tags=deleted)
+    _show_refs(call.screen, tags)
     if deleted:
-        screen.line("deleted, never to be used again: " + ", ".join(safe(n) for n in deleted))
+        names = ", ".join(safe(name) for name in deleted)
+        call.screen.line(f"deleted, never to be used again: {names}")
 
 
-def create_tag(
-    repository: RepositoryArgument,
-    name: _NameArgument,
-    at: _AtOption = "main",
-    option: OptionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def create_tag(call: Call, name: _NameArgument, at: _AtOption = "main") -> None:
     """Create a tag at a version, for good."""
-    opened, screen = _opened(repository, option, as_json)
-    snapshot_id = resolve_name(opened, at)
-    opened.create_tag(name, snapshot_id)
-    line = f"created tag {safe(name)} at {snapshot_id}"
-    _report(screen, opened, "tag", name, snapshot_id, line)
+    _create(call, "tag", name, at, call.repository.create_tag)
 
 
-def delete_tag(
-    repository: RepositoryArgument,
-    name: _NameArgument,
-    yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def delete_tag(call: Call, name: _NameArgument, yes: YesOption = False) -> None:
     """Delete a tag, whose name stays taken."""
-    opened, screen = _opened(repository, option, as_json)
-    screen.require_confirmation(yes)
-    target = opened.resolve(tag=name)
-    screen.confirm(f"Delete tag {safe(name)} ({target}), whose name is then taken for ever?", yes)
-    opened.delete_tag(name)
-    line = f"deleted tag {safe(name)}, which was at {target}"
-    _report(screen, opened, "tag", name, target, line)
+    call.screen.require_confirmation(yes)
+    target = call.repository.resolve(tag=name)
+    question = f"Delete tag {safe(name)} ({target}), whose name is then taken for ever?"
+    call.screen.confirm(question, yes)
+    call.repository.delete_tag(name)
+    _report(call, "tag", name, target, f"deleted tag {safe(name)}, which was at {target}")
 
 
 def reset(
-    repository: RepositoryArgument,
+    call: Call,
     branch: _BranchArgument,
     to: _ToArgument,
     expect: Annotated[
@@ -159,55 +115,36 @@ def reset(
         ),
     ] = None,
     yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Move a branch to any version."""
-    opened, screen = _opened(repository, option, as_json)
-    screen.require_confirmation(yes)
+    call.screen.require_confirmation(yes)
+    opened = call.repository
     before, after = opened.resolve(branch=branch), resolve_name(opened, to)
     # A branch that moves after the question was asked is a conflict.
     expected: SnapshotId | str | None = before if expect is None and not yes else expect
     if not yes:
-        _show_lost(
-            screen,
-            _only_below(opened, before, [after]),
-            f"would leave the history of {safe(branch)}",
-        )
-    screen.confirm(f"Move branch {safe(branch)} from {before} to {after}?", yes)
+        lost = _only_below(opened, before, [after])
+        _show_lost(call.screen, lost, f"would leave the history of {safe(branch)}")
+    call.screen.confirm(f"Move branch {safe(branch)} from {before} to {after}?", yes)
     opened.reset_branch(branch, after, expected)
-    _moved(screen, opened, branch, before, after)
+    _moved(call, branch, before, after)
 
 
 def restore(
-    repository: RepositoryArgument,
-    branch: _BranchArgument,
-    to: _ToArgument,
-    message: MessageOption = None,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
+    call: Call, branch: _BranchArgument, to: _ToArgument, message: MessageOption = None
 ) -> None:
     """Commit an earlier version anew; history stays."""
-    opened, screen = _opened(repository, option, as_json)
-    chosen = resolve_name(opened, to)
-    with screen.working("Restoring"):
-        result = opened.restore(branch, chosen, message=message)
-    screen.document(
-        {
-            "repository": str(opened.location),
-            "branch": branch,
-            "restored_snapshot_id": str(chosen),
-            "previous_snapshot_id": str(result.parent_id),
-            "snapshot_id": str(result.snapshot_id),
-        }
+    chosen = resolve_name(call.repository, to)
+    with call.screen.working("Restoring"):
+        result = call.repository.restore(branch, chosen, message=message)
+    now = result.snapshot_id
+    call.document(
+        branch=branch,
+        restored_snapshot_id=str(chosen),
+        previous_snapshot_id=str(result.parent_id),
+        snapshot_id=str(now),
     )
-    screen.line(f"branch {safe(branch)} is now at {result.snapshot_id}, which restates {chosen}")
-
-
-def _opened(repository: str, option: list[str] | None, as_json: bool) -> tuple[Repository, Screen]:
-    from icechunk_format.command_line.views.screen import Screen
-
-    return open_repository(repository, option), Screen(as_json=as_json)
+    call.screen.line(f"branch {safe(branch)} is now at {now}, which restates {chosen}")
 
 
 def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[str, Any]]:
@@ -274,22 +211,19 @@ def _show_lost(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:
         screen.aside(line)
 
 
-def _report(
-    screen: Screen, opened: Repository, kind: str, name: str, at: SnapshotId, line: str
+def _create(
+    call: Call, kind: str, name: str, at: str, create: Callable[[str, SnapshotId], object]
 ) -> None:
-    screen.document({"repository": str(opened.location), kind: name, "snapshot_id": str(at)})
-    screen.line(line)
+    snapshot_id = resolve_name(call.repository, at)
+    create(name, snapshot_id)
+    _report(call, kind, name, snapshot_id, f"created {kind} {safe(name)} at {snapshot_id}")
 
 
-def _moved(
-    screen: Screen, opened: Repository, branch: str, before: SnapshotId, after: SnapshotId
-) -> None:
-    screen.document(
-        {
-            "repository": str(opened.location),
-            "branch": branch,
-            "previous_snapshot_id": str(before),
-            "snapshot_id": str(after),
-        }
-    )
-    screen.line(f"branch {safe(branch)} is now at {after} (was {before})")
+def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None:
+    call.document(**{kind: name}, snapshot_id=str(at))
+    call.screen.line(line)
+
+
+def _moved(call: Call, branch: str, before: SnapshotId, after: SnapshotId) -> None:
+    call.document(branch=branch, previous_snapshot_id=str(before), snapshot_id=str(after))
+    call.screen.line(f"branch {safe(branch)} is now at {after} (was {before})")

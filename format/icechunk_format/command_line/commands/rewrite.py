@@ -1,35 +1,26 @@
-"""The command ``rewrite-manifests``."""
+"""Runs ``rewrite-manifests``, and prints what it did."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    DryRunOption,
-    JsonOption,
-    MessageOption,
-    OptionOption,
-    RepositoryArgument,
-    YesOption,
-    location_at,
-)
-from icechunk_format.command_line.views.plain_text import counted, safe, size
+from icechunk_format.command_line.arguments import DryRunOption, MessageOption, YesOption
+from icechunk_format.command_line.call import Call
+from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.maintenance import RewriteResult
-
-_MOST_NAMES: Final = 20
 
 
 def rewrite_manifests(
-    repository: RepositoryArgument,
+    call: Call,
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to rewrite.")
     ] = "main",
@@ -55,26 +46,19 @@ def rewrite_manifests(
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Turn many small manifests into few, in a new snapshot.
 
     No chunk is read and no history is lost; only --amend, which replaces a snapshot, asks.
     """
     from icechunk_format import maintenance
-    from icechunk_format.command_line.views.screen import Screen
 
     rules = _parsed_json(splitting)
-    screen = Screen(as_json=as_json)
-    asks = amend and not dry_run
-    screen.require_confirmation(yes or not asks)
-    location = location_at(repository, option)
 
     def run(dry: bool) -> RewriteResult:
-        with screen.working("Comparing manifests" if dry else "Rewriting manifests"):
+        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests"):
             return maintenance.rewrite_manifests(
-                location,
+                call.location,
                 branch=branch,
                 splitting=rules,
                 paths=path,
@@ -83,33 +67,25 @@ def rewrite_manifests(
                 dry_run=dry,
             )
 
-    if asks and not yes:
-        _show_rewritten(screen, screen.aside, run(True))
-        screen.confirm(f"Replace the newest snapshot of {safe(branch)}?", yes)
-    result = run(dry_run)
-    commit = result.commit
-    screen.document(
-        {
-            "repository": str(location),
-            "branch": branch,
-            "snapshot_id": None if commit is None else str(commit.snapshot_id),
-            "manifests_before": result.manifests_before,
-            "manifests_after": result.manifests_after,
-            "references": result.references,
-            "bytes_before": result.bytes_before,
-            "bytes_after": result.bytes_after,
-            "left_out": list(result.left_out),
-            "dry_run": result.dry_run,
-        }
+    def document(result: RewriteResult) -> dict[str, Any]:
+        keys = {one.name: getattr(result, one.name) for one in fields(result)}
+        commit = keys.pop("commit")
+        return {"branch": branch, "snapshot_id": commit and str(commit.snapshot_id), **keys}
+
+    call.carry_out(
+        run,
+        lambda show, result: _show_rewritten(call.screen.glyphs.arrow, show, result),
+        f"Replace the newest snapshot of {safe(branch)}?",
+        yes=yes or not amend,
+        dry_run=dry_run,
+        document=document,
     )
-    _show_rewritten(screen, screen.line, result)
 
 
-def _show_rewritten(screen: Screen, show: Callable[[Any], None], result: RewriteResult) -> None:
+def _show_rewritten(arrow: str, show: Callable[[Any], None], result: RewriteResult) -> None:
     if result.commit is None and not (result.dry_run and result.references):
         show("every manifest fits the rules already; nothing was changed")
         return
-    arrow = screen.glyphs.arrow
     about = "about " if result.dry_run else ""
     show(
         f"{counted(result.references, 'reference')} in {result.manifests_before:,} {arrow}"
@@ -120,12 +96,7 @@ def _show_rewritten(screen: Screen, show: Callable[[Any], None], result: Rewrite
     if result.commit is not None:
         show(f"committed {result.commit.snapshot_id}")
     if result.left_out:
-        shown = ", ".join(safe(path) for path in result.left_out[:_MOST_NAMES])
-        more = f" and {len(result.left_out) - _MOST_NAMES} more"
-        show(
-            f"others changed {shown}{more if len(result.left_out) > _MOST_NAMES else ''} meanwhile;"
-            " rewrite again for these"
-        )
+        show(f"others changed {shortened(result.left_out)} meanwhile; rewrite again for these")
 
 
 def _parsed_json(text: str | None) -> Any:

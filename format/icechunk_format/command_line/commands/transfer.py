@@ -10,15 +10,17 @@ from typing import Annotated
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    DryRunOption,
-    JsonOption,
-    OptionOption,
-    TagOption,
-    location_at,
-)
+from icechunk_format.command_line.arguments import DryRunOption, TagOption, location_at
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.views.plain_text import counted, safe, size
 
+CopiedArgument = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)
+]
+DraftArgument = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="Repository of a format before 1.0.", show_default=False),
+]
 _TargetArgument = Annotated[
     str,
     typer.Argument(
@@ -40,9 +42,7 @@ _TargetOption = Annotated[
 
 
 def copy(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)
-    ],
+    call: Call,
     target: _TargetArgument,
     branch: Annotated[
         str | None,
@@ -60,38 +60,28 @@ def copy(
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="Copy all versions, or only the newest.")
     ] = True,
-    option: OptionOption = None,
     target_option: _TargetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Copy a branch or a tag into another repository.
 
     Run it again after an interruption: what is there already is not copied twice.
     """
     from icechunk_format import maintenance
-    from icechunk_format.command_line.views.screen import Screen
 
-    screen = Screen(as_json=as_json)
-    place, goal = location_at(source, option), location_at(target, target_option)
+    screen, goal = call.screen, location_at(target, target_option)
     with screen.working("Copying"):
         result = maintenance.copy(
-            place, goal, branch=branch, tag=tag, target_branch=target_branch, history=history
+            call.location,
+            goal,
+            branch=branch,
+            tag=tag,
+            target_branch=target_branch,
+            history=history,
         )
-    screen.document(
-        {
-            "repository": str(place),
-            "target": str(goal),
-            **asdict(result),
-            "snapshot_id": str(result.snapshot_id),
-        }
-    )
-    words = ", ".join(
-        (
-            counted(result.snapshots, "snapshot"),
-            counted(result.manifests, "manifest"),
-            counted(result.chunks, "chunk"),
-        )
-    )
+    document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
+    call.document(target=str(goal), **document)
+    nouns = ("snapshot", "manifest", "chunk")
+    words = ", ".join(counted(document[f"{noun}s"], noun) for noun in nouns)
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
         screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
@@ -99,17 +89,10 @@ def copy(
 
 
 def import_draft(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="Repository of a format before 1.0.", show_default=False
-        ),
-    ],
+    call: Call,
     target: _TargetArgument,
     dry_run: DryRunOption = False,
-    option: OptionOption = None,
     target_option: _TargetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Import a repository of a draft of the format.
 
@@ -117,13 +100,11 @@ def import_draft(
     of all branches and tags; SOURCE is only read.
     """
     from icechunk_format import drafts
-    from icechunk_format.command_line.views.screen import Screen
 
-    screen = Screen(as_json=as_json)
-    place, goal = location_at(source, option), location_at(target, target_option)
+    screen, goal = call.screen, location_at(target, target_option)
     with screen.working("Reading the draft" if dry_run else "Importing"):
-        report = drafts.import_draft(place, goal, dry_run=dry_run)
-    screen.document({"repository": str(place), "target": str(goal), **asdict(report)})
+        report = drafts.import_draft(call.location, goal, dry_run=dry_run)
+    call.document(target=str(goal), **asdict(report))
     verb = "would import" if report.dry_run else "imported"
     screen.line(
         f"{verb} {counted(report.snapshots, 'snapshot')},"

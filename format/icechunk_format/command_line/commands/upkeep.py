@@ -5,35 +5,29 @@ Each shows what it would do, and asks before doing it; ``--yes`` skips both.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from icechunk_format.command_line.arguments import (
     DryRunOption,
-    JsonOption,
     OlderThanOption,
-    OptionOption,
-    RepositoryArgument,
     YesOption,
-    location_at,
-    open_repository,
     parse_past,
 )
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import counted, safe, size
+from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.maintenance import CollectResult, ExpireResult
     from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
-_MOST_NAMES: Final = 20
 _COLLECTED: Final = {
     "snapshots_deleted": ("snapshot", "snapshots"),
     "transaction_logs_deleted": ("transaction log", "transaction logs"),
@@ -45,7 +39,7 @@ _COLLECTED: Final = {
 
 
 def expire(
-    repository: RepositoryArgument,
+    call: Call,
     older_than: OlderThanOption,
     delete_expired_branches: Annotated[
         bool,
@@ -58,44 +52,40 @@ def expire(
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Take old snapshots out of history; gc then frees them."""
-    from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.maintenance import expire_snapshots
+    from icechunk_format.command_line.views.history.view import shown_snapshots
 
     instant = parse_past(older_than, argument="--older-than")
-    screen = Screen(as_json=as_json)
-    screen.require_confirmation(yes or dry_run)
-    location = location_at(repository, option)
 
     def run(dry: bool) -> ExpireResult:
-        with screen.working("Looking for expired snapshots" if dry else "Expiring"):
-            result = expire_snapshots(
-                location,
+        with call.screen.working("Looking for expired snapshots" if dry else "Expiring"):
+            result = call.repository.expire_snapshots(
                 instant,
                 delete_expired_branches=delete_expired_branches,
                 delete_expired_tags=delete_expired_tags,
                 dry_run=dry,
             )
-            return _without_tips(opened, result)
+            return _without_tips(call.repository, result)
 
-    opened = open_repository(repository, option)
-    if dry_run or not yes:
-        infos = {str(info.id): info for info in opened.snapshots()}
-        planned = run(True)
-        something = bool(planned.released_snapshots or planned.deleted_branches)
-        something = something or bool(planned.deleted_tags)
-        if dry_run or not something:
-            screen.document({"repository": str(location), **asdict(planned)})
-            _show_expired(screen, screen.line, planned, infos)
-            return
-        _show_expired(screen, screen.aside, planned, infos)
-        screen.confirm("Take them out of history?", yes)
-    done = run(False)
-    screen.document({"repository": str(location), **asdict(done)})
-    _show_expired(screen, screen.line, done, {})
+    def show(line: Callable[[Any], None], result: ExpireResult) -> None:
+        infos: list[SnapshotInfo] = []
+        if result.dry_run:
+            released = set(result.released_snapshots)
+            infos = [info for info in call.repository.snapshots() if str(info.id) in released]
+        newest_first = sorted(infos, key=lambda info: -info.flushed_at)
+        _show_expired(line, result, shown_snapshots(call.screen, newest_first))
+
+    call.carry_out(
+        run,
+        show,
+        "Take them out of history?",
+        yes=yes,
+        dry_run=dry_run,
+        is_needed=lambda plan: bool(
+            plan.released_snapshots or plan.deleted_branches or plan.deleted_tags
+        ),
+    )
 
 
 def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
@@ -112,33 +102,26 @@ def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
 
 
 def _show_expired(
-    screen: Screen,
-    show: Callable[[Any], None],
-    result: ExpireResult,
-    infos: dict[str, SnapshotInfo],
+    show: Callable[[Any], None], result: ExpireResult, snapshots: Sequence[Any]
 ) -> None:
-    from icechunk_format.command_line.views.history.view import shown_snapshots
-
     verb = "would leave" if result.dry_run else "left"
     count = counted(len(result.released_snapshots), "snapshot")
-    show(f"{count} {verb} history" + (":" if infos and result.released_snapshots else ""))
-    if infos:
-        released = [infos[name] for name in result.released_snapshots if name in infos]
-        for line in shown_snapshots(screen, sorted(released, key=lambda i: -i.flushed_at)):
-            show(line)
+    show(f"{count} {verb} history{':' if snapshots else ''}")
+    for line in snapshots:
+        show(line)
     verb = "would be deleted" if result.dry_run else "deleted"
-    for noun, names in (("branch", result.deleted_branches), ("tag", result.deleted_tags)):
+    for noun, plural, names in (
+        ("branch", "branches", result.deleted_branches),
+        ("tag", "tags", result.deleted_tags),
+    ):
         if names:
-            plural = "branches" if noun == "branch" else "tags"
-            shown = ", ".join(safe(name) for name in names[:_MOST_NAMES])
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            show(f"{counted(len(names), noun, plural)} {verb}: {shown}{more}")
+            show(f"{counted(len(names), noun, plural)} {verb}: {shortened(names)}")
     if result.released_snapshots and not result.dry_run:
         show("their files stay until garbage is collected: icechunk-spark gc")
 
 
 def gc(
-    repository: RepositoryArgument,
+    call: Call,
     older_than: OlderThanOption,
     trim_overwritten: Annotated[
         str | None,
@@ -151,40 +134,33 @@ def gc(
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete files that no branch, tag or new snapshot uses.
 
     --older-than is all that protects writers at work: choose more than the longest write takes,
     such as 1d, or 7d to be safe.
     """
-    from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.maintenance import collect_garbage
 
     instant = parse_past(older_than, argument="--older-than")
     trim = None
     if trim_overwritten is not None:
         trim = parse_past(trim_overwritten, argument="--trim-overwritten-older-than")
-    screen = Screen(as_json=as_json)
-    screen.require_confirmation(yes or dry_run)
-    location = location_at(repository, option)
 
     def run(dry: bool) -> CollectResult:
-        with screen.working("Looking for garbage" if dry else "Deleting garbage"):
-            return collect_garbage(location, instant, dry_run=dry, trim_overwritten_older_than=trim)
+        with call.screen.working("Looking for garbage" if dry else "Deleting garbage"):
+            return collect_garbage(
+                call.location, instant, dry_run=dry, trim_overwritten_older_than=trim
+            )
 
-    if dry_run or not yes:
-        planned = run(True)
-        if dry_run or not any(getattr(planned, name) for name in _COLLECTED):
-            screen.document({"repository": str(location), **asdict(planned)})
-            _show_collected(screen.line, planned)
-            return
-        _show_collected(screen.aside, planned)
-        screen.confirm("Delete them for good?", yes)
-    done = run(False)
-    screen.document({"repository": str(location), **asdict(done)})
-    _show_collected(screen.line, done)
+    done = call.carry_out(
+        run,
+        _show_collected,
+        "Delete them for good?",
+        yes=yes,
+        dry_run=dry_run,
+        is_needed=lambda plan: any(getattr(plan, name) for name in _COLLECTED),
+    )
     if done.objects_failed_to_delete:
         raise typer.Exit(ExitCode.ERROR)
 
@@ -212,41 +188,30 @@ def _show_collected(show: Callable[[Any], None], result: CollectResult) -> None:
 
 
 def upgrade(
-    repository: RepositoryArgument,
+    call: Call,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Upgrade from spec version 1 to 2, for good.
 
     History, branches, tags and ids stay. Let no writer run meanwhile; libraries that know only
     version 1 cannot open the repository afterwards. Run again after an interruption.
     """
-    from icechunk_format.command_line.views.screen import Screen
-
-    screen = Screen(as_json=as_json)
-    opened = open_repository(repository, option)
-    # Version 2 needs no question, unless the plan says that an upgrade was interrupted.
-    screen.require_confirmation(yes or dry_run or opened.spec_version != 1)
 
     def run(dry: bool) -> UpgradeReport:
-        with screen.working("Reading history" if dry else "Upgrading"):
-            return opened.upgrade(dry_run=dry)
+        with call.screen.working("Reading history" if dry else "Upgrading"):
+            return call.repository.upgrade(dry_run=dry)
 
-    if dry_run or not yes:
-        planned = run(True)
-        if dry_run or not planned.was_needed:
-            _report_upgrade(screen, str(opened.location), planned)
-            return
-        _show_upgrade(screen.aside, planned)
-        screen.confirm("Upgrade to spec version 2, from which there is no way back?", yes)
-    _report_upgrade(screen, str(opened.location), run(False))
-
-
-def _report_upgrade(screen: Screen, location: str, report: UpgradeReport) -> None:
-    screen.document({"repository": location, **asdict(report)})
-    _show_upgrade(screen.line, report)
+    # Version 2 needs no question, unless the plan says that an upgrade was interrupted.
+    call.carry_out(
+        run,
+        _show_upgrade,
+        "Upgrade to spec version 2, from which there is no way back?",
+        yes=yes,
+        dry_run=dry_run,
+        asks=call.repository.spec_version == 1,
+        is_needed=lambda plan: plan.was_needed,
+    )
 
 
 def _show_upgrade(show: Callable[[Any], None], report: UpgradeReport) -> None:

@@ -1,4 +1,4 @@
-"""The command ``verify``, and how its findings look: one below the other, worst first."""
+"""Runs ``verify``, and prints its findings one below the other, worst first."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ import typer
 from icechunk_format.command_line.arguments import (
     AsOfOption,
     BranchOption,
-    JsonOption,
-    OptionOption,
-    RepositoryArgument,
     SnapshotOption,
     TagOption,
-    location_at,
-    open_repository,
-    parse_options,
     resolve_version,
 )
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.command_line.views.plain_text import counted, safe
 
@@ -27,11 +22,10 @@ if TYPE_CHECKING:
 
 _INDENT: Final = " " * 8
 _STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "dim"}
-_PLURALS: Final = {"error": "errors", "warning": "warnings", "info": "infos"}
 
 
 def verify(
-    repository: RepositoryArgument,
+    call: Call,
     branch: BranchOption = None,
     tag: TagOption = None,
     snapshot: SnapshotOption = None,
@@ -42,8 +36,6 @@ def verify(
     max_findings: Annotated[
         int, typer.Option("--max-findings", min=1, metavar="N", help="The most findings.")
     ] = 10_000,
-    option: OptionOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Check every file, reference and chunk object.
 
@@ -52,39 +44,32 @@ def verify(
     code is 3 where there is an error among the findings.
     """
     from icechunk_format import maintenance
-    from icechunk_format.command_line.views.screen import Screen
 
-    screen = Screen(as_json=as_json)
-    given = parse_options(option)
-    location = location_at(repository, option)
     if as_of is not None:
-        opened = open_repository(repository, option)
-        found = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+        found = resolve_version(
+            call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
+        )
         branch, tag, snapshot = None, None, str(found)
-    with screen.working("Verifying, with every chunk" if deep else "Verifying"):
+    with call.screen.working("Verifying, with every chunk" if deep else "Verifying"):
         table = maintenance.verify(
-            location,
+            call.location,
             branch=branch,
             tag=tag,
             snapshot=snapshot,
             deep=deep,
             max_findings=max_findings,
-            authorized=given.authorize,
-            virtual_options=given.virtual,
+            authorized=call.options.authorize,
+            virtual_options=call.options.virtual,
         )
     findings: list[dict[str, Any]] = table.to_pylist()
     counts = {name: sum(row["severity"] == name for row in findings) for name in _STYLES}
-    screen.document(
-        {
-            "repository": str(location),
-            "errors": counts["error"],
-            "warnings": counts["warning"],
-            "infos": counts["info"],
-            "findings": findings,
-        }
+    call.document(
+        errors=counts["error"],
+        warnings=counts["warning"],
+        infos=counts["info"],
+        findings=findings,
     )
-    if not as_json:
-        _show(screen, findings, counts)
+    _show(call.screen, findings, counts)
     if counts["error"]:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -116,5 +101,5 @@ def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]
             screen.wrapped(arrow + safe(row["advice"]), indent=_INDENT, style="dim")
     if findings:
         screen.line()
-    words = [counted(counts[name], name, _PLURALS[name]) for name in ("error", "warning")]
+    words = [counted(counts[name], name) for name in ("error", "warning")]
     screen.line(styled((", ".join(words), "bold red" if counts["error"] else "bold")))

@@ -1,1 +1,1 @@
-"""How answers look on a terminal and as JSON."""
+"""Prints answers on a terminal and as JSON."""

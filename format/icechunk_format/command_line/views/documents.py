@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 Keys = dict[str, "str | tuple[str, Keys]"]
 """The meaning of each key; for lists and objects also the keys in them."""
 
+
+def _each(meaning: str, keys: str) -> Keys:
+    """Return keys of one meaning."""
+    return dict.fromkeys(keys.split(), meaning)
+
+
 _REPOSITORY: Final[Keys] = {"repository": "path or URL, without credentials"}
 _DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}
 _VERSION: Final[Keys] = {
@@ -28,10 +34,7 @@ _VERSION: Final[Keys] = {
     "pruned_ancestors": "number of expired snapshots whose changes are counted with its own",
 }
 _COUNTS: Final[Keys] = {
-    "new_groups": "number",
-    "new_arrays": "number",
-    "deleted_groups": "number",
-    "deleted_arrays": "number",
+    **_each("number", "new_groups new_arrays deleted_groups deleted_arrays"),
     "updated_groups": "number of groups whose metadata changed",
     "updated_arrays": "number of arrays whose metadata changed",
     "moved_nodes": "number",
@@ -76,9 +79,7 @@ _NODE: Final[Keys] = {
     "dtype": "data type in the words of Zarr",
     "codecs": "list of codecs as in Zarr metadata",
     "fill_value": "what missing chunks hold",
-    "units": "attribute",
-    "standard_name": "attribute",
-    "long_name": "attribute",
+    **_each("attribute", "units standard_name long_name"),
     "is_coordinate": "whether it labels a dimension or is named as a coordinate",
     "is_column": "whether tables hold it where nobody names variables; null where one has to",
     "manifest_count": "number of manifests that list its chunks",
@@ -176,8 +177,7 @@ DOCUMENTS: Final[dict[str, Keys]] = {
     "verify": {
         **_REPOSITORY,
         "errors": "number of findings of that severity; the exit code is 3 where there are any",
-        "warnings": "number of findings of that severity",
-        "infos": "number of findings of that severity",
+        **_each("number of findings of that severity", "warnings infos"),
         "findings": (
             "list, worst first",
             {
@@ -203,10 +203,9 @@ DOCUMENTS: Final[dict[str, Keys]] = {
     "gc": {
         **_REPOSITORY,
         "bytes_deleted": "bytes",
-        "snapshots_deleted": "number",
-        "transaction_logs_deleted": "number",
-        "manifests_deleted": "number",
-        "chunks_deleted": "number",
+        **_each(
+            "number", "snapshots_deleted transaction_logs_deleted manifests_deleted chunks_deleted"
+        ),
         "overwritten_deleted": "number of old copies of the repository file",
         "staged_deleted": "number of unfinished files of killed writers",
         "objects_failed_to_delete": "number; the exit code is 1 where there are any",
@@ -232,19 +231,14 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
         "was_needed": "whether something was to do",
         "was_half_done": "whether an interrupted upgrade was finished",
-        "snapshots": "number",
-        "branches": "number",
-        "tags": "number",
-        "deleted_tags": "number",
+        **_each("number", "snapshots branches tags deleted_tags"),
         "files_deleted": "keys of files of version 1",
     },
     "copy": {
         **_REPOSITORY,
         "target": "path or URL of the other repository",
         "branch": "name in the target",
-        "snapshots": "number of files that were stored",
-        "manifests": "number of files that were stored",
-        "chunks": "number of files that were stored",
+        **_each("number of files that were stored", "snapshots manifests chunks"),
         "bytes": "size of all that was stored",
         "skipped_chunks": "number of chunks that were there already",
         "snapshot_id": "where the branch of the target is",
@@ -258,9 +252,7 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "branches": "names",
         "tags": "names",
         "chosen_main": "version at which main was put, where the draft has no such branch",
-        "native_chunks": "number",
-        "inline_chunks": "number",
-        "virtual_chunks": "number",
+        **_each("number", "native_chunks inline_chunks virtual_chunks"),
         "bytes_copied": "size of native chunks",
         "virtual_prefixes": "URLs below which virtual chunks lie",
         "snapshot_ids": "object of ids in the draft to new ids",

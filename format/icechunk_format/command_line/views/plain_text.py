@@ -8,7 +8,10 @@ Python's escapes, so that two names that differ never look the same.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
@@ -27,15 +30,9 @@ def safe(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
-    if named is not None:
-        return named
-    number = ord(character)
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def safe_lines(text: str) -> list[str]:
@@ -73,6 +70,12 @@ def size(count: int | None) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun: ``1 chunk``, ``2,000 chunks``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shortened(names: Sequence[str], most: int = 20) -> str:
+    """Return a list of names, safe to show, of which a long one ends early."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(safe(name) for name in names[:most]) + more
 
 
 def to_instant(microseconds: int) -> datetime:

@@ -37,38 +37,23 @@ class Glyphs:
     Each lane of a graph is two characters wide.
     """
 
-    node: str
-    lane: str
-    fork: str
-    across: str
-    crossing: str
-    corner: str
-    join: str
-    branch: str
-    last: str
-    below: str
-    times: str
-    dot: str
-    arrow: str
-    more: str
+    node: str = "●"
+    lane: str = "│"
+    fork: str = "├"
+    across: str = "─"
+    crossing: str = "┼"
+    corner: str = "┘"
+    join: str = "┴"
+    branch: str = "├── "
+    last: str = "└── "
+    below: str = "│   "
+    times: str = "×"
+    dot: str = "·"
+    arrow: str = "→"
+    more: str = "…"
 
 
-UNICODE: Final = Glyphs(
-    node="●",
-    lane="│",
-    fork="├",
-    across="─",
-    crossing="┼",
-    corner="┘",
-    join="┴",
-    branch="├── ",
-    last="└── ",
-    below="│   ",
-    times="×",
-    dot="·",
-    arrow="→",
-    more="…",
-)
+UNICODE: Final = Glyphs()
 ASCII: Final = Glyphs(
     node="*",
     lane="|",
@@ -113,7 +98,7 @@ class Screen:
         if not self.as_json:
             self._out.print(text, soft_wrap=True)
 
-    def wrapped(self, text: str, *, indent: str, style: str = "", first: str = "") -> None:
+    def wrapped(self, text: str, *, indent: str, style: str = "") -> None:
         """Print a text within the columns of the terminal, and as one line elsewhere.
 
         Parameters
@@ -124,14 +109,11 @@ class Screen:
             What stands before each line.
         style
             Of the text.
-        first
-            What stands before the first line instead of the end of ``indent``.
         """
-        start = indent[: len(indent) - len(first)] + first
         room = None if self.width is None else max(20, self.width)
-        lines = [start + text]
+        lines = [indent + text]
         if room is not None and len(lines[0]) > room:
-            lines = textwrap.wrap(text, room, initial_indent=start, subsequent_indent=indent)
+            lines = textwrap.wrap(text, room, initial_indent=indent, subsequent_indent=indent)
         for line in lines:
             self.line(Text(line, style=style))
 
@@ -221,7 +203,7 @@ def styled(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
-def columns_of(rows: list[list[Text]], *, gap: int = 2) -> list[Text]:
+def columns_of(rows: list[list[Text]]) -> list[Text]:
     """Return rows as lines with aligned columns; rows may end early."""
     widths: list[int] = []
     for row in rows:
@@ -237,7 +219,7 @@ def columns_of(rows: list[list[Text]], *, gap: int = 2) -> list[Text]:
         for number, cell in enumerate(row):
             line.append_text(cell)
             if number < len(row) - 1:
-                line.append(" " * (widths[number] - cell.cell_len + gap))
+                line.append(" " * (widths[number] - cell.cell_len + 2))
         line.rstrip()
         lines.append(line)
     return lines

@@ -107,31 +107,33 @@ def _is_number(found: pa.DataType) -> bool:
     return bool(pa.types.is_integer(found) or pa.types.is_floating(found))
 
 
+_SQL_NAMES: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.large_string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.large_binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.date64(): "DATE",
+    pa.null(): "NULL",
+}
+
+
 def sql_name(found: pa.DataType) -> str:
-    """Return the name that SQL has for an Arrow type."""
-    types = pa.types
-    for test, name in (
-        (types.is_boolean, "BOOLEAN"),
-        (types.is_int8, "TINYINT"),
-        (types.is_int16, "SMALLINT"),
-        (types.is_int32, "INT"),
-        (types.is_int64, "BIGINT"),
-        (types.is_float32, "FLOAT"),
-        (types.is_float64, "DOUBLE"),
-        (types.is_string, "STRING"),
-        (types.is_large_string, "STRING"),
-        (types.is_binary, "BINARY"),
-        (types.is_large_binary, "BINARY"),
-        (types.is_date, "DATE"),
-        (types.is_duration, "INTERVAL DAY TO SECOND"),
-    ):
-        if test(found):
-            return name
-    if types.is_timestamp(found):
+    """Return the name that SQL has for a type."""
+    if pa.types.is_duration(found):
+        return "INTERVAL DAY TO SECOND"
+    if pa.types.is_timestamp(found):
         return "TIMESTAMP_NTZ" if found.tz is None else "TIMESTAMP"
-    if types.is_decimal(found):
+    if pa.types.is_decimal(found):
         return f"DECIMAL({found.precision},{found.scale})"
-    return str(found).upper()
+    return _SQL_NAMES.get(found, str(found).upper())
 
 
 def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:

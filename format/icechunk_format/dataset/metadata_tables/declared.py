@@ -15,30 +15,38 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Scope = Literal["repository", "version", "group", "changes"]
 """What a table is about: the repository, a version with its history, the nodes of a version at or
 below a group, or the changes between two versions."""
 
-_INSTANT: Final = pa.timestamp("us", tz="UTC")
-_TEXT: Final = pa.string()
-_NUMBER: Final = pa.int64()
-_FLAG: Final = pa.bool_()
+Kind = Literal["text", "number", "instant", "flag", "texts", "numbers", "extents"]
+Cut = Literal["nowhere", "between arrays", "between manifests"]
+"""Where a read may be cut into tasks."""
 
 
-def _list_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(kind)
+@cache
+def arrow_kinds() -> dict[Kind, pa.DataType]:
+    """Return the Arrow type of each kind of column."""
+    # Spark's planner imports this module, and needs no Arrow.
+    import pyarrow as pa
 
-
-_TEXTS: Final = _list_of(_TEXT)
-_NUMBERS: Final = _list_of(_NUMBER)
-EXTENT: Final = pa.struct(
-    [pa.field("path", _TEXT), pa.field("start", _NUMBERS), pa.field("stop", _NUMBERS)]
-)
-"""A box of chunk coordinates of one array."""
+    text, numbers = pa.string(), pa.list_(pa.int64())
+    extent = [pa.field("path", text), pa.field("start", numbers), pa.field("stop", numbers)]
+    return {
+        "text": text,
+        "number": pa.int64(),
+        "instant": pa.timestamp("us", tz="UTC"),
+        "flag": pa.bool_(),
+        "texts": pa.list_(text),
+        "numbers": numbers,
+        "extents": pa.list_(pa.struct(extent)),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +54,13 @@ class MetadataColumn:
     """One column of a metadata table; ``about`` says what it holds, with the unit."""
 
     name: str
-    arrow_type: pa.DataType
+    kind: Kind
     about: str
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type in the batches."""
+        return arrow_kinds()[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,7 @@ class MetadataTable:
     row: str
     scope: Scope
     columns: tuple[MetadataColumn, ...]
+    cut: Cut = "nowhere"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,22 +91,31 @@ class MetadataTable:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of the batches."""
+        import pyarrow as pa
+
         return pa.schema([pa.field(c.name, c.arrow_type, nullable=True) for c in self.columns])
 
 
+METADATA_TABLES: Final[dict[str, MetadataTable]] = {}
+"""Every metadata table, by name."""
+
+
 def _table(
-    name: str, row: str, scope: Scope, *columns: tuple[str, pa.DataType, str]
+    name: str, row: str, scope: Scope, *columns: tuple[str, Kind, str], cut: Cut = "nowhere"
 ) -> MetadataTable:
-    made = (MetadataColumn(name=n, arrow_type=kind, about=about) for n, kind, about in columns)
-    return MetadataTable(name=name, row=row, scope=scope, columns=tuple(made))
+    """Declare a metadata table."""
+    made = tuple(MetadataColumn(name=n, kind=kind, about=about) for n, kind, about in columns)
+    table = MetadataTable(name=name, row=row, scope=scope, columns=made, cut=cut)
+    METADATA_TABLES[name] = table
+    return table
 
 
-_VERSION_COLUMNS: Final = (
-    ("snapshot_id", _TEXT, "Id of the snapshot."),
-    ("parent_id", _TEXT, "Id of the snapshot before it; NULL for the first of a history."),
-    ("committed_at", _INSTANT, "When it was committed, by the clock of the writer."),
-    ("message", _TEXT, "Commit message."),
-    ("metadata", _TEXT, "Properties of the snapshot, a JSON object."),
+_VERSION_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("snapshot_id", "text", "Id of the snapshot."),
+    ("parent_id", "text", "Id of the snapshot before it; NULL for the first of a history."),
+    ("committed_at", "instant", "When it was committed, by the clock of the writer."),
+    ("message", "text", "Commit message."),
+    ("metadata", "text", "Properties of the snapshot, a JSON object."),
 )
 
 SNAPSHOTS: Final = _table(
@@ -100,11 +123,11 @@ SNAPSHOTS: Final = _table(
     "a snapshot of the repository, on a branch or not; the newest first",
     "repository",
     *_VERSION_COLUMNS,
-    ("branches", _TEXTS, "Names of the branches whose tip it is."),
-    ("tags", _TEXTS, "Names of the tags that point to it."),
+    ("branches", "texts", "Names of the branches whose tip it is."),
+    ("tags", "texts", "Names of the tags that point to it."),
     (
         "pruned_logs",
-        _NUMBER,
+        "number",
         "Number of expired ancestors whose changes are counted with this snapshot's.",
     ),
 )
@@ -113,7 +136,7 @@ HISTORY: Final = _table(
     "history",
     "a snapshot in the history of the chosen version; the newest first",
     "version",
-    ("position", _NUMBER, "Commits between it and the chosen version: 0 for that version."),
+    ("position", "number", "Commits between it and the chosen version: 0 for that version."),
     *_VERSION_COLUMNS,
 )
 
@@ -121,77 +144,77 @@ REFS: Final = _table(
     "refs",
     "a branch or a tag, deleted tags included",
     "repository",
-    ("name", _TEXT, "Name of the branch or tag."),
-    ("type", _TEXT, "`branch`, `tag`, or `deleted tag`, whose name is never given out again."),
-    ("snapshot_id", _TEXT, "Snapshot that it points to; NULL for a deleted tag."),
-    ("committed_at", _INSTANT, "When that snapshot was committed; NULL for a deleted tag."),
+    ("name", "text", "Name of the branch or tag."),
+    ("type", "text", "`branch`, `tag`, or `deleted tag`, whose name is never given out again."),
+    ("snapshot_id", "text", "Snapshot that it points to; NULL for a deleted tag."),
+    ("committed_at", "instant", "When that snapshot was committed; NULL for a deleted tag."),
 )
 
 GROUPS: Final = _table(
     "groups",
     "a group",
     "group",
-    ("path", _TEXT, "Path of the group; `/` is the root."),
-    ("name", _TEXT, "Last part of the path; empty for the root."),
-    ("array_count", _NUMBER, "Number of arrays directly in it."),
-    ("group_count", _NUMBER, "Number of groups directly in it."),
-    ("attributes", _TEXT, "User attributes, a JSON object; NULL where the document is damaged."),
-    ("problem", _TEXT, "Why its metadata document cannot be read; NULL where it can."),
+    ("path", "text", "Path of the group; `/` is the root."),
+    ("name", "text", "Last part of the path; empty for the root."),
+    ("array_count", "number", "Number of arrays directly in it."),
+    ("group_count", "number", "Number of groups directly in it."),
+    ("attributes", "text", "User attributes, a JSON object; NULL where the document is damaged."),
+    ("problem", "text", "Why its metadata document cannot be read; NULL where it can."),
 )
 
 VARIABLES: Final = _table(
     "variables",
     "an array",
     "group",
-    ("path", _TEXT, "Path of the array."),
-    ("group", _TEXT, "Path of the group that it is in."),
-    ("name", _TEXT, "Last part of its path."),
-    ("dims", _TEXTS, "Names of its dimensions; `dim_0`, `dim_1`, ... where they have none."),
-    ("shape", _NUMBERS, "Elements along each dimension."),
+    ("path", "text", "Path of the array."),
+    ("group", "text", "Path of the group that it is in."),
+    ("name", "text", "Last part of its path."),
+    ("dims", "texts", "Names of its dimensions; `dim_0`, `dim_1`, ... where they have none."),
+    ("shape", "numbers", "Elements along each dimension."),
     (
         "chunks",
-        _NUMBERS,
+        "numbers",
         "Elements of a chunk along each dimension, of an inner chunk under sharding; NULL where"
         " chunks differ in size.",
     ),
-    ("shards", _NUMBERS, "Elements of a shard along each dimension; NULL without sharding."),
-    ("dtype", _TEXT, "Stored data type, in the words of Zarr; JSON where it has parameters."),
-    ("codecs", _TEXT, "Codecs, a JSON list."),
-    ("fill_value", _TEXT, "What missing chunks hold, as JSON."),
-    ("units", _TEXT, "Attribute `units`."),
-    ("standard_name", _TEXT, "Attribute `standard_name`."),
-    ("long_name", _TEXT, "Attribute `long_name`."),
-    ("attributes", _TEXT, "All user attributes, a JSON object."),
+    ("shards", "numbers", "Elements of a shard along each dimension; NULL without sharding."),
+    ("dtype", "text", "Stored data type, in the words of Zarr; JSON where it has parameters."),
+    ("codecs", "text", "Codecs, a JSON list."),
+    ("fill_value", "text", "What missing chunks hold, as JSON."),
+    ("units", "text", "Attribute `units`."),
+    ("standard_name", "text", "Attribute `standard_name`."),
+    ("long_name", "text", "Attribute `long_name`."),
+    ("attributes", "text", "All user attributes, a JSON object."),
     (
         "is_coordinate",
-        _FLAG,
+        "flag",
         "Whether it labels a dimension, or another array or its group names it as coordinate.",
     ),
     (
         "is_column",
-        _FLAG,
+        "flag",
         "Whether it is a column where nobody names variables; others come when named in"
         " `variables` or `coords`. NULL where variables have to be named.",
     ),
-    ("total_chunks", _NUMBER, "Chunks of the grid (shards under sharding), stored or not."),
+    ("total_chunks", "number", "Chunks of the grid (shards under sharding), stored or not."),
     (
         "stored_chunks",
-        _NUMBER,
+        "number",
         "Chunks that exist: native, inline and virtual ones, and any outside of a shrunk grid.",
     ),
-    ("virtual_chunks", _NUMBER, "Those of `stored_chunks` that lie outside of the repository."),
-    ("missing_chunks", _NUMBER, "Chunks of the grid that do not exist and read as `fill_value`."),
-    ("stored_bytes", _NUMBER, "Bytes of its native and inline chunks, as stored."),
-    ("virtual_bytes", _NUMBER, "Bytes of its virtual chunks, as stored."),
-    ("manifest_count", _NUMBER, "Number of manifests that list its chunks."),
+    ("virtual_chunks", "number", "Those of `stored_chunks` that lie outside of the repository."),
+    ("missing_chunks", "number", "Chunks of the grid that do not exist and read as `fill_value`."),
+    ("stored_bytes", "number", "Bytes of its native and inline chunks, as stored."),
+    ("virtual_bytes", "number", "Bytes of its virtual chunks, as stored."),
+    ("manifest_count", "number", "Number of manifests that list its chunks."),
     (
         "problem",
-        _TEXT,
+        "text",
         "Why the array cannot be read here: damaged metadata, or a data type, codec or grid that"
         " is not known; NULL where it can.",
     ),
+    cut="between arrays",
 )
-
 STORED_COLUMNS: Final = frozenset(
     {"stored_chunks", "virtual_chunks", "missing_chunks", "stored_bytes", "virtual_bytes"}
 )
@@ -201,17 +224,17 @@ MANIFESTS: Final = _table(
     "manifests",
     "a manifest file that the version uses",
     "group",
-    ("manifest_id", _TEXT, "Id of the manifest."),
-    ("size_bytes", _NUMBER, "Size of the file in bytes; NULL where it is not recorded."),
+    ("manifest_id", "text", "Id of the manifest."),
+    ("size_bytes", "number", "Size of the file in bytes; NULL where it is not recorded."),
     (
         "num_chunk_refs",
-        _NUMBER,
+        "number",
         "Chunk references in the file, of all its arrays; NULL where it is not recorded.",
     ),
-    ("arrays", _TEXTS, "Paths of the arrays that use it."),
+    ("arrays", "texts", "Paths of the arrays that use it."),
     (
         "extents",
-        _list_of(EXTENT),
+        "extents",
         "For each use the box of chunk coordinates that it covers, `start` to before `stop`.",
     ),
 )
@@ -220,77 +243,62 @@ CHUNKS: Final = _table(
     "chunks",
     "a chunk that exists, with the place of its bytes",
     "group",
-    ("path", _TEXT, "Path of the array."),
-    ("chunk", _NUMBERS, "Coordinates of the chunk in the grid (of the shard under sharding)."),
-    ("kind", _TEXT, "`native` (an object), `inline` (in the manifest) or `virtual` (elsewhere)."),
-    ("chunk_id", _TEXT, "Id of the chunk; NULL unless native."),
-    ("location", _TEXT, "URL of the object that holds a virtual chunk; NULL otherwise."),
-    ("offset", _NUMBER, "First byte in that object; NULL for inline chunks."),
-    ("length", _NUMBER, "Bytes of the chunk as stored."),
-    ("etag", _TEXT, "ETag that the object must have; NULL unless recorded for a virtual chunk."),
+    ("path", "text", "Path of the array."),
+    ("chunk", "numbers", "Coordinates of the chunk in the grid (of the shard under sharding)."),
+    ("kind", "text", "`native` (an object), `inline` (in the manifest) or `virtual` (elsewhere)."),
+    ("chunk_id", "text", "Id of the chunk; NULL unless native."),
+    ("location", "text", "URL of the object that holds a virtual chunk; NULL otherwise."),
+    ("offset", "number", "First byte in that object; NULL for inline chunks."),
+    ("length", "number", "Bytes of the chunk as stored."),
+    ("etag", "text", "ETag that the object must have; NULL unless recorded for a virtual chunk."),
     (
         "last_modified",
-        _INSTANT,
+        "instant",
         "Instant after which the object must not have changed; NULL unless recorded for a"
         " virtual chunk.",
     ),
-    ("manifest_id", _TEXT, "Id of the manifest that lists it."),
+    ("manifest_id", "text", "Id of the manifest that lists it."),
+    cut="between manifests",
 )
 
 OPERATIONS: Final = _table(
     "operations",
     "a change of the repository, of any kind; the newest first (none in spec version 1)",
     "repository",
-    ("kind", _TEXT, "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
-    ("at", _INSTANT, "When it happened, by the clock of the writer."),
-    ("branch", _TEXT, "Branch that it changed; NULL where it changed none."),
-    ("tag", _TEXT, "Tag that it changed; NULL where it changed none."),
-    ("snapshot_id", _TEXT, "Snapshot that it added; NULL where it added none."),
+    ("kind", "text", "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
+    ("at", "instant", "When it happened, by the clock of the writer."),
+    ("branch", "text", "Branch that it changed; NULL where it changed none."),
+    ("tag", "text", "Tag that it changed; NULL where it changed none."),
+    ("snapshot_id", "text", "Snapshot that it added; NULL where it added none."),
     (
         "previous_snapshot_id",
-        _TEXT,
+        "text",
         "Snapshot that the branch or tag pointed to; NULL where that is not recorded.",
     ),
     (
         "backup_path",
-        _TEXT,
+        "text",
         "Copy of the repository file just after it, below `overwritten/`; NULL for the newest.",
     ),
-    ("details", _TEXT, "All that is recorded of it, a JSON object."),
+    ("details", "text", "All that is recorded of it, a JSON object."),
 )
 
 CHANGES: Final = _table(
     "changes",
     "a node that changed between two versions, once for each way in which it did",
     "changes",
-    ("path", _TEXT, "Path of the node; NULL where `change` is `unknown`."),
-    ("node_type", _TEXT, "`array` or `group`."),
+    ("path", "text", "Path of the node; NULL where `change` is `unknown`."),
+    ("node_type", "text", "`array` or `group`."),
     (
         "change",
-        _TEXT,
+        "text",
         "`added`, `removed`, `updated` (its metadata), `moved`, `chunks` (written or deleted), or"
         " `unknown`: the record of a snapshot in between is gone, so changes may be missing.",
     ),
-    ("moved_from", _TEXT, "Path before the move; NULL unless `moved`."),
-    ("chunk_count", _NUMBER, "Chunks that were written or deleted; NULL unless `chunks`."),
-    ("snapshot_id", _TEXT, "Snapshot whose record is gone; NULL unless `unknown`."),
+    ("moved_from", "text", "Path before the move; NULL unless `moved`."),
+    ("chunk_count", "number", "Chunks that were written or deleted; NULL unless `chunks`."),
+    ("snapshot_id", "text", "Snapshot whose record is gone; NULL unless `unknown`."),
 )
-
-METADATA_TABLES: Final[dict[str, MetadataTable]] = {
-    table.name: table
-    for table in (
-        SNAPSHOTS,
-        HISTORY,
-        REFS,
-        GROUPS,
-        VARIABLES,
-        MANIFESTS,
-        CHUNKS,
-        OPERATIONS,
-        CHANGES,
-    )
-}
-"""Every metadata table, by name."""
 
 
 def tables_markdown() -> str:

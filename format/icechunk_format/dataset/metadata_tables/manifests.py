@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.declared import CHUNKS, EXTENT, MANIFESTS
-from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS
+from icechunk_format.dataset.metadata_tables.declared import CHUNKS, MANIFESTS, arrow_kinds
+from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from icechunk_format.dataset.metadata_tables.inspection import (
+        InspectionContext,
+        InspectionTask,
+        Part,
+        Run,
+    )
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
     from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot, Snapshot
     from icechunk_format.storage.protocol import Storage
-
-Part = tuple[int, int, int]
 
 # References that a task holds at a time: about 30 MB.
 _REFS_AT_ONCE: Final = 500_000
@@ -167,7 +171,7 @@ def manifest_batches(
     paths = pa.array([str(node.path) for node in nodes], type=pa.string())
     extents = pa.StructArray.from_arrays(
         [paths.take(pa.array(owner)), *(_bounds(lists, side).take(order) for side in (0, 1))],
-        fields=list(EXTENT),
+        fields=list(arrow_kinds()["extents"].value_type),
     )
     is_new = np.ones(len(owner), dtype=bool)
     is_new[1:] = (owner[1:] != owner[:-1]) | (use_of[1:] != use_of[:-1])
@@ -210,3 +214,19 @@ def _recorded(
     if zero_is_unknown:
         is_known &= values > 0
     return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
+
+
+def _manifests(asked: InspectionContext, task: InspectionTask) -> Iterator[pa.RecordBatch]:
+    _, snapshot = asked.opened()
+    for batch in manifest_batches(snapshot, asked.arrays(snapshot), unused=asked.group is None):
+        yield batch.select(list(asked.columns))
+
+
+def _chunks(asked: InspectionContext, task: InspectionTask) -> Iterator[pa.RecordBatch]:
+    storage, snapshot = asked.opened()
+    made = chunk_batches(storage, snapshot, task.parts, asked.columns)
+    return join_thin(made, asked.arrow_schema)
+
+
+OF_MANIFESTS: Final[dict[str, Run]] = {"manifests": _manifests, "chunks": _chunks}
+"""The metadata tables of this file, by name."""

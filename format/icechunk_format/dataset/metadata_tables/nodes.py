@@ -32,8 +32,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.metadata_tables.manifests import Part
-    from icechunk_format.dataset.metadata_tables.versions import Row
+    from icechunk_format.dataset.metadata_tables.inspection import (
+        InspectionContext,
+        InspectionTask,
+        Part,
+        Row,
+        Run,
+    )
     from icechunk_format.errors import IcechunkError
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
     from icechunk_format.storage.protocol import Storage
@@ -251,3 +256,17 @@ def _name(node: NodeSnapshot) -> str:
 def _one_line(error: IcechunkError) -> str:
     lines = (line.strip() for line in valid_text(error.message).splitlines())
     return "; ".join(line for line in lines if line)
+
+
+def _groups(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+    _, snapshot = asked.opened()
+    return group_rows(snapshot, asked.nodes(snapshot))
+
+
+def _variables(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+    storage, snapshot = asked.opened()
+    return variable_rows(storage, snapshot, task.parts, frozenset(asked.columns))
+
+
+OF_NODES: Final[dict[str, Run]] = {"groups": _groups, "variables": _variables}
+"""The metadata tables of this file, by name."""

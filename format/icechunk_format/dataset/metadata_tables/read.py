@@ -21,88 +21,40 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, STORED_COLUMNS
+from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS
+from icechunk_format.dataset.metadata_tables.inspection import InspectionContext, InspectionTask
 from icechunk_format.dataset.metadata_tables.manifests import (
-    chunk_batches,
+    OF_MANIFESTS,
     cut_manifests,
-    manifest_batches,
     manifest_costs,
 )
-from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
-from icechunk_format.dataset.metadata_tables.versions import (
-    change_rows,
-    history_rows,
-    operation_rows,
-    ref_rows,
-    snapshot_rows,
-)
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
-from icechunk_format.dataset.reading.layouts.batches import join_thin
+from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
+from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from icechunk_format.dataset.metadata_tables.declared import MetadataTable
-    from icechunk_format.dataset.metadata_tables.manifests import Part
-    from icechunk_format.dataset.metadata_tables.versions import Row
+    from icechunk_format.dataset.metadata_tables.inspection import Part, Run
+    from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.location import Location
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192
 # Cost of describing an array, in references that could be counted in the same time.
 _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectionContext:
-    """What all tasks of one read share; small and picklable.
-
-    Parameters
-    ----------
-    table
-        Name of the metadata table.
-    snapshot_id
-        The version; the newer one of ``changes``. None for a table about the repository.
-    older_id
-        The older version of ``changes``.
-    group
-        Path of the group at or below which nodes are shown; None shows all.
-    """
-
-    location: Location
-    table: str
-    columns: tuple[str, ...]
-    snapshot_id: SnapshotId | None = None
-    older_id: SnapshotId | None = None
-    group: str | None = None
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The schema of every batch."""
-        whole = METADATA_TABLES[self.table].arrow_schema
-        return pa.schema([whole.field(name) for name in self.columns])
-
-
-@dataclass(frozen=True, slots=True)
-class InspectionTask:
-    """A part of a read: arrays and their manifests; empty if the only task reads everything."""
-
-    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,19 +181,13 @@ def plan_inspection(
     if group is not None:
         # Raises on the driver if there is no such group.
         path = find_group(snapshot, group, place=str(repository.location))
-        context = InspectionContext(
-            location=repository.location,
-            table=table.name,
-            columns=context.columns,
-            snapshot_id=snapshot_id,
-            group=str(path),
-        )
-    if table.name not in ("variables", "chunks"):
+        context = replace(context, group=str(path))
+    if table.cut == "nowhere":
         return InspectionPlan(context=context, tasks=[InspectionTask()])
-    arrays = _arrays(snapshot, context.group)
+    arrays = context.arrays(snapshot)
     target = DEFAULT_REFS_PER_TASK if refs_per_task is None else refs_per_task
     costs = manifest_costs(snapshot, arrays)
-    if table.name == "variables":
+    if table.cut == "between arrays":
         opens = not STORED_COLUMNS.isdisjoint(context.columns)
         tasks = _whole_arrays(snapshot, arrays, costs if opens else None, target)
     else:
@@ -280,57 +226,18 @@ def run_inspection(
     """
     if task is None:
         return
-    if context.snapshot_id is None or context.table in ("history", "changes"):
-        yield from _batches(context, _version_rows(context))
-        return
-    storage = open_storage(context.location)
-    snapshot = pinned_snapshot(storage, context.snapshot_id)
-    if context.table == "chunks":
-        made = chunk_batches(storage, snapshot, task.parts, context.columns)
-        yield from join_thin(made, context.arrow_schema)
-    elif context.table == "manifests":
-        arrays = _arrays(snapshot, context.group)
-        for batch in manifest_batches(snapshot, arrays, unused=context.group is None):
-            yield batch.select(list(context.columns))
-    elif context.table == "variables":
-        wanted = frozenset(context.columns)
-        yield from _batches(context, variable_rows(storage, snapshot, task.parts, wanted))
-    else:
-        yield from _batches(context, group_rows(snapshot, _numbers(snapshot, context.group)))
+    made = _RUN[context.table](context, task)
+    first = next(made, None)
+    if isinstance(first, pa.RecordBatch):
+        yield first
+        yield from made
+    elif first is not None:
+        yield from _batches(context, chain([first], made))
 
 
-def _version_rows(context: InspectionContext) -> Iterator[Row]:
-    repository = Repository.open(context.location)
-    if context.table == "snapshots":
-        return snapshot_rows(repository)
-    if context.table == "refs":
-        return ref_rows(repository)
-    if context.table == "operations":
-        return operation_rows(repository.operations())
-    if context.snapshot_id is None:
-        raise InvalidInputError(f"the metadata table {context.table!r} needs a version")
-    if context.older_id is None:
-        return history_rows(repository, context.snapshot_id)
-    return change_rows(repository, context.older_id, context.snapshot_id)
+_RUN: Final[dict[str, Run]] = {**OF_VERSIONS, **OF_NODES, **OF_MANIFESTS}
 
 
-def _batches(context: InspectionContext, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
-    schema = context.arrow_schema
+def _batches(context: InspectionContext, rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     while some := list(islice(rows, _ROWS_AT_ONCE)):
-        yield pa.RecordBatch.from_pylist(some, schema=schema)
-
-
-def _numbers(snapshot: Snapshot, group: str | None) -> list[int]:
-    """Return the numbers of the nodes at or below a group."""
-    if group is None or group == "/":
-        return list(range(len(snapshot.nodes)))
-    below = f"{group}/"
-    return [
-        number
-        for number, node in enumerate(snapshot.nodes)
-        if node.path == group or node.path.startswith(below)
-    ]
-
-
-def _arrays(snapshot: Snapshot, group: str | None) -> list[int]:
-    return [n for n in _numbers(snapshot, group) if snapshot.nodes[n].array is not None]
+        yield pa.RecordBatch.from_pylist(some, schema=context.arrow_schema)

@@ -24,13 +24,17 @@ from icechunk_format.spec.repo_info.updates import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from icechunk_format.dataset.metadata_tables.inspection import (
+        InspectionContext,
+        InspectionTask,
+        Row,
+        Run,
+    )
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
     from icechunk_format.spec.repo_info.updates import Update
     from icechunk_format.spec.snapshot.file import Snapshot
-
-Row = dict[str, Any]
 
 # The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
 _LAST_INSTANT: Final = 2**63 - 1
@@ -182,9 +186,24 @@ def change_rows(
         yield {"change": "unknown", "snapshot_id": snapshot_id}
 
 
+def _changes(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+    assert asked.older_id is not None, "plan_inspection asks for the older version"
+    return change_rows(asked.repository(), asked.older_id, asked.version)
+
+
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
     """Return the type of a moved node; None if neither version has it under these names."""
     node = newer.node(to_path) or older.node(from_path)
     if node is None:
         return None
     return "group" if node.array is None else "array"
+
+
+OF_VERSIONS: Final[dict[str, Run]] = {
+    "snapshots": lambda asked, _: snapshot_rows(asked.repository()),
+    "history": lambda asked, _: history_rows(asked.repository(), asked.version),
+    "refs": lambda asked, _: ref_rows(asked.repository()),
+    "operations": lambda asked, _: operation_rows(asked.repository().operations()),
+    "changes": _changes,
+}
+"""The metadata tables of this file, by name."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.axes import ChunkAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, inner_axes
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
     sharding = variable.codecs.sharding
     if sharding is not None:
         return inner_axes(sharding.inner_shape, variable.shape)
-    return grid_axes(variable.metadata.grid)
+    return variable.metadata.grid.axes
 
 
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
@@ -55,7 +54,7 @@ def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None)
             for dim, axis in zip(variable.dims, chunk_axes(variable), strict=True):
                 found.setdefault(dim, axis)
     return [
-        found.get(dim) or ChunkAxis(size=size, step=1)
+        found.get(dim) or RegularAxis(size, 1)
         for dim, size in zip(table.dims, table.sizes, strict=True)
     ]
 
@@ -68,7 +67,7 @@ def block_axes(
     if not table.block:
         return axes
     return [
-        axis if step is None else ChunkAxis(size=axis.size, step=step)
+        axis if step is None else RegularAxis(axis.size, step)
         for axis, step in zip(axes, table.block, strict=True)
     ]
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     chunk_axes,
@@ -37,7 +36,7 @@ from icechunk_format.dataset.reading.task_cutting import (
     selected_rows,
 )
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         cuts = cut(
             selections=selections,
             extents=_chunk_extents(variable, axes),
-            axes=[ChunkAxis(size=s.size, step=1) for s in selections],
+            axes=[RegularAxis(s.size, 1) for s in selections],
             target=max(target, _fewest_rows(selections, request.rows_per_partition)),
             skip_uncovered=only_stored,
         )
@@ -159,7 +158,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
 def _plan_refs(request: PlanRequest) -> list[ScanTask]:
     parts: list[tuple[Cuts, int]] = []
     for variable in request.variables:
-        axes = grid_axes(variable.metadata.grid)
+        axes = variable.metadata.grid.axes
         selections = chunk_selections(variable, request.selections, axes)
         target = rows_target(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
@@ -172,7 +171,7 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         cuts = cut(
             selections=selections,
             extents=extents,
-            axes=[ChunkAxis(size=s.size, step=1) for s in selections],
+            axes=[RegularAxis(s.size, 1) for s in selections],
             target=target,
             skip_uncovered=True,
         )
@@ -202,7 +201,7 @@ def _element_extents(variable: Variable | None, table: Table) -> Boxes:
     stored = variable.array.manifests.extents.astype(np.int64)
     extents = np.empty((len(stored), len(table.dims), 2), dtype=np.int64)
     extents[:, :, 0], extents[:, :, 1] = 0, np.array(table.sizes, dtype=np.int64)
-    for number, axis in enumerate(grid_axes(variable.metadata.grid)):
+    for number, axis in enumerate(variable.metadata.grid.axes):
         place = table.dims.index(variable.dims[number])
         extents[:, place] = axis.start_of(np.minimum(stored[:, number], axis.count))
     return extents
@@ -212,9 +211,7 @@ def _chunk_extents(variable: Variable, axes: Sequence[ChunkAxis]) -> Boxes:
     """Return the extents of an array's manifests in (inner) chunks."""
     stored = variable.array.manifests.extents.astype(np.int64)
     extents = np.empty_like(stored)
-    for number, (outer, axis) in enumerate(
-        zip(grid_axes(variable.metadata.grid), axes, strict=True)
-    ):
+    for number, (outer, axis) in enumerate(zip(variable.metadata.grid.axes, axes, strict=True)):
         elements = outer.start_of(np.minimum(stored[:, number], outer.count))
         extents[:, number, 0] = axis.chunk_of(elements[:, 0])
         extents[:, number, 1] = np.where(

@@ -13,6 +13,7 @@ Nothing is read. The cost grows with the extents and the tasks, never with the c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,10 +75,7 @@ def rows_target(
 
 def selected_rows(selections: Sequence[DimSelection]) -> int:
     """Return how many cells are selected: the product over all dimensions."""
-    total = 1
-    for selection in selections:
-        total *= selection.count
-    return total
+    return math.prod(selection.count for selection in selections)
 
 
 def cut(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.cf.arrow_values import TimestampType
     from icechunk_format.dataset.dataset import Dataset, MissingChunks
     from icechunk_format.dataset.sampling.sampled import Outside
+    from icechunk_format.dataset.selection.sel_isel import Given
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.dataset.table.variable import Variable
 
@@ -63,8 +64,8 @@ class SampleRequest:
     keep: Sequence[str] = ()
     crs: Any = None
     circular: Mapping[str, float | None] | None = None
-    sel: str | None = None
-    isel: str | None = None
+    sel: Given | None = None
+    isel: Given | None = None
     sel_method: str | None = None
     decode_cf: bool = True
     timestamp_type: TimestampType = "ntz"

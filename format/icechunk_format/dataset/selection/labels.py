@@ -1,18 +1,21 @@
-"""Reads labels that users type in ``sel``, and finds them among coordinate values.
+"""Reads labels that users give in ``sel``, and finds them among coordinate values.
 
 Rules of this file
 ------------------
 1. A label is read as the type of its coordinate, so that ``35.1`` finds the ``float32`` 35.1.
 2. A shortened date or time stands for its whole period, as in pandas and xarray: ``2024-07`` is a
    month.
-3. A time without a time zone is taken as the column shows it; one with a zone is converted to UTC.
+3. Instants of NumPy and dates stand for the period of their unit, other Python values for
+   themselves.
+4. A time without a time zone is taken as the column shows it; one with a zone is converted to UTC.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,7 +33,6 @@ _TIME: Final = re.compile(
     r"(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?)?",
     re.ASCII,
 )
-_EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 _DURATION_UNITS: Final = {
@@ -106,20 +108,20 @@ class Labels:
             and all(_ISO_TEXT.fullmatch(text) for text in self.values[self.valid].tolist())
         )
 
-    def read(self, text: str) -> Period | None:
-        """Return the values that a label stands for, or None where it does not read as one."""
-        text = text.strip()
+    def read(self, value: Any) -> Period | None:
+        """Return the values that a label stands for, or None where it is no label here."""
         if self.is_text:
+            text = value.isoformat() if hasattr(value, "isoformat") else str(value)
             return Period(text, text)
         if self.is_time:
-            return _read_time(text)
+            return _read_time(value) if isinstance(value, str) else _period_of(value)
         if self.is_duration:
-            exact = read_duration(text)
+            exact = read_duration(value) if isinstance(value, str) else _duration_of(value)
             return None if exact is None else Period(exact, exact)
         if self.values.dtype.kind == "b":
-            flag = {"true": True, "false": False}.get(text.lower())
+            flag = {"true": True, "false": False}.get(str(value).lower())
             return None if flag is None else Period(flag, flag)
-        return self._read_number(text)
+        return self._read_number(value)
 
     def expected(self) -> str:
         """Say how a label of this coordinate is written."""
@@ -180,20 +182,26 @@ class Labels:
             return str(timedelta(microseconds=int(value)))
         return str(value)
 
-    def _read_number(self, text: str) -> Period | None:
+    def _read_number(self, value: Any) -> Period | None:
+        is_number = isinstance(value, str | int | float | Decimal | np.number)
+        if not is_number or isinstance(value, bool | np.timedelta64):
+            return None
         try:
             if self._numbers.kind == "f":
-                number: Any = self._numbers.type(text)
+                number: Any = self._numbers.type(value)
                 return None if np.isnan(number) else Period(number, number)
-            number = int(text)
+            # No double is made of a whole number, whose last digits it would lose.
+            number = float(value) if _is_fraction(value) else int(value)
         except ValueError:
-            number = None
-        if number is None:
-            try:
-                number = float(text)
-            except ValueError:
-                return None
+            return None
         return Period(number, number)
+
+
+def _is_fraction(value: Any) -> bool:
+    """Tell whether a number, or the text of one, is written otherwise than a whole number."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[+-]?\d[\d_]*", value) is None
+    return not isinstance(value, int | np.integer)
 
 
 def _read_time(text: str) -> Period | None:
@@ -201,50 +209,65 @@ def _read_time(text: str) -> Period | None:
     if match is None:
         return None
     fields = match.groupdict()
-    fraction = fields["fraction"] or ""
+    date, clock = (
+        between.join(fields[name] for name in names if fields[name])
+        for between, names in (("-", ("year", "month", "day")), (":", ("hour", "minute", "second")))
+    )
     try:
-        first = datetime(
-            int(fields["year"]),
-            int(fields["month"] or 1),
-            int(fields["day"] or 1),
-            int(fields["hour"] or 0),
-            int(fields["minute"] or 0),
-            int(fields["second"] or 0),
-            int(fraction[:6].ljust(6, "0")),
-        )
+        period = _unit_of(np.datetime64(f"{date}T{clock}" if clock else date))
     except ValueError:
         return None
-    if fraction:
-        length = 10 ** (6 - min(len(fraction), 6))
-    elif fields["second"]:
-        length = 1_000_000
-    elif fields["minute"]:
-        length = 60_000_000
-    elif fields["hour"]:
-        length = 3_600_000_000
-    elif fields["day"]:
-        length = 86_400_000_000
-    elif fields["month"]:
-        length = 86_400_000_000 * _days_in_month(first.year, first.month)
-    else:
-        length = 86_400_000_000 * (366 if _days_in_month(first.year, 2) == 29 else 365)
+    if fields["fraction"]:
+        digits = fields["fraction"][:6]
+        first = period.first + int(digits.ljust(6, "0"))
+        period = Period(first, first + 10 ** (6 - len(digits)) - 1)
     zone = fields["zone"]
     if zone and zone != "Z":
         hours, minutes = int(zone[1:3]), int(zone[-2:])
-        shift = timedelta(hours=hours, minutes=minutes)
-        try:
-            aware = first.replace(tzinfo=timezone(-shift if zone[0] == "-" else shift))
-            first = aware.astimezone(UTC).replace(tzinfo=None)
-        except (ValueError, OverflowError):
+        if hours > 23:
             return None
-    start = (first - _EPOCH) // _MICROSECOND
-    return Period(start, start + length - 1)
+        shift = (60 * hours + minutes) * 60_000_000 * (1 if zone[0] == "-" else -1)
+        period = Period(period.first + shift, period.last + shift)
+    return period
 
 
-def _days_in_month(year: int, month: int) -> int:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
+def _period_of(value: Any) -> Period | None:
+    """Return the microseconds that an instant stands for; None where it is none."""
+    if isinstance(value, datetime):  # pandas' as well
+        if value.tzinfo is not None:
+            value = value.astimezone(UTC).replace(tzinfo=None)
+        value = np.datetime64(value, "us" if value.microsecond else "s")
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+        value = np.datetime64(f"{value:04d}", "Y")
+    elif hasattr(value, "isoformat"):  # a date of Python or cftime
+        try:
+            value = np.datetime64(value.isoformat())
+        except ValueError:
+            return None
+    if not isinstance(value, np.datetime64) or np.isnat(value):
+        return None
+    return _unit_of(value)
+
+
+def _unit_of(value: np.datetime64) -> Period:
+    """Return the microseconds from an instant to the end of the unit that it is given in."""
+    unit: Any = np.datetime_data(value.dtype)
+    ends = (value, value + np.timedelta64(1, unit))
+    first, after = (int(at.astype("M8[us]").astype(np.int64)) for at in ends)
+    return Period(first, max(first, after - 1))
+
+
+def _duration_of(value: Any) -> int | None:
+    """Return a duration in whole microseconds; None where it has no such length."""
+    if isinstance(value, timedelta):
+        # pandas has nanoseconds.
+        return None if getattr(value, "nanoseconds", 0) else value // _MICROSECOND
+    if not isinstance(value, np.timedelta64) or np.isnat(value):
+        return None
+    if np.datetime_data(value.dtype)[0] in ("Y", "M"):
+        return None
+    exact = value.astype("m8[us]")
+    return int(exact.astype(np.int64)) if exact == value else None
 
 
 def read_duration(text: str) -> int | None:
@@ -262,19 +285,16 @@ def read_duration(text: str) -> int | None:
     return round(total) if position else None
 
 
-def nearest_label_error(text: str, labels: Labels, name: str) -> InvalidInputError:
+def nearest_label_error(period: Period, value: Any, labels: Labels, name: str) -> InvalidInputError:
     """Return the error for a label that names no value of the coordinate."""
-    period = labels.read(text)
     hint = ""
-    if period is not None and not labels.is_text:
-        position = labels.nearest(period)
-        if position is not None:
-            around = range(max(position - 1, 0), min(position + 2, len(labels.values)))
-            shown = ", ".join(labels.show(i) for i in around if labels.valid[i])
-            hint = f"; the nearest values are {shown}. Name one of them, or set sel.method=nearest"
-    elif labels.is_text:
+    if labels.is_text:
         shown = ", ".join(repr(value) for value in labels.values[:5])
         hint = f"; its first values are {shown}"
+    elif (position := labels.nearest(period)) is not None:
+        around = range(max(position - 1, 0), min(position + 2, len(labels.values)))
+        shown = ", ".join(labels.show(i) for i in around if labels.valid[i])
+        hint = f"; the nearest values are {shown}. Name one of them, or set sel.method=nearest"
     return InvalidInputError(
-        f"sel: dimension {name!r} has no value {text!r}{hint}", dimension=name, value=text
+        f"sel: dimension {name!r} has no value {value!r}{hint}", dimension=name, value=value
     )

@@ -8,6 +8,9 @@ The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas
 - ``sel``: a value, a range ``low:high`` or ``low..high`` that includes both ends and may be open,
   or values with commas between.
 
+Both may also be a mapping from dimensions to Python values, as xarray takes them: a value, a slice,
+a list or an array. A text among them is read as a selector of the grammar.
+
 Rules of this file
 ------------------
 1. A range selects by value, in ascending, descending and unordered coordinates:
@@ -26,31 +29,36 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icechunk_format.dataset.selection.given_values import items_of, single
 from icechunk_format.dataset.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
+
+Given = str | Mapping[str, Any]
+"""The option as text, or the Python values of each dimension."""
 
 _NEXT_DIMENSION = re.compile(r";|\n|,(?=\s*[^=,;:\s]+\s*=)")
 _POSITION = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
-def resolve_isel(text: str, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
+def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
     """Read the option ``isel``.
 
     Parameters
     ----------
-    text
-        Such as ``"time=0:24; latitude=10; longitude=0:100:2"``.
+    given
+        Such as ``"time=0:24; latitude=10; longitude=0:100:2"``, or ``{"time": slice(0, 24)}``.
     sizes
         Length of each dimension.
 
@@ -66,12 +74,12 @@ def resolve_isel(text: str, sizes: Mapping[str, int]) -> dict[str, DimSelection]
     """
     return {
         name: _positions(name, selector, sizes[name])
-        for name, selector in _assignments("isel", text, sizes)
+        for name, selector in _assignments("isel", given, sizes)
     }
 
 
 def resolve_sel(
-    text: str,
+    given: Given,
     sizes: Mapping[str, int],
     coordinate: Callable[[str], pa.Array],
     *,
@@ -81,8 +89,8 @@ def resolve_sel(
 
     Parameters
     ----------
-    text
-        Such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``.
+    given
+        Such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``, or ``{"latitude": [35, 45]}``.
     sizes
         Length of each dimension.
     coordinate
@@ -101,7 +109,7 @@ def resolve_sel(
         raise InvalidInputError(f"sel.method={method!r} is unknown; the only method is 'nearest'")
     return {
         name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method))
-        for name, selector in _assignments("sel", text, sizes)
+        for name, selector in _assignments("sel", given, sizes)
     }
 
 
@@ -118,10 +126,22 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what} {name!r}; there are: {shown}" if names else f"there is no {what}"
 
 
-def _assignments(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[str, str]]:
-    """Split an option into dimensions and their selectors, checking the dimensions."""
+def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
+    """Yield each dimension with its selector: its text, or its Python value."""
     seen: set[str] = set()
     folded = {name.casefold(): name for name in sizes}
+    pairs = given.items() if isinstance(given, Mapping) else _parts(option, given, sizes)
+    for name, selector in pairs:
+        found = name if name in sizes else folded.get(name.casefold())
+        if found is None:
+            raise InvalidInputError(f"{option}: {unknown_name('dimension', name, sizes)}")
+        if found in seen:
+            raise InvalidInputError(f"{option}: dimension {found!r} is given twice; give it once")
+        seen.add(found)
+        yield found, single(selector)
+
+
+def _parts(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[str, str]]:
     for part in _NEXT_DIMENSION.split(text):
         if not part.strip():
             continue
@@ -131,42 +151,63 @@ def _assignments(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[t
                 f"{option}: {part.strip()!r} is not <dimension>=<selector>; "
                 f"write it like {option}='{next(iter(sizes), 'x')}=0:10; ...'"
             )
-        name = name.strip("`")
-        found = name if name in sizes else folded.get(name.casefold())
-        if found is None:
-            raise InvalidInputError(f"{option}: {unknown_name('dimension', name, sizes)}")
-        if found in seen:
-            raise InvalidInputError(f"{option}: dimension {found!r} is given twice; give it once")
-        seen.add(found)
-        yield found, selector
+        yield name.strip("`"), selector
 
 
-def _positions(name: str, selector: str, size: int) -> DimSelection:
-    if ":" not in selector:
-        positions = [_position(name, word, size) for word in selector.split(",")]
-        return DimSelection.of_indices(size, np.array(positions, np.int64))
-    words = [word.strip() for word in selector.split(":")]
-    if len(words) > 3 or not all(not word or _POSITION.fullmatch(word) for word in words):
+def _listed(option: str, name: str, value: Any) -> list[Any]:
+    """Return the items of a list or an array, or a value alone as the one item."""
+    items = items_of(value)
+    if items is None:
+        return [value]
+    if not items:
         raise InvalidInputError(
-            f"isel: {name}={selector!r} is not a slice; write start:stop or start:stop:step "
-            f"with whole numbers, each of which may be left out"
+            f"{option}: {name} has an empty list; name a value, or leave the dimension out",
+            dimension=name,
         )
-    numbers = [int(word) if word else None for word in words]
-    if len(numbers) == 3 and numbers[2] == 0:
+    return items
+
+
+def _positions(name: str, selector: Any, size: int) -> DimSelection:
+    if isinstance(selector, str) and ":" in selector:
+        words = [word.strip() for word in selector.split(":")]
+        if len(words) > 3 or not all(not word or _POSITION.fullmatch(word) for word in words):
+            raise InvalidInputError(_no_slice(name, selector))
+        chosen = slice(*(int(word) if word else None for word in words))
+    elif isinstance(selector, slice):
+        chosen = selector
+    else:
+        words = selector.split(",") if isinstance(selector, str) else selector
+        positions = [_position(name, word, size) for word in _listed("isel", name, words)]
+        return DimSelection.of_indices(size, np.array(positions, np.int64))
+    if chosen.step == 0:
         raise InvalidInputError(f"isel: {name}={selector!r} has step 0; any other step will do")
-    chosen = range(size)[slice(*numbers)]
-    if abs(chosen.step) == 1:
-        return DimSelection.span(size, min(chosen, default=0), max(chosen, default=-1) + 1)
-    return DimSelection.of_indices(size, np.arange(chosen.start, chosen.stop, chosen.step))
+    try:
+        places = range(size)[chosen]
+    except TypeError:
+        raise InvalidInputError(_no_slice(name, selector)) from None
+    if abs(places.step) == 1:
+        return DimSelection.span(size, min(places, default=0), max(places, default=-1) + 1)
+    return DimSelection.of_indices(size, np.arange(places.start, places.stop, places.step))
 
 
-def _position(name: str, word: str, size: int) -> int:
-    word = word.strip()
-    if not _POSITION.fullmatch(word):
+def _no_slice(name: str, selector: Any) -> str:
+    return (
+        f"isel: {name}={selector!r} is not a slice; write start:stop or start:stop:step "
+        f"with whole numbers, each of which may be left out"
+    )
+
+
+def _position(name: str, word: Any, size: int) -> int:
+    if isinstance(word, str):
+        word = word.strip()
+        position = int(word) if _POSITION.fullmatch(word) else None
+    else:
+        is_whole = isinstance(word, int | np.integer) and not isinstance(word, np.timedelta64)
+        position = int(word) if is_whole else None
+    if position is None:
         raise InvalidInputError(
             f"isel: {name}={word!r} is not a position; write a whole number, or use sel for values"
         )
-    position = int(word)
     if not -size <= position < size:
         raise InvalidInputError(
             f"isel: {name}={position} is out of bounds; dimension {name!r} has {size} positions"
@@ -176,30 +217,33 @@ def _position(name: str, word: str, size: int) -> int:
 
 
 def _label_mask(
-    name: str, selector: str, values: pa.Array, method: str | None
+    name: str, selector: Any, values: pa.Array, method: str | None
 ) -> NDArray[np.bool_]:
     labels = Labels(values, name)
     if method == "nearest" and labels.is_text:
         raise InvalidInputError(
             f"sel.method=nearest has no meaning for dimension {name!r}, whose values are text"
         )
-    if labels.is_text and (labels.values == selector).any():
-        return _value_mask(name, selector, labels, None)
-    bounds = _range_bounds(name, selector, labels)
+    if isinstance(selector, str):
+        if labels.is_text and (labels.values == selector).any():
+            return _value_mask(name, selector, labels, None)
+        bounds = _range_bounds(name, selector, labels)
+        items: list[Any] = selector.split(",")
+    else:
+        bounds = _slice_bounds(name, selector, labels) if isinstance(selector, slice) else None
+        items = _listed("sel", name, selector) if bounds is None else []
     if bounds is not None:
         if labels.is_text and not labels.is_iso_text and not labels.is_sorted:
             return _name_range(name, labels, *bounds)
         return _range_mask(labels, *bounds)
     mask = np.zeros(len(values), np.bool_)
-    for word in selector.split(","):
-        mask |= _value_mask(name, word.strip(), labels, method)
+    for item in items:
+        mask |= _value_mask(name, item, labels, method)
     return mask
 
 
-def _value_mask(name: str, text: str, labels: Labels, method: str | None) -> NDArray[np.bool_]:
-    period = labels.read(text)
-    if period is None:
-        raise InvalidInputError(f"sel: {name}={text!r} is not {labels.expected()}")
+def _value_mask(name: str, value: Any, labels: Labels, method: str | None) -> NDArray[np.bool_]:
+    period = _read(name, value, labels)
     if method == "nearest":
         mask = np.zeros(len(labels.values), np.bool_)
         position = labels.nearest(period)
@@ -209,7 +253,7 @@ def _value_mask(name: str, text: str, labels: Labels, method: str | None) -> NDA
     else:
         mask = labels.matches(period)
     if not mask.any():
-        raise nearest_label_error(text, labels, name)
+        raise nearest_label_error(period, value, labels, name)
     return mask
 
 
@@ -219,7 +263,7 @@ def _range_bounds(
     """Return the ends of a range, or None where the selector is not a range."""
     if ".." in selector:
         low, _, high = selector.partition("..")
-        return _ends(name, low, high, labels)
+        return _ends(name, [low.strip(), high.strip()], labels)
     if ":" not in selector or "," in selector:
         return None
     if labels.is_time and labels.read(selector) is not None:
@@ -231,7 +275,7 @@ def _range_bounds(
         if _reads(selector[:at], labels) and _reads(selector[at + 1 :], labels)
     ]
     if len(readable) == 1 or (readable and labels.is_text and len(cuts) == 1):
-        return _ends(name, *readable[0], labels)
+        return _ends(name, [text.strip() for text in readable[0]], labels)
     raise InvalidInputError(
         f"sel: {name}={selector!r} is not a range low:high of which each end is "
         f"{'text' if labels.is_text else labels.expected()}; "
@@ -250,14 +294,27 @@ def _reads(text: str, labels: Labels) -> bool:
     return not text.strip() or labels.read(text) is not None
 
 
-def _ends(name: str, low: str, high: str, labels: Labels) -> tuple[Period | None, Period | None]:
-    ends = []
-    for text in (low.strip(), high.strip()):
-        period = labels.read(text) if text else None
-        if text and period is None:
-            raise InvalidInputError(f"sel: {name}={text!r} is not {labels.expected()}")
-        ends.append(period)
-    return ends[0], ends[1]
+def _slice_bounds(name: str, chosen: slice, labels: Labels) -> tuple[Period | None, Period | None]:
+    if chosen.step is not None:
+        raise InvalidInputError(f"sel: {name}={chosen!r} has a step; use isel for steps")
+    return _ends(name, [chosen.start, chosen.stop], labels)
+
+
+def _ends(name: str, given: Sequence[Any], labels: Labels) -> tuple[Period | None, Period | None]:
+    is_open = [end is None or (isinstance(end, str) and not end) for end in given]
+    low, high = (
+        None if no_end else _read(name, end, labels)
+        for no_end, end in zip(is_open, given, strict=True)
+    )
+    return low, high
+
+
+def _read(name: str, value: Any, labels: Labels) -> Period:
+    value = value.strip() if isinstance(value, str) else single(value)
+    period = labels.read(value)
+    if period is None:
+        raise InvalidInputError(f"sel: {name}={value!r} is not {labels.expected()}", dimension=name)
+    return period
 
 
 def _range_mask(labels: Labels, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
@@ -277,7 +334,7 @@ def _name_range(
             continue
         found = np.flatnonzero(labels.matches(period))
         if not len(found):
-            raise nearest_label_error(period.first, labels, name)
+            raise nearest_label_error(period, period.first, labels, name)
         if found[-1] - found[0] >= len(found):
             raise InvalidInputError(
                 f"sel: dimension {name!r} has the value {period.first!r} at {len(found)} positions "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from icechunk_format.dataset.table.block_option import parse_block
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     ColumnFactory,
@@ -56,7 +56,7 @@ class TableBuilder:
         *,
         names: Sequence[str] | None,
         coords: Sequence[str],
-        block: str | None,
+        block: Mapping[str, int] | None,
         decoded: bool,
         case_sensitive: bool,
     ) -> Table:
@@ -70,8 +70,7 @@ class TableBuilder:
         rules = LAYOUTS[layout]
         if block is not None and "block" not in rules.options:
             raise InvalidInputError(
-                f"block={block!r} goes with layout=summary, not with layout={layout}",
-                block=block,
+                f"block={dict(block)} goes with layout=summary, not with layout={layout}",
                 layout=layout,
             )
         if not decoded and "decoded" not in rules.options:
@@ -98,7 +97,7 @@ class TableBuilder:
         layout: Layout,
         names: Sequence[str] | None,
         coords: Sequence[str],
-        block: str | None,
+        block: Mapping[str, int] | None,
         *,
         case_sensitive: bool,
     ) -> Table:
@@ -118,7 +117,8 @@ class TableBuilder:
         )
         if layout == "summary":
             summaries = summary_columns(columns, case_sensitive=case_sensitive)
-            return replace(table, columns=summaries, block=parse_block(block or "", chosen.dims))
+            sizes = _block_sizes(block or {}, chosen.dims)
+            return replace(table, columns=summaries, block=sizes)
         return table
 
     def _of_arrays(self, layout: Layout, names: Sequence[str] | None, *, decoded: bool) -> Table:
@@ -174,3 +174,18 @@ class TableBuilder:
             else:
                 columns.append(self._factory.of_dimension(dim, size))
         return columns
+
+
+def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | None, ...]:
+    """Return the elements of a block along each dimension; None where none are given."""
+    for name, size in block.items():
+        if name not in dims:
+            near = get_close_matches(name, dims, n=1, cutoff=0.0)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidInputError(
+                f"block={name}={size} names no dimension of the table ({', '.join(dims)}){hint}",
+                dims=tuple(dims),
+            )
+        if size < 1:
+            raise InvalidInputError(f"block={name}={size} must be at least 1", dim=name)
+    return tuple(block.get(dim) for dim in dims)

@@ -15,7 +15,7 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from icechunk_format.dataset.writing.again.adopt import Adopted
 from icechunk_format.dataset.writing.again.conflicts import of_session, refused
 from icechunk_format.dataset.writing.again.plan import PlanIsOld, PlannedCommit, Watch, plan_again
 from icechunk_format.dataset.writing.chunks.containers import add_containers
-from icechunk_format.dataset.writing.message import commit_message
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -33,11 +32,12 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
+from icechunk_format.spec.node_path import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from icechunk_format.dataset.writing.context import TaskReceipt
+    from icechunk_format.dataset.writing.part import TaskReceipt
     from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
     from icechunk_format.repository.changes.conflicts import TheirCommit
     from icechunk_format.repository.commit.commit import CommitResult
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from icechunk_format.repository.session.session import WriteSession
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.snapshot.file import Snapshot
+
+_MOST_NAMES: Final = 4
+_UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
 def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
@@ -72,22 +75,21 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    options = plan.prepared.options
-    location = plan.prepared.location
+    options, destination = plan.prepared.options, plan.prepared.destination
     repository: Repository | None = None
-    if plan.base is not None or Repository.exists(location):
-        repository = Repository.open(location)
+    if destination.base is not None or Repository.exists(destination.location):
+        repository = Repository.open(destination.location)
         done = find_committed(repository, options)
         if done is not None:
             return done
     receipts = list(receipts)
     rows, manifests = _collected(plan, receipts)
-    if plan.base is None or repository is None:
+    if destination.base is None or repository is None:
         repository = _new_repository(plan)
-    base = plan.base or _first_version(repository)
+    base = destination.base or _first_version(repository)
     if branch_missing(repository, options):
         _create_branch(repository, options.branch, base)
-    source = plan.prepared.chunk_source
+    source = destination.chunk_source
     add_containers(
         repository,
         {place for receipt in receipts for place in receipt.places},
@@ -122,7 +124,7 @@ def _committed(
             )
         try:
             commit = session.commit(
-                options.message or commit_message(plan, rows),
+                options.message or _message(plan, rows),
                 metadata=txn_metadata(options),
                 on_conflict=options.on_conflict,
                 when_moved=Watch(repository=repository, planned=planned, session=session),
@@ -174,7 +176,7 @@ def _collected(
     """Return how many rows were written, and the manifests by the path of their array."""
     rows_of_part = dict.fromkeys((part.number for part in plan.parts), 0)
     manifests: dict[str, list[ManifestReceipt]] = {}
-    paths = {array.path for part in plan.parts for array in part.context.arrays}
+    paths = {array.path for array in plan.arrays.values()}
     for receipt in receipts:
         if receipt.part not in rows_of_part or not paths.issuperset(receipt.manifests):
             raise InvalidInputError(
@@ -205,7 +207,7 @@ def _collected(
 
 def _new_repository(plan: WritePlan) -> Repository:
     """Create the repository, or open the one that another writer has just created."""
-    location, wanted = plan.prepared.location, plan.prepared.options.spec_version
+    location, wanted = plan.prepared.destination.location, plan.prepared.options.spec_version
     try:
         return Repository.create(location, spec_version=wanted, check_clean_root=False)
     except AlreadyExistsError as error:
@@ -295,3 +297,35 @@ def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
         payloads.append(codecs.encode(values))
     coords = np.arange(first, last, dtype=np.int64).reshape(-1, 1)
     session.set_chunks(labels.path, coords, payloads)
+
+
+def _message(plan: WritePlan, rows: int) -> str:
+    """Return the default message: ``Create t2m (time=48): 48 rows``, ``Append 96 rows to t2m``."""
+    prepared = plan.prepared
+    names = _listed(list(plan.arrays))
+    if prepared.group != ROOT:
+        names += f" in {prepared.group}"
+    unit = _UNITS[prepared.options.layout]
+    count = f"{rows:,} {unit}{'' if rows == 1 else 's'}"
+    sizes: dict[str, int] = {}
+    before: dict[str, int] = {}
+    for array in plan.arrays.values():
+        sizes |= zip(array.dims, array.metadata.shape, strict=True)
+        before |= zip(array.dims, array.old_shape or (), strict=False)
+    if prepared.replaced or not before:
+        verb = "Overwrite" if prepared.replaced else "Create"
+        return f"{verb} {names}{_bracketed(f'{dim}={n}' for dim, n in sizes.items())}: {count}"
+    grown = [f"{dim} {before[dim]} to {n}" for dim, n in sizes.items() if before.get(dim, n) != n]
+    if not grown:
+        return f"Write {count} to {names}"
+    return f"Append {count} to {names}{_bracketed(grown)}"
+
+
+def _bracketed(parts: Iterable[str]) -> str:
+    text = ", ".join(parts)
+    return f" ({text})" if text else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"

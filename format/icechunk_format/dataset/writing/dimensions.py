@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.label_order import direction
 from icechunk_format.dataset.writing.columns.labels import (
     PlacedValues,
@@ -20,7 +19,6 @@ from icechunk_format.dataset.writing.columns.labels import (
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,16 +140,12 @@ class DimensionPlaces:
         return (labels if order == 0 else None), order < 0
 
     def _read(self, variable: Variable) -> NDArray[Any]:
-        prepared = self._prepared
-        assert prepared.base is not None
-        storage = open_storage(prepared.location)
-        reader = ArrayReader(
-            storage=storage,
-            snapshot=load_snapshot(storage, prepared.base),
-            variable=variable,
-            chunk_source=prepared.chunk_source,
+        destination = self._prepared.destination
+        assert destination.base is not None
+        version = load_snapshot(destination.open_storage(), destination.base)
+        return destination.reader(version, variable.node).read_box(
+            [0] * len(variable.shape), variable.shape
         )
-        return reader.read_box([0] * len(variable.shape), variable.shape)
 
     def check_density(self, rows: int | None) -> None:
         """Refuse rows that cover next to nothing of the grid that they would make.

@@ -20,9 +20,9 @@ from icechunk_format.dataset.writing.result import WriteResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from icechunk_format.dataset.writing.context import TaskReceipt
     from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.dataset.writing.plan import WritePart, WritePlan
+    from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
+    from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.storage.location import Place
 
@@ -64,7 +64,7 @@ def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResul
 
 def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt:
     """Write one part of a plan from a table of all its rows."""
-    return write_batches(part.context, placed_batches(plan, part, table))
+    return write_batches(part, placed_batches(plan, part, table))
 
 
 def placed_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
 from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
-from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
 from icechunk_format.dataset.writing.dimensions import DimensionPlaces
+from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.spec.ids import SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,30 +52,6 @@ class LabelChunks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePart:
-    """Variables that are written together.
-
-    Parameters
-    ----------
-    is_distinct
-        Whether rows repeat along dimensions that the part has not, and must be made distinct.
-    cells_per_unit
-        The number of a cell by this is its unit; of no meaning in the layouts of chunks.
-    input_schema
-        Of the batches that tasks take.
-    """
-
-    number: int
-    dims: tuple[str, ...]
-    variables: tuple[str, ...]
-    is_distinct: bool
-    units: int
-    cells_per_unit: int = 1
-    context: WriteContext
-    input_schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """A write that is fully decided.
 
@@ -87,8 +61,6 @@ class WritePlan:
         By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
         ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
         number of a cell.
-    base
-        The version that the write starts from; None where the commit creates the repository.
     row_count
         Rows that the coordinates were found in, which tasks have to find again.
     resized
@@ -102,13 +74,22 @@ class WritePlan:
     prepared: PreparedWrite
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    base: SnapshotId | None = None
     row_count: int | None = None
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
     labels: tuple[LabelChunks, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     array_table: pa.Table | None = None
+
+    @property
+    def arrays(self) -> dict[str, ArrayTarget]:
+        """The arrays of all parts, by name."""
+        return {array.name: array for part in self.parts for array in part.arrays}
+
+    def places(self, dim: str) -> NDArray[np.int64]:
+        """Return the index along a dimension of each of its values."""
+        found: NDArray[np.int64] = self.dimension_tables[dim].column("place").to_numpy()
+        return found
 
 
 def plan_write(
@@ -189,7 +170,6 @@ class _Planner:
             prepared=prepared,
             parts=tuple(parts),
             dimension_tables=self._tables(parts),
-            base=prepared.base,
             row_count=self._rows,
             created=tuple(a for a in arrays.values() if a.old_shape is None),
             resized=self._resized(),
@@ -208,15 +188,8 @@ class _Planner:
                         f"dimension has {self._placed[dim].old_size}; repair the group first",
                         variable=name,
                     )
-            return ArrayTarget(
-                name=name,
-                path=target.path,
-                node_id=variable.node.id,
-                dims=target.dims,
-                metadata=variable.metadata.with_shape(shape),
-                encoder=target.encoder,
-                old_shape=variable.shape,
-            )
+            metadata = variable.metadata.with_shape(shape)
+            return ArrayTarget.of_existing(variable, metadata, target.encoder)
         options = self._prepared.options
         is_complete = self._is_complete(target.dims)
         if not is_complete and self._rows is not None and name not in self._prepared.dims:
@@ -264,7 +237,7 @@ class _Planner:
             return LabelChunks(
                 path=array.path, metadata=array.metadata, start=0, values=placed.new_labels
             )
-        [axis] = grid_axes(array.metadata.grid)
+        [axis] = array.metadata.grid.axes
         first = placed.old_size
         if placed.moved is not None:
             first = int(np.argmax(placed.moved != np.arange(first)))
@@ -312,27 +285,16 @@ class _Planner:
         )
         fields = [pa.field(CELL, pa.int64())]
         fields += [pa.field(a.name, prepared.columns[a.name].arrow_type) for a in arrays]
-        context = WriteContext(
-            location=prepared.location,
-            part=number,
-            dims=dims,
-            numbers=numbers,
-            arrays=tuple(arrays),
-            table_dims=prepared.dims,
-            base=prepared.base,
-            chunk_source=prepared.chunk_source,
-            manifest_format=prepared.manifest_format,
-            labels=self._places.labels_for_messages(dims),
-        )
         return WritePart(
+            destination=prepared.destination,
             number=number,
             dims=dims,
-            variables=tuple(array.name for array in arrays),
-            is_distinct=is_distinct,
+            arrays=tuple(arrays),
             units=numbers.units,
-            cells_per_unit=numbers.cells_per_unit,
-            context=context,
             input_schema=pa.schema(fields),
+            numbers=numbers,
+            table_dims=prepared.dims,
+            labels=self._places.labels_for_messages(dims),
         )
 
     def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
@@ -340,8 +302,8 @@ class _Planner:
         for dim, placed in self._placed.items():
             columns: dict[str, Any] = {"value": self._places.values[dim], "place": placed.places}
             for part in parts:
-                if dim in part.dims and part.context.numbers is not None:
+                if dim in part.dims and part.numbers is not None:
                     axis = part.dims.index(dim)
-                    columns[f"cell_{part.number}"] = part.context.numbers.terms(axis, placed.places)
+                    columns[f"cell_{part.number}"] = part.numbers.terms(axis, placed.places)
             tables[dim] = pa.table(columns)
         return tables

@@ -9,8 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
@@ -26,6 +25,7 @@ from icechunk_format.dataset.writing.columns.checks import (
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.columns.source import find_dims, named_as, source_columns
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import (
@@ -91,11 +91,15 @@ def prepare_write(
         repository = Repository.open(place)
         snapshot = repository.snapshot(_base(repository, options))
         group = _group(snapshot, options, place)
-        manifest_format = ManifestFormat(
-            spec_version=repository.spec_version, config=repository.config
-        )
-        chunk_source = repository.chunk_source(
-            authorized=authorize, virtual_options=virtual_options
+        destination = Destination(
+            location=place,
+            base=snapshot.id,
+            manifest_format=ManifestFormat(
+                spec_version=repository.spec_version, config=repository.config
+            ),
+            chunk_source=repository.chunk_source(
+                authorized=authorize, virtual_options=virtual_options
+            ),
         )
         skipped = find_committed(repository, options)
         if skipped is not None:
@@ -105,21 +109,17 @@ def prepare_write(
         parse_authorized(authorize)
         check_virtual_options(virtual_options or {}, authorize)
         group = NodePath("/" + (options.group or "").strip("/"))
-        manifest_format = ManifestFormat(spec_version=options.spec_version)
-        chunk_source = ChunkSource(
-            location=place, authorized=tuple(authorize), virtual_options=virtual_options or {}
+        destination = Destination(
+            location=place,
+            base=None,
+            manifest_format=ManifestFormat(spec_version=options.spec_version),
+            chunk_source=ChunkSource(
+                location=place, authorized=tuple(authorize), virtual_options=virtual_options or {}
+            ),
         )
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)
-    found = _Start(
-        location=place,
-        options=options,
-        group=group,
-        snapshot=snapshot,
-        manifest_format=manifest_format,
-        chunk_source=chunk_source,
-    )
-    return found.settled() or found.prepared(source_columns(schema))
+    return _prepared(destination, options, group, snapshot, source_columns(schema))
 
 
 def prepare_again(
@@ -141,80 +141,57 @@ def prepare_again(
     AlreadyExistsError, InvalidInputError, UnsupportedError
         As for ``prepare_write``.
     """
-    found = _Start(
-        location=before.location,
-        options=options,
-        group=_group(snapshot, options, before.location),
-        snapshot=snapshot,
-        manifest_format=before.manifest_format,
-        chunk_source=before.chunk_source,
-    )
-    return found.settled() or found.prepared(before.columns)
+    destination = replace(before.destination, base=snapshot.id)
+    group = _group(snapshot, options, destination.location)
+    return _prepared(destination, options, group, snapshot, before.columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """Where a write goes, and the version that it starts from; None in a new repository."""
-
-    location: Location
-    options: WriteOptions
-    group: NodePath
-    snapshot: Snapshot | None
-    manifest_format: ManifestFormat
-    chunk_source: ChunkSource
-
-    @cached_property
-    def arrays(self) -> dict[str, Variable]:
-        """The arrays of the group, by name."""
-        children = [] if self.snapshot is None else self.snapshot.children(self.group)
-        found = [Variable(node) for node in children if node.array is not None]
-        return {variable.name: variable for variable in found}
-
-    def settled(self) -> WriteResult | None:
-        """Return the result where the mode leaves nothing to do; refuse what it forbids."""
-        mode = self.options.mode
-        if self.arrays and mode == "ignore":
-            return WriteResult(
-                branch=self.options.branch,
-                snapshot_id=None if self.snapshot is None else self.snapshot.id,
-                is_skipped=True,
-                reason=f"mode=ignore, and group {self.group} has arrays: {', '.join(self.arrays)}",
-            )
-        if self.arrays and mode == "errorifexists":
-            raise AlreadyExistsError(
-                f"group {self.group} of {self.location} has arrays already "
-                f"({', '.join(sorted(self.arrays))}), and the mode is errorifexists; choose mode "
-                "append to add to them, overwrite to replace them in a new version, or ignore",
-                kind="arrays",
-                group=str(self.group),
-                arrays=tuple(self.arrays),
-            )
-        return None
-
-    def prepared(self, columns: Mapping[str, SourceColumn]) -> PreparedWrite:
-        """Return the write of these columns."""
-        is_replaced = self.options.mode == "overwrite"
-        kept = {} if is_replaced else self.arrays
-        dims: tuple[str, ...] = ()
-        targets: dict[str, ExistingArray | NewArray] = {}
-        if self.options.layout == "cells":
-            # Replaced arrays still say which columns were dimensions.
-            dims = find_dims(columns, asked=self.options.dims, existing=self.arrays.values())
-            targets = _targets(self.options, self.group, columns, dims, kept)
-        return PreparedWrite(
-            location=self.location,
-            options=self.options,
-            group=self.group,
-            dims=dims,
-            columns=columns,
-            targets=targets,
-            kept=kept,
-            replaced=self.arrays if is_replaced else {},
-            base=None if self.snapshot is None else self.snapshot.id,
-            missing_groups=_missing_groups(self.snapshot, self.group),
-            manifest_format=self.manifest_format,
-            chunk_source=self.chunk_source,
+def _prepared(
+    destination: Destination,
+    options: WriteOptions,
+    group: NodePath,
+    snapshot: Snapshot | None,
+    columns: Mapping[str, SourceColumn],
+) -> PreparedWrite | WriteResult:
+    """Return the write of columns, or its result where the mode leaves nothing to do."""
+    children = [] if snapshot is None else snapshot.children(group)
+    found = [Variable(node) for node in children if node.array is not None]
+    arrays = {variable.name: variable for variable in found}
+    if arrays and options.mode == "ignore":
+        return WriteResult(
+            branch=options.branch,
+            snapshot_id=destination.base,
+            is_skipped=True,
+            reason=f"mode=ignore, and group {group} has arrays: {', '.join(arrays)}",
         )
+    if arrays and options.mode == "errorifexists":
+        raise AlreadyExistsError(
+            f"group {group} of {destination.location} has arrays already "
+            f"({', '.join(sorted(arrays))}), and the mode is errorifexists; choose mode "
+            "append to add to them, overwrite to replace them in a new version, or ignore",
+            kind="arrays",
+            group=str(group),
+            arrays=tuple(arrays),
+        )
+    is_replaced = options.mode == "overwrite"
+    kept = {} if is_replaced else arrays
+    dims: tuple[str, ...] = ()
+    targets: dict[str, ExistingArray | NewArray] = {}
+    if options.layout == "cells":
+        # Replaced arrays still say which columns were dimensions.
+        dims = find_dims(columns, asked=options.dims, existing=arrays.values())
+        targets = _targets(options, group, columns, dims, kept)
+    return PreparedWrite(
+        destination=destination,
+        options=options,
+        group=group,
+        dims=dims,
+        columns=columns,
+        targets=targets,
+        kept=kept,
+        replaced=arrays if is_replaced else {},
+        missing_groups=_missing_groups(snapshot, group),
+    )
 
 
 def _base(repository: Repository, options: WriteOptions) -> SnapshotId:

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.new_arrays import NewArray
     from icechunk_format.dataset.writing.columns.source import SourceColumn
     from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.repository.files.manifest_files import ManifestFormat
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.location import Location
+    from icechunk_format.dataset.writing.part import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +41,7 @@ class ExistingArray:
 class PreparedWrite:
     """A checked write, with the array of each column; see ``prepare_write``."""
 
-    location: Location
+    destination: Destination
     options: WriteOptions
     group: NodePath
     dims: tuple[str, ...]
@@ -56,13 +53,8 @@ class PreparedWrite:
     """The arrays of the group that stay, by name."""
     replaced: Mapping[str, Variable]
     """The arrays of the group that the write replaces, by name."""
-    base: SnapshotId | None
-    """The version that the write starts from; None where there is no repository yet."""
     missing_groups: tuple[str, ...]
     """Groups that have to be created, outermost first."""
-    manifest_format: ManifestFormat
-    chunk_source: ChunkSource
-    """Fetches chunks of ``base``."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -74,6 +66,11 @@ class PreparedWrite:
         """The attributes of the group that the rows were read from."""
         found = (column.group_attributes for column in self.columns.values())
         return next(filter(None, found), {})
+
+    @property
+    def place(self) -> str:
+        """The branch and the repository, for messages."""
+        return f"branch {self.options.branch!r} of {self.destination.location}"
 
     def array_path(self, name: str) -> str:
         """Return the path of an array of the group."""

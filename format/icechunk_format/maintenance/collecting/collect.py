@@ -23,10 +23,13 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Protocol
 
 from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
+from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.collecting.result import (
     CollectResult,
@@ -47,27 +50,19 @@ from icechunk_format.maintenance.collecting.sweep import (
     MAX_FAILURES_IN_A_ROW,
     delete_garbage,
     find_garbage,
-    listed_ids,
 )
-from icechunk_format.repository.lifecycle.expire import as_microseconds
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, update_repo
-from icechunk_format.repository.state.transitions import check_writable
+from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.storage.protocol import StagingStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from icechunk_format.repository.state.transitions import Transition
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.location import Place
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.storage.location import Place
+from icechunk_format.storage.protocol import StagingStorage, Storage
 
 _ATTEMPTS: Final = 20
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
@@ -171,9 +166,9 @@ def collect_from(
     spec_version
         Of the repository.
     """
-    as_microseconds(older_than, "older_than")
+    microseconds(older_than, argument="older_than")
     if trim_overwritten_older_than is not None:
-        as_microseconds(trim_overwritten_older_than, "trim_overwritten_older_than")
+        microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
     if storage.is_read_only and not dry_run:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read; collect where the store can be written",
@@ -248,7 +243,7 @@ def _marked_state(
     for _ in range(_ATTEMPTS):
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
-            check_writable(info)
+            check_status(info.status)
         reached = reachable(info, extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()
@@ -323,10 +318,9 @@ class OneProcessCollector:
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""
         wanted = IdSet.of(candidates)
-        pages = listed_ids(self._storage, SNAPSHOTS, self._older_than)
-        return frozenset(
-            SnapshotId(row.tobytes()) for page in pages for row in page[wanted.contains(page)]
-        )
+        pages = list_ids(self._storage, SNAPSHOTS, older_than=self._older_than)
+        found = (page.ids[wanted.contains(page.ids)] for page in pages)
+        return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
         """Read kept snapshots and their manifests, and remember what they need."""
@@ -335,11 +329,9 @@ class OneProcessCollector:
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
         """Read more snapshots, and those of their manifests that were not read yet."""
-        manifests, sizes = distinct_manifests(self._storage, added)
-        is_new = ~self._marks[Phase.MANIFESTS].contains(manifests)
-        for ids in referenced_chunks(self._storage, manifests[is_new], sizes[is_new]):
+        found = distinct_manifests(self._storage, sorted(added), self._marks[Phase.MANIFESTS])
+        for ids in referenced_chunks(self._storage, found["id"], found["size"]):
             self._marks[Phase.CHUNKS].add(ids)
-        self._marks[Phase.MANIFESTS].add(manifests[is_new])
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""

@@ -13,39 +13,43 @@ Specification: "Snapshot Files", "Chunk manifest files".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.maintenance.fetching import (
+    batches,
+    check_id,
+    decoded_manifest,
+    fetched,
+    sized_ids,
+)
 from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _SNAPSHOTS_AT_ONCE: Final = 16
 _MANIFESTS_AT_ONCE: Final = 64
 _BYTES_AT_ONCE: Final = 64 * 2**20
-# What a manifest may have whose size its snapshot does not list.
-_UNKNOWN_SIZE: Final = 2**20
+_NEEDED_BY: Final = "a version that is kept"
+_ADVICE: Final = (
+    "garbage cannot be told apart while files are missing. Find the damage with verify, and delete "
+    "or reset the refs that reach it"
+)
+
+LISTED: Final = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])
+"""A manifest with the bytes and the references that a snapshot lists for it."""
 
 
 def listed_manifests(
-    storage: Storage, snapshot_ids: Sequence[SnapshotId]
-) -> Iterator[ManifestFiles]:
-    """Yield the list of manifests of each snapshot.
+    storage: Storage, snapshot_ids: Iterable[SnapshotId], known: IdSet
+) -> Iterator[NDArray[np.void]]:
+    """Yield the manifests that snapshots list, ``LISTED``, each once; ``known`` are left out.
 
     Raises
     ------
@@ -54,42 +58,32 @@ def listed_manifests(
     FormatError
         A snapshot file is damaged, or belongs to another id.
     """
-    for first in range(0, len(snapshot_ids), _SNAPSHOTS_AT_ONCE):
-        batch = snapshot_ids[first : first + _SNAPSHOTS_AT_ONCE]
+    for batch in batches(snapshot_ids, _SNAPSHOTS_AT_ONCE):
         keys = [snapshot_key(snapshot_id) for snapshot_id in batch]
-        for wanted, key, data in zip(batch, keys, _contents(storage, keys), strict=True):
+        contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
+        for wanted, key, data in zip(batch, keys, contents, strict=True):
             found = snapshot_file.decode(data, object_key=key)
-            _check_id(found.id, wanted, key, "snapshot")
-            yield found.manifest_files
+            check_id(found.id, wanted, key, "snapshot")
+            files = found.manifest_files
+            is_new = ~known.contains(files.ids)
+            listed = np.empty(int(is_new.sum()), dtype=LISTED)
+            listed["id"] = files.ids[is_new]
+            listed["size"] = files.size_bytes[is_new]
+            listed["refs"] = files.num_chunk_refs[is_new]
+            known.add(listed["id"])
+            yield listed
 
 
 def distinct_manifests(
-    storage: Storage, snapshot_ids: Iterable[SnapshotId]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return the manifests that snapshots list, each once.
-
-    Returns
-    -------
-    ids
-        uint8, shape (n, 12).
-    sizes
-        uint64, shape (n,): the bytes that snapshots list for them.
-    """
-    known = IdSet()
-    ids: list[NDArray[np.uint8]] = []
-    sizes: list[NDArray[np.uint64]] = []
-    for files in listed_manifests(storage, sorted(snapshot_ids)):
-        is_new = ~known.contains(files.ids)
-        ids.append(files.ids[is_new])
-        sizes.append(files.size_bytes[is_new])
-        known.add(ids[-1])
-    if not ids:
-        return known.ids(), np.empty(0, dtype=np.uint64)
-    return np.concatenate(ids), np.concatenate(sizes)
+    storage: Storage, snapshot_ids: Iterable[SnapshotId], known: IdSet | None = None
+) -> NDArray[np.void]:
+    """Return what ``listed_manifests`` yields, as one array."""
+    parts = listed_manifests(storage, snapshot_ids, IdSet() if known is None else known)
+    return np.concatenate([np.empty(0, dtype=LISTED), *parts])
 
 
 def referenced_chunks(
-    storage: Storage, manifest_ids: NDArray[np.uint8], sizes: NDArray[np.uint64]
+    storage: Storage, manifest_ids: NDArray[np.uint8], sizes: NDArray[Any]
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the ids of the chunk objects that manifests refer to, repeats included.
 
@@ -100,7 +94,7 @@ def referenced_chunks(
     manifest_ids
         uint8, shape (n, 12): the manifests, each once.
     sizes
-        uint64, shape (n,): bytes of their files as listed, 0 where that is not known.
+        Integers, shape (n,): bytes of their files as listed, 0 where that is not known.
 
     Yields
     ------
@@ -113,55 +107,12 @@ def referenced_chunks(
     FormatError
         A manifest is damaged, or belongs to another id.
     """
-    bounded = np.where(sizes == 0, _UNKNOWN_SIZE, sizes).astype(np.uint64)
-    for start, stop in _batches(bounded):
-        wanted = [ManifestId(row.tobytes()) for row in manifest_ids[start:stop]]
-        keys = [manifest_key(manifest_id) for manifest_id in wanted]
-        contents = _contents(storage, keys)
-        for position, (manifest_id, key) in enumerate(zip(wanted, keys, strict=True)):
-            found = manifest_file.decode(contents[position], object_key=key)
+    for batch in sized_ids(manifest_ids, sizes, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
+        keys = [manifest_key(ManifestId(raw)) for raw in batch]
+        contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
+        for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
+            found = decoded_manifest(contents[position], key, raw)
             contents[position] = b""  # so that a batch is never held both encoded and decoded
-            _check_id(found.id, manifest_id, key, "manifest")
             for array in found.arrays:
                 refs = array.refs
                 yield refs.chunk_id[refs.kind == KIND_NATIVE]
-
-
-def _batches(sizes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
-    """Cut rows into runs of few files and few bytes; a larger file is a run of its own."""
-    start, held = 0, 0
-    for row, size in enumerate(sizes.tolist()):
-        if row > start and (held + size > _BYTES_AT_ONCE or row - start == _MANIFESTS_AT_ONCE):
-            yield start, row
-            start, held = row, 0
-        held += size
-    if start < len(sizes):
-        yield start, len(sizes)
-
-
-def _contents(storage: Storage, keys: list[str]) -> list[bytes]:
-    try:
-        return storage.get_many([ReadRequest(key=key) for key in keys])
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        missing = error.facts["key"]
-        raise NotFoundError(
-            f"{missing!r} is not in {storage.root_url}, although a version that is kept needs it; "
-            "garbage cannot be told apart while files are missing. Find the damage with verify, "
-            "and delete or reset the refs that reach it",
-            kind="object",
-            key=missing,
-            root_url=storage.root_url,
-        ) from error
-
-
-def _check_id(found: object, wanted: object, key: str, file_type: str) -> None:
-    if found != wanted:
-        raise FormatError(
-            f"the file says that it is {found}, its key says {wanted}; another file was copied "
-            "over it",
-            object_key=key,
-            file_type=file_type,
-            field="id",
-        )

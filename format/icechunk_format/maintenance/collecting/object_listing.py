@@ -8,22 +8,20 @@ Names that are not the canonical spelling of an id are no objects of Icechunk; t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.spec.id_columns import SortedIds, id_columns
 from icechunk_format.spec.ids import ObjectId, decode_many
+from icechunk_format.storage.protocol import Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.storage.protocol import Storage
-
-_PAGE = 50_000
+_PAGE: Final = 10_000
+_SECOND: Final = timedelta(seconds=1)
 
 
 class ListedPage(NamedTuple):
@@ -44,8 +42,10 @@ class ListedPage(NamedTuple):
     foreign: int
 
 
-def list_ids(storage: Storage, prefix: str, starts_with: str = "") -> Iterator[ListedPage]:
-    """Yield the objects directly below a prefix such as ``chunks/``, some 50,000 at a time.
+def list_ids(
+    storage: Storage, prefix: str, starts_with: str = "", *, older_than: datetime | None = None
+) -> Iterator[ListedPage]:
+    """Yield the objects directly below a prefix such as ``chunks/``, some 10,000 at a time.
 
     Parameters
     ----------
@@ -55,12 +55,27 @@ def list_ids(storage: Storage, prefix: str, starts_with: str = "") -> Iterator[L
         The folder, with its slash.
     starts_with
         Only names that begin so.
+    older_than
+        Only objects that were certainly written before this instant.
     """
     found = iter(storage.list(prefix + starts_with))
-    while page := [(info.key, info.size) for info in islice(found, _PAGE)]:
-        raw, is_id = decode_many([key[len(prefix) :] for key, _ in page], ObjectId.SIZE)
-        sizes = np.fromiter((size for _, size in page), dtype=np.int64, count=len(page))
-        yield ListedPage(ids=raw[is_id], sizes=sizes[is_id], foreign=int((~is_id).sum()))
+    while page := list(islice(found, _PAGE)):
+        raw, is_id = decode_many([info.key[len(prefix) :] for info in page], ObjectId.SIZE)
+        sizes = np.array([info.size for info in page], dtype=np.int64)
+        foreign = int((~is_id).sum())
+        if older_than is not None:
+            is_id &= [is_older(info.last_modified, older_than) for info in page]
+        yield ListedPage(ids=raw[is_id], sizes=sizes[is_id], foreign=foreign)
+
+
+def is_older(last_modified: datetime, cutoff: datetime) -> bool:
+    """Tell whether an object was certainly written before a cutoff.
+
+    A time of whole seconds may have been cut: the object was written within the second after it.
+    """
+    if last_modified.microsecond == 0:
+        return last_modified + _SECOND <= cutoff
+    return last_modified < cutoff
 
 
 class ObjectListing:

@@ -12,22 +12,19 @@ Specification: "Updates to the repo info file".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 import numpy as np
 
+from icechunk_format.maintenance.collecting.object_listing import is_older
 from icechunk_format.maintenance.collecting.result import DeleteReport
-from icechunk_format.maintenance.collecting.roots import is_older
 from icechunk_format.maintenance.collecting.sweep import delete_keys
 from icechunk_format.repository.state.operations import read_operations
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import OVERWRITTEN
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.storage.protocol import Storage
 
 _NAME: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
@@ -62,8 +59,10 @@ def trim_overwritten(
         if is_older(found.last_modified, older_than):
             keys.append(found.key)
             sizes.append(found.size)
-    if dry_run:
-        return DeleteReport(deleted_objects=len(keys), deleted_bytes=sum(sizes))
     return delete_keys(
-        storage, len(keys), lambda start, stop: keys[start:stop], np.array(sizes, dtype=np.uint64)
+        storage,
+        len(keys),
+        lambda start, stop: keys[start:stop],
+        np.array(sizes, dtype=np.uint64),
+        dry_run=dry_run,
     )

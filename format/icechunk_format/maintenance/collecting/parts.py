@@ -12,26 +12,23 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
-from icechunk_format.maintenance.collecting.marks import listed_manifests, referenced_chunks
-from icechunk_format.maintenance.collecting.sweep import delete_garbage, find_garbage, listed_ids
+from icechunk_format.maintenance.collecting.marks import LISTED, listed_manifests, referenced_chunks
+from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
+from icechunk_format.maintenance.collecting.sweep import delete_garbage, find_garbage
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ALPHABET, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.location import Location, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import datetime
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 
 _BITS: Final = 5
 _SIZE: Final = SnapshotId.SIZE
@@ -41,8 +38,6 @@ _GATHERED: Final = 2_000_000
 # What one row of a list of manifests may ask of the task that reads them.
 _ROW_MANIFESTS: Final = 256
 _ROW_BYTES: Final = 16 * 2**20
-
-_LISTED = np.dtype([("id", "u1", (_SIZE,)), ("size", "<u8"), ("refs", "<u4")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +76,13 @@ def parts_of(raw: NDArray[np.uint8], depth: int) -> NDArray[np.int64]:
 
 def packed(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
     """Yield the ids of each part, packed; ids are sorted already."""
-    parts = parts_of(raw, depth)
+    return packed_rows(raw, parts_of(raw, depth))
+
+
+def packed_rows(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of each part, packed; they are sorted by their parts already."""
     for start, stop in _runs(parts[np.newaxis]):
-        yield int(parts[start]), raw[start:stop].tobytes()
+        yield int(parts[start]), rows[start:stop].tobytes()
 
 
 def _runs(labels: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -111,8 +110,9 @@ def old_snapshots(
     storage = open_storage(location)
     wanted = IdSet(unpacked(candidates))
     for part in parts:
-        for page in listed_ids(storage, SNAPSHOTS, older_than, within=part_prefix(part, 1)):
-            yield page[wanted.contains(page)].tobytes()
+        within = part_prefix(part, 1)
+        for page in list_ids(storage, SNAPSHOTS, within, older_than=older_than):
+            yield page.ids[wanted.contains(page.ids)].tobytes()
 
 
 def manifests_of_snapshots(
@@ -123,21 +123,10 @@ def manifests_of_snapshots(
     What is packed is an id, the listed size and the listed number of references.
     """
     storage = open_storage(location)
-    known = IdSet()
-    for row in rows:
-        ids = [SnapshotId(one.tobytes()) for one in unpacked(row)]
-        for files in listed_manifests(storage, ids):
-            is_new = ~known.contains(files.ids)
-            known.add(files.ids[is_new])
-            listed = np.empty(int(is_new.sum()), dtype=_LISTED)
-            listed["id"] = files.ids[is_new]
-            listed["size"] = files.size_bytes[is_new]
-            listed["refs"] = files.num_chunk_refs[is_new]
-            parts = parts_of(listed["id"], 1)
-            order = np.argsort(parts, kind="stable")
-            listed, parts = listed[order], parts[order]
-            for start, stop in _runs(parts[np.newaxis]):
-                yield int(parts[start]), listed[start:stop].tobytes()
+    ids = (SnapshotId(one.tobytes()) for row in rows for one in unpacked(row))
+    for listed in listed_manifests(storage, ids, IdSet()):
+        ordered = listed[np.argsort(parts_of(listed["id"], 1), kind="stable")]
+        yield from packed_rows(ordered, parts_of(ordered["id"], 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +150,7 @@ class ManifestRow:
 
 def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[ManifestRow]:
     """Yield the manifests of a part, each once and in order, in rows that are not too much work."""
-    found = np.frombuffer(b"".join(listed), dtype=_LISTED)
+    found = np.frombuffer(b"".join(listed), dtype=LISTED)
     # Sorted by id alone: sizes of one manifest agree in a sound repository, and if not, the
     # largest is the safest bound.
     keys = [found["size"], *(found["id"][:, place] for place in reversed(range(_SIZE)))]

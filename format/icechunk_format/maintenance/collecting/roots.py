@@ -17,25 +17,17 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.history.history import RefFilesHistory
 from icechunk_format.repository.lifecycle.expire import with_nearest
 from icechunk_format.repository.state.transitions import Transition
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import GCRanUpdate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
-
-_SECOND: Final = timedelta(seconds=1)
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +51,6 @@ class RootsMoved:
     """Others changed the repository, so roots must be found again."""
 
     why: str
-
-
-def is_older(last_modified: datetime, cutoff: datetime) -> bool:
-    """Tell whether an object was certainly written before a cutoff.
-
-    A time of whole seconds may have been cut: the object was written within the second after it.
-    """
-    if last_modified.microsecond == 0:
-        return last_modified + _SECOND <= cutoff
-    return last_modified < cutoff
 
 
 def reachable(info: RepoInfo, extra_roots: Iterable[SnapshotId] = ()) -> set[SnapshotId]:

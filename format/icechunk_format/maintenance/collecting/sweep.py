@@ -13,32 +13,26 @@ Rules of this file
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
+from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport
-from icechunk_format.maintenance.collecting.roots import is_older
-from icechunk_format.spec.ids import decode_many, encode_many
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.id_columns import IdSet
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.id_columns import IdSet
+from icechunk_format.spec.ids import encode_many
+from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000
 """Objects of one request: what S3 takes."""
 
 MAX_FAILURES_IN_A_ROW: Final = 20
 
-_LISTED_AT_ONCE: Final = 8192
 _MOST_REQUESTS: Final = 8
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
@@ -92,40 +86,16 @@ def find_garbage(
     """
     ids = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
-    listing = storage.list(prefix + within)
-    while page := list(islice(listing, _LISTED_AT_ONCE)):
-        raw, is_id = decode_many([info.key[len(prefix) :] for info in page])
-        rows = np.flatnonzero(is_id)
-        rows = rows[~kept.contains(raw[rows])]
-        old = np.fromiter(
-            (is_older(page[row].last_modified, older_than) for row in rows.tolist()),
-            dtype=bool,
-            count=len(rows),
-        )
-        rows = rows[old]
-        ids.append(raw[rows])
-        sizes.append(np.array([page[row].size for row in rows.tolist()], dtype=np.uint64))
+    for page in list_ids(storage, prefix, within, older_than=older_than):
+        is_garbage = ~kept.contains(page.ids)
+        ids.append(page.ids[is_garbage])
+        sizes.append(page.sizes[is_garbage].astype(np.uint64))
     return Garbage(prefix=prefix, ids=np.concatenate(ids), sizes=np.concatenate(sizes))
-
-
-def listed_ids(
-    storage: Storage, prefix: str, older_than: datetime, *, within: str = ""
-) -> Iterator[NDArray[np.uint8]]:
-    """Yield the ids below a prefix whose objects are old enough: uint8, shape (k, 12)."""
-    listing = storage.list(prefix + within)
-    while page := list(islice(listing, _LISTED_AT_ONCE)):
-        raw, is_id = decode_many([info.key[len(prefix) :] for info in page])
-        old = np.array([is_older(info.last_modified, older_than) for info in page], dtype=bool)
-        yield raw[is_id & old]
 
 
 def delete_garbage(storage: Storage, garbage: Garbage, *, dry_run: bool = False) -> DeleteReport:
     """Delete objects, or count them in a dry run; see ``delete_keys``."""
-    if dry_run:
-        return DeleteReport(
-            deleted_objects=len(garbage), deleted_bytes=int(garbage.sizes.sum(dtype=np.uint64))
-        )
-    return delete_keys(storage, len(garbage), garbage.keys, garbage.sizes)
+    return delete_keys(storage, len(garbage), garbage.keys, garbage.sizes, dry_run=dry_run)
 
 
 def delete_keys(
@@ -134,6 +104,7 @@ def delete_keys(
     keys_of: Callable[[int, int], list[str]],
     sizes: NDArray[np.uint64],
     *,
+    dry_run: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> DeleteReport:
     """Delete objects at the rate that the store takes.
@@ -148,9 +119,13 @@ def delete_keys(
         Gives the keys of a range of them.
     sizes
         uint64, shape (count,): their bytes.
+    dry_run
+        Whether they are counted only.
     pause
         Waits for some seconds.
     """
+    if dry_run:
+        return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
     total = DeleteReport()
     requests, delay, in_a_row, start = 1, 0.0, 0, 0
     while start < count:

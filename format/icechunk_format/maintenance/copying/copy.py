@@ -10,9 +10,9 @@ Specification: "Repo Info File".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
 from icechunk_format.maintenance.copying.objects import (
@@ -22,15 +22,10 @@ from icechunk_format.maintenance.copying.objects import (
     copy_manifests,
     distinct_chunks,
 )
-from icechunk_format.maintenance.copying.plan import plan_copy
+from icechunk_format.maintenance.copying.plan import CopyPlan, plan_copy
 from icechunk_format.maintenance.copying.publish import publish_copy
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.copying.plan import CopyPlan
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.location import Place
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

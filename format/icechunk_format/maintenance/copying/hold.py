@@ -10,22 +10,18 @@ the branch. A target that is no repository yet needs no branch, since nobody col
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.maintenance.copying.plan import CopyPlan
+from icechunk_format.maintenance.copying.publish import with_branch
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition
-from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.repo_info.updates import BranchCreatedUpdate, BranchResetUpdate
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from icechunk_format.maintenance.copying.plan import CopyPlan
-    from icechunk_format.spec.repo_info.file import RepoInfo
 
 
 def hold_copy(plan: CopyPlan) -> None:
@@ -40,12 +36,8 @@ def hold_copy(plan: CopyPlan) -> None:
         return
     target = open_storage(plan.context.target)
     branch = _branch(plan)
-    ids = b"".join(piece.ids for piece in plan.manifests)
-    files = ManifestFiles.of(
-        np.frombuffer(ids, dtype=np.uint8).reshape(-1, ManifestId.SIZE),
-        np.frombuffer(b"".join(piece.sizes for piece in plan.manifests), dtype="<u8"),
-        np.frombuffer(b"".join(piece.refs for piece in plan.manifests), dtype="<u4"),
-    )
+    listed = np.concatenate(plan.manifests)
+    files = ManifestFiles.of(listed["id"], listed["size"], listed["refs"])
     newest = plan.new[0]
     marker = marker_on(
         newest.id,
@@ -60,18 +52,7 @@ def hold_copy(plan: CopyPlan) -> None:
         previous = info.branches.get(branch)
         parent = info.ancestry(info.branches[MAIN])[-1].id if previous is None else previous
         held = replace(marker.info, parent_id=parent)
-        return Transition(
-            info=replace(
-                info,
-                snapshots={**info.snapshots, held.id: held},
-                branches={**info.branches, branch: held.id},
-            ),
-            details=(
-                BranchCreatedUpdate(name=branch)
-                if previous is None
-                else BranchResetUpdate(name=branch, previous_snap_id=previous)
-            ),
-        )
+        return with_branch(info, branch, held.id, [held])
 
     update_repo(target, change, landed=lambda info: marker.info.id in info.snapshots)
 

@@ -15,39 +15,32 @@ Specification: "Chunk manifest files", "Chunk files".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.maintenance.collecting.object_listing import (
     ObjectListing,
     list_ids,
 )
-from icechunk_format.maintenance.collecting.parts import part_prefix, parts_of
+from icechunk_format.maintenance.collecting.parts import packed_rows, part_prefix, parts_of
+from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.spec.id_columns import id_columns
-from icechunk_format.spec.ids import ChunkId, ManifestId, encode_many
-from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
-from icechunk_format.spec.object_keys import CHUNKS, manifest_key
+from icechunk_format.spec.manifest.decode import Manifest
+from icechunk_format.spec.object_keys import CHUNKS, chunk_key, manifest_key
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _WORKERS: Final = 4
 _BYTES_AT_ONCE: Final = 16 * 2**20
 _OBJECTS_AT_ONCE: Final = 256
-# What an object may have whose size nobody listed.
-_UNKNOWN_SIZE: Final = 2**20
 
 CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
 """A chunk object, and the bytes of it that references reach."""
@@ -77,27 +70,8 @@ class Copied:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestPiece:
-    """Manifests for one task.
-
-    Parameters
-    ----------
-    ids
-        Packed ids.
-    sizes
-        Bytes of their files, packed as little-endian uint64; 0 where that is not known.
-    refs
-        Numbers of their references, packed as little-endian uint32.
-    """
-
-    ids: bytes
-    sizes: bytes
-    refs: bytes
-
-
-def copy_manifests(context: CopyContext, piece: ManifestPiece) -> tuple[Copied, bytes]:
-    """Copy manifests; return what was stored, and the chunks that they refer to, packed.
+def copy_manifests(context: CopyContext, piece: NDArray[np.void]) -> tuple[Copied, bytes]:
+    """Copy manifests, ``LISTED``; return what was stored, and their chunks, packed.
 
     Raises
     ------
@@ -107,33 +81,21 @@ def copy_manifests(context: CopyContext, piece: ManifestPiece) -> tuple[Copied, 
         A store failed.
     """
     source, target = open_storage(context.source), open_storage(context.target)
-    raw = np.frombuffer(piece.ids, dtype=np.uint8).reshape(-1, ManifestId.SIZE)
-    sizes = np.frombuffer(piece.sizes, dtype="<u8").astype(np.int64)
     found: list[NDArray[np.void]] = []
     copied = Copied()
-    for start, stop in _batches(sizes):
-        ids = [ManifestId(row.tobytes()) for row in raw[start:stop]]
-        keys = [manifest_key(manifest_id) for manifest_id in ids]
-        contents = _fetched(source, keys, "manifest")
-        target.put_many(zip(keys, contents, strict=True))
-        copied += Copied(objects=len(keys), bytes=sum(map(len, contents)))
-        for position, (manifest_id, key) in enumerate(zip(ids, keys, strict=True)):
-            found.append(_chunks_in(contents[position], manifest_id, key))
+    for batch in sized_ids(piece["id"], piece["size"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE):
+        keys = [manifest_key(ManifestId(raw)) for raw in batch]
+        contents, stored = _moved(source, target, keys)
+        copied += stored
+        for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
+            found.append(_chunks_in(decoded_manifest(contents[position], key, raw)))
             contents[position] = b""
         if len(found) > 1:
             found = [distinct_chunks(found)]
     return copied, distinct_chunks(found).tobytes()
 
 
-def _chunks_in(data: bytes, manifest_id: ManifestId, key: str) -> NDArray[np.void]:
-    manifest = manifest_file.decode(data, object_key=key)
-    if manifest.id != manifest_id:
-        raise FormatError(
-            f"the file says that it is {manifest.id}; another file was copied over it",
-            object_key=key,
-            file_type="manifest",
-            field="id",
-        )
+def _chunks_in(manifest: Manifest) -> NDArray[np.void]:
     parts = []
     for array in manifest.arrays:
         refs = array.refs
@@ -158,10 +120,7 @@ def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
     """Yield the chunks of each part of the id space, packed; they are sorted already."""
     rows = np.frombuffer(packed, dtype=CHUNK_ROW)
-    parts = parts_of(rows["id"], depth)
-    edges = [*np.flatnonzero(np.diff(parts, prepend=-1)).tolist(), len(rows)]
-    for start, stop in pairwise(edges):
-        yield int(parts[start]), rows[start:stop].tobytes()
+    return packed_rows(rows, parts_of(rows["id"], depth))
 
 
 def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: int) -> Copied:
@@ -198,16 +157,12 @@ def copy_chunks(context: CopyContext, rows: NDArray[np.void], *, within: str = "
     source, target = open_storage(context.source), open_storage(context.target)
     is_there = _stored_already(source, target, rows, within)
     wanted = rows[~is_there]
-    sizes = wanted["end"].astype(np.int64)
 
-    def move(start: int, stop: int) -> Copied:
-        names = encode_many(np.ascontiguousarray(wanted["id"][start:stop]))
-        keys = [f"{CHUNKS}{name}" for name in names]
-        contents = _fetched(source, keys, "chunk")
-        target.put_many(zip(keys, contents, strict=True))
-        return Copied(objects=len(keys), bytes=sum(map(len, contents)))
+    def move(batch: list[bytes]) -> Copied:
+        return _moved(source, target, [chunk_key(ChunkId(raw)) for raw in batch])[1]
 
-    copied = sum(in_threads(move, _batches(sizes)), Copied())
+    batches = sized_ids(wanted["id"], wanted["end"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE)
+    copied = sum(in_threads(move, batches), Copied())
     return copied + Copied(skipped=int(is_there.sum()))
 
 
@@ -229,52 +184,30 @@ def _stored_already(
         longer += zip(at[beyond].tolist(), sizes[beyond].tolist(), strict=True)
     for row, size in longer:
         # References need only a part of it, as where an object holds several chunks.
-        found = source.head(f"{CHUNKS}{ChunkId(rows['id'][row].tobytes())}")
+        found = source.head(chunk_key(ChunkId(rows["id"][row].tobytes())))
         is_there[row] = found is not None and found.size == size
     return is_there
 
 
-def _fetched(source: Storage, keys: list[str], what: str) -> list[bytes]:
-    try:
-        return source.get_many([ReadRequest(key=key) for key in keys])
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        missing = error.facts["key"]
-        raise NotFoundError(
-            f"the {what} {missing!r}, which a version to be copied needs, is not in "
-            f"{source.root_url}; nothing was published. Find the damage with verify, and copy a "
-            "version without it",
-            kind="object",
-            key=missing,
-            root_url=source.root_url,
-        ) from error
-
-
-def _batches(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Cut rows into runs of few objects and few bytes; a larger object is a run of its own."""
-    start, held = 0, 0
-    for row, listed in enumerate(sizes.tolist()):
-        size = listed or _UNKNOWN_SIZE
-        if row > start and (held + size > _BYTES_AT_ONCE or row - start == _OBJECTS_AT_ONCE):
-            yield start, row
-            start, held = row, 0
-        held += size
-    if start < len(sizes):
-        yield start, len(sizes)
+def _moved(source: Storage, target: Storage, keys: list[str]) -> tuple[list[bytes], Copied]:
+    """Copy a few objects; return their bytes as well."""
+    advice = "nothing was published. Find the damage with verify, and copy a version without it"
+    contents = fetched(source, keys, "a version to be copied", advice)
+    target.put_many(zip(keys, contents, strict=True))
+    return contents, Copied(objects=len(keys), bytes=sum(map(len, contents)))
 
 
 def in_threads(
-    move: Callable[[int, int], Copied], batches: Iterable[tuple[int, int]]
+    move: Callable[[list[bytes]], Copied], batches: Iterable[list[bytes]]
 ) -> Iterator[Copied]:
     """Run batches in a few threads; the first error ends the run."""
     waiting = iter(batches)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="copy") as pool:
-        running = {pool.submit(move, *batch) for batch in islice(waiting, _WORKERS)}
+        running = {pool.submit(move, batch) for batch in islice(waiting, _WORKERS)}
         try:
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                running |= {pool.submit(move, *batch) for batch in islice(waiting, len(done))}
+                running |= {pool.submit(move, batch) for batch in islice(waiting, len(done))}
                 for future in done:
                     yield future.result()
         finally:

@@ -15,11 +15,13 @@ Specification: "Repo Info File", "Snapshot Files".
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -28,31 +30,24 @@ from icechunk_format.errors import (
     ReadOnlyError,
     UnsupportedError,
 )
-from icechunk_format.maintenance.collecting.marks import listed_manifests
-from icechunk_format.maintenance.copying.objects import CopyContext, ManifestPiece
+from icechunk_format.maintenance.collecting.marks import distinct_manifests
+from icechunk_format.maintenance.copying.objects import CopyContext
+from icechunk_format.maintenance.fetching import sized_batches
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
-from icechunk_format.repository.state.transitions import MAIN, check_writable
-from icechunk_format.spec.ids import ManifestId, SnapshotId
+from icechunk_format.repository.state.transitions import MAIN, check_status
+from icechunk_format.spec.config.config import RepositoryConfig
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.location import Location, Place, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _PIECE_REFS: Final = 1_000_000
 _PIECE_FILES: Final = 256
 _LOOKED_AT: Final = 1_000
-
-_LISTED = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,7 @@ class CopyPlan:
     squashed
         The version of the source that stands behind the tip, where history is left behind.
     manifests
-        What has to be read and copied, in pieces.
+        What has to be read and copied, ``LISTED``, in pieces.
     """
 
     source: Repository
@@ -78,7 +73,7 @@ class CopyPlan:
     new: tuple[SnapshotInfo, ...]
     squashed: SnapshotInfo | None
     target_exists: bool
-    manifests: tuple[ManifestPiece, ...]
+    manifests: tuple[NDArray[np.void], ...]
     references: int
 
 
@@ -115,7 +110,7 @@ def plan_copy(
     tip = line[0].id
     known: Mapping[SnapshotId, SnapshotInfo] = {} if existing is None else existing.snapshots
     if existing is not None:
-        check_writable(existing)
+        check_status(existing.status)
         check_branch(existing, target_branch, line, place)
         _check_containers(repository.config, Repository.open(place).config, place)
     new: list[SnapshotInfo] = []
@@ -124,12 +119,7 @@ def plan_copy(
             break
         new.append(info)
     to_read = [squashed.id if squashed is not None and info.id == tip else info.id for info in new]
-    listed = _distinct(
-        [
-            (files.ids, files.size_bytes, files.num_chunk_refs)
-            for files in listed_manifests(repository.storage, to_read)
-        ]
-    )
+    listed = distinct_manifests(repository.storage, to_read)
     return CopyPlan(
         source=repository,
         context=CopyContext(source=repository.location, target=place),
@@ -138,7 +128,10 @@ def plan_copy(
         new=tuple(new),
         squashed=squashed,
         target_exists=existing is not None,
-        manifests=tuple(_pieces(listed)),
+        manifests=tuple(
+            listed[rows]
+            for rows in sized_batches(enumerate(listed["refs"].tolist()), _PIECE_FILES, _PIECE_REFS)
+        ),
         references=int(listed["refs"].sum(dtype=np.uint64)),
     )
 
@@ -224,36 +217,3 @@ def missing_containers(source: RepositoryConfig, target: RepositoryConfig) -> di
     wanted = {c.url_prefix for c in source.virtual_chunk_containers} - have
     stored = source.raw.get("virtual_chunk_containers") or {}
     return {key: tree for key, tree in stored.items() if tree.get("url_prefix", key) in wanted}
-
-
-# -- manifests -------------------------------------------------------------------------------
-
-
-def _distinct(
-    lists: list[tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint32]]],
-) -> NDArray[np.void]:
-    """Return the manifests of several snapshots, each once."""
-    parts = [np.empty(0, dtype=_LISTED)]
-    for ids, sizes, refs in lists:
-        part = np.empty(len(ids), dtype=_LISTED)
-        part["id"], part["size"], part["refs"] = ids, sizes, refs
-        parts.append(part)
-    found = np.concatenate(parts)
-    keys = np.ascontiguousarray(found["id"]).view(f"V{ManifestId.SIZE}").reshape(-1)
-    _, first = np.unique(keys, return_index=True)
-    return found[first]
-
-
-def _pieces(listed: NDArray[np.void]) -> Iterator[ManifestPiece]:
-    start, refs = 0, 0
-    for row, count in enumerate([*listed["refs"].tolist(), 0]):
-        full = refs + count > _PIECE_REFS or row - start == _PIECE_FILES
-        if row > start and (full or row == len(listed)):
-            some = listed[start:row]
-            yield ManifestPiece(
-                ids=np.ascontiguousarray(some["id"]).tobytes(),
-                sizes=np.ascontiguousarray(some["size"]).tobytes(),
-                refs=np.ascontiguousarray(some["refs"]).tobytes(),
-            )
-            start, refs = row, 0
-        refs += count

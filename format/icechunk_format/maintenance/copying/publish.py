@@ -8,27 +8,28 @@ Specification: "Repo Info File", "Initialize New Repository".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import (
     AlreadyExistsError,
-    CommitOutcomeUnknownError,
     ConflictError,
     NotFoundError,
-    StorageError,
 )
-from icechunk_format.maintenance.copying.plan import check_branch, missing_containers
+from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
 from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.lifecycle.create import create_object
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import Declined, now_in_microseconds, update_repo
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.transitions import MAIN, Transition
 from icechunk_format.spec.envelope import SPEC_V2
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
     BranchCreatedUpdate,
     BranchResetUpdate,
@@ -40,17 +41,9 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.transaction_log import EncodedLog
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
 from icechunk_format.storage.location import open_storage
-from icechunk_format.storage.protocol import CreateOnly, ReadRequest, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.maintenance.copying.plan import CopyPlan
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import ReadRequest, Storage
 
 _FILES_AT_ONCE: Final = 64
-_ATTEMPTS: Final = 5
 
 
 def publish_copy(plan: CopyPlan) -> int:
@@ -145,25 +138,31 @@ def _add_to(plan: CopyPlan, target: Storage) -> None:
                 "while they were copied; copy again",
                 snapshot=str(base),
             )
-        fresh = {version.id: version for version in plan.new}
-        previous = info.branches.get(plan.branch)
-        return Transition(
-            info=replace(
-                info,
-                snapshots={**fresh, **info.snapshots},
-                branches={**info.branches, plan.branch: plan.tip},
-            ),
-            details=(
-                BranchCreatedUpdate(name=plan.branch)
-                if previous is None
-                else BranchResetUpdate(name=plan.branch, previous_snap_id=previous)
-            ),
-        )
+        return with_branch(info, plan.branch, plan.tip, plan.new)
 
     answer = update_repo(
         target, change, landed=lambda info: info.branches.get(plan.branch) == plan.tip
     )
     assert not isinstance(answer, Declined) or answer.reason is None
+
+
+def with_branch(
+    info: RepoInfo, branch: str, tip: SnapshotId, new: Iterable[SnapshotInfo]
+) -> Transition:
+    """Return a state with new snapshots, and with a branch created or moved to one of them."""
+    previous = info.branches.get(branch)
+    return Transition(
+        info=replace(
+            info,
+            snapshots={**{version.id: version for version in new}, **info.snapshots},
+            branches={**info.branches, branch: tip},
+        ),
+        details=(
+            BranchCreatedUpdate(name=branch)
+            if previous is None
+            else BranchResetUpdate(name=branch, previous_snap_id=previous)
+        ),
+    )
 
 
 def _whole_line(plan: CopyPlan, info: RepoInfo) -> list[SnapshotInfo]:
@@ -196,37 +195,17 @@ def _create(plan: CopyPlan, target: Storage) -> None:
             enabled_feature_flags=state.enabled_feature_flags,
             disabled_feature_flags=state.disabled_feature_flags,
         )
-    data = repo_info.encode(info)
-    place = plan.context.target
-    for _ in range(_ATTEMPTS):
-        try:
-            if isinstance(target.put(REPO, data, condition=CreateOnly()), Written):
-                return
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-        try:
-            found = RepoFile(target).fetch()
-        except StorageError as error:
-            raise CommitOutcomeUnknownError(
-                f"the store did not answer when {REPO!r} of {place} was created, and cannot be "
-                "asked now; copy again, which finds out",
-                key=REPO,
+    try:
+        create_object(target, REPO, repo_info.encode(info))
+    except AlreadyExistsError as error:
+        found = RepoFile(target).fetch()
+        if found is None or found.info.branches.get(plan.branch) != plan.tip:
+            place = str(plan.context.target)
+            raise AlreadyExistsError(
+                f"somebody created a repository at {place} while this one was copied there; copy "
+                "again to add the branch to it, or choose another place",
+                location=place,
             ) from error
-        if found is None:
-            continue
-        # A client that repeats a request whose answer went missing loses against itself.
-        if found.info.branches.get(plan.branch) == plan.tip:
-            return
-        raise AlreadyExistsError(
-            f"somebody created a repository at {place} while this one was copied there; copy "
-            "again to add the branch to it, or choose another place",
-            location=str(place),
-        )
-    raise StorageError(
-        f"{REPO!r} of {place} could not be created in {_ATTEMPTS} attempts; copy again",
-        key=REPO,
-    )
 
 
 def _config(plan: CopyPlan, state: RepoInfo | None) -> bytes | None:

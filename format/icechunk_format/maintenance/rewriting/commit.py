@@ -14,8 +14,9 @@ Specification: "Snapshot Files", "Transaction Log Files".
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,22 +32,17 @@ from icechunk_format.repository.commit.commit import (
     store_snapshot,
 )
 from icechunk_format.repository.files.bounded_reads import manifest_keys
+from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
+from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, checked_values
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 _TRIES: Final = 1000
 

@@ -16,19 +16,16 @@ Specification: "Chunk Manifest Files", ``ManifestRef``; ``manifest.splitting`` o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.repository.commit.manifest_plan import grouped_rows
 from icechunk_format.repository.files.bounded_reads import BoxOfReferences, cut_into_boxes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 # A cell of more references than one file may hold can have so many times the files it needs: how
 # they are cut depends on where the references lie, and writing them again would change nothing.

@@ -18,9 +18,9 @@ Specification: "Chunk Manifest Files"; the reference calls this ``rewrite_manife
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,24 +30,22 @@ from icechunk_format.maintenance.rewriting.commit import (
     RewriteResult,
     commit_rewrite,
 )
-from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
+from icechunk_format.maintenance.rewriting.plan import RewriteOfArray, plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
 from icechunk_format.repository.files.bounded_reads import ListedManifests
-from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
+from icechunk_format.repository.files.manifest_files import (
+    MAX_REFS_PER_MANIFEST,
+    ManifestFormat,
+    ManifestReceipt,
+)
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import is_below, parse_node_path
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
 from icechunk_format.spec.values.metadata_items import MetadataItems
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.maintenance.rewriting.plan import RewriteOfArray
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.storage.location import Place
+from icechunk_format.storage.location import Place
 
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
 Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]

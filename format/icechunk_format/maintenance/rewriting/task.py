@@ -13,28 +13,24 @@ Specification: "Chunk Manifest Files".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.commit.manifest_plan import grouped_rows
-from icechunk_format.repository.files.bounded_reads import references_in
-from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.files.bounded_reads import ListedManifests
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.storage.location import Location
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
+from icechunk_format.repository.files.manifest_files import (
+    ManifestFormat,
+    ManifestReceipt,
+    store_manifests,
+)
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,40 +15,32 @@ Rules of this file
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final
 
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.verifying.finding_kinds import KINDS, SEVERITIES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
+_FINDING: Final = (
+    pa.field("kind", pa.string()),
+    pa.field("object_key", pa.string()),
+    pa.field("snapshot_id", pa.string()),
+    pa.field("node_path", pa.string()),
+    pa.field("chunk", pa.list_(pa.int64())),
+    pa.field("problem", pa.string()),
+)
 FINDINGS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("severity", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("object_key", pa.string()),
-        pa.field("snapshot_id", pa.string()),
-        pa.field("node_path", pa.string()),
-        pa.field("chunk", pa.list_(pa.int64())),
-        pa.field("problem", pa.string()),
-        pa.field("advice", pa.string()),
-    ]
+    [pa.field("severity", pa.string()), *_FINDING, pa.field("advice", pa.string())]
 )
 """The columns of what ``verify`` answers."""
 
 REPORT_SCHEMA: Final = pa.schema(
     [
         pa.field("part", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("object_key", pa.string()),
-        pa.field("snapshot_id", pa.string()),
-        pa.field("node_path", pa.string()),
-        pa.field("chunk", pa.list_(pa.int64())),
-        pa.field("problem", pa.string()),
+        *_FINDING,
         pa.field("place", pa.string()),
         pa.field("rank", pa.int64()),
         pa.field("amount", pa.int64()),
@@ -93,6 +85,9 @@ class Finding:
         """What makes two rows one."""
         place = self.object_key if self.place is None else self.place
         return (self.kind, place, self.node_path, self.chunk, self.problem)
+
+
+_FIELDS: Final = tuple(one.name for one in fields(Finding))
 
 
 class Report:
@@ -171,20 +166,7 @@ class Report:
 
     def to_batch(self) -> pa.RecordBatch:
         """Return everything as rows of ``REPORT_SCHEMA``."""
-        rows: list[dict[str, Any]] = [
-            {
-                "part": FINDING,
-                "kind": row.kind,
-                "object_key": row.object_key,
-                "snapshot_id": row.snapshot_id,
-                "node_path": row.node_path,
-                "chunk": row.chunk,
-                "problem": row.problem,
-                "place": row.place,
-                "rank": row.rank,
-            }
-            for row in self.findings()
-        ]
+        rows = [{"part": FINDING, **asdict(row)} for row in self.findings()]
         rows += [
             {"part": LEFT_OUT, "kind": kind, "amount": amount}
             for kind, amount in sorted(self.left_out.items())
@@ -199,19 +181,9 @@ class Report:
         """Take in what another report gave with ``to_batch``, row by row."""
         for row in rows:
             if row["part"] == FINDING:
-                chunk = row["chunk"]
-                self._add(
-                    Finding(
-                        kind=row["kind"],
-                        problem=row["problem"],
-                        object_key=row["object_key"],
-                        snapshot_id=row["snapshot_id"],
-                        node_path=row["node_path"],
-                        chunk=None if chunk is None else tuple(chunk),
-                        place=row["place"],
-                        rank=row["rank"],
-                    )
-                )
+                finding = Finding(**{name: row[name] for name in _FIELDS})
+                chunk = finding.chunk
+                self._add(finding if chunk is None else replace(finding, chunk=tuple(chunk)))
             elif row["part"] == LEFT_OUT:
                 self.left_out[row["kind"]] += row["amount"]
             else:
@@ -231,18 +203,5 @@ class Report:
                 )
             )
         return pa.Table.from_pylist(
-            [
-                {
-                    "severity": KINDS[row.kind].severity,
-                    "kind": row.kind,
-                    "object_key": row.object_key,
-                    "snapshot_id": row.snapshot_id,
-                    "node_path": row.node_path,
-                    "chunk": row.chunk,
-                    "problem": row.problem,
-                    "advice": KINDS[row.kind].advice,
-                }
-                for row in found
-            ],
-            schema=FINDINGS_SCHEMA,
+            [{**asdict(row), **asdict(KINDS[row.kind])} for row in found], schema=FINDINGS_SCHEMA
         )

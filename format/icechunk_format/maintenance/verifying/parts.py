@@ -1,4 +1,4 @@
-"""The stages of a verification, from Arrow rows to Arrow rows, so that a cluster can shuffle them.
+"""Runs the stages of a verification, from Arrow rows to Arrow rows that a cluster can shuffle.
 
 =====  =======================================  ================================================
 stage  rows in                                  rows out
@@ -23,24 +23,24 @@ Rules of this file
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.maintenance.collecting.object_listing import list_ids
-from icechunk_format.maintenance.verifying.checks.chunks import (
-    MARK_ONLY,
-    chunk_finding,
-    native_refs_of,
-)
+from icechunk_format.maintenance.fetching import batches
 from icechunk_format.maintenance.verifying.checks.files import (
     ManifestChecks,
+    VerifyContext,
     check_backups,
     check_versions,
 )
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
+from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
 from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, gather, pack, unpack
 from icechunk_format.maintenance.verifying.findings import (
     FINDING,
@@ -48,18 +48,11 @@ from icechunk_format.maintenance.verifying.findings import (
     REPORT_SCHEMA,
     TOTAL,
     Finding,
+    Report,
 )
-from icechunk_format.maintenance.verifying.object_reading import batches
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
+from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.maintenance.verifying.checks.files import VerifyContext
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
-    from icechunk_format.maintenance.verifying.findings import Report
 
 SAID: Final = "said"
 LISTED: Final = "listed"
@@ -81,6 +74,8 @@ LISTING_SCHEMA: Final = pa.schema(
 )
 """Chunk objects. A row without id says, as a negative size, how many foreign objects there are."""
 
+# The size of a reference that nobody looks for; its object counts as referred to, no more.
+_MARK_ONLY: Final = -1
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
 _ROWS_OF_MANIFESTS: Final = 1_000
@@ -193,13 +188,18 @@ def check_manifest_rows(
 
 
 def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
-    native = native_refs_of(used)
-    for first in range(0, len(native.rows), _ROWS_AT_ONCE):
-        part = slice(first, first + _ROWS_AT_ONCE)
-        rows = native.rows[part]
-        count, ndim = len(rows), used.refs.ndim
+    """Yield the references of an array to chunk objects, with the bytes that these must have."""
+    refs, ndim = used.refs, used.refs.ndim
+    native = np.flatnonzero(refs.kind == KIND_NATIVE)
+    for first in range(0, len(native), _ROWS_AT_ONCE):
+        rows = native[first : first + _ROWS_AT_ONCE]
+        count = len(rows)
+        ends = np.full(count, _MARK_ONLY, dtype=np.int64)
+        if used.uses:
+            # Huge ends are clamped: ``ref-range`` reports them, and no object is as large.
+            ends = needed_bytes(refs, rows)
         offsets = pa.array(np.arange(count + 1, dtype=np.int32) * ndim)
-        coords = np.ascontiguousarray(used.refs.coords[rows]).astype(np.int64).reshape(-1)
+        coords = np.ascontiguousarray(refs.coords[rows]).astype(np.int64).reshape(-1)
         path = pa.scalar(used.node_path, pa.string())
         yield _columns(
             count,
@@ -208,8 +208,8 @@ def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
             node_path=pa.repeat(path, count),
             chunk=pa.ListArray.from_arrays(offsets, pa.array(coords)),
             rank=pa.repeat(pa.scalar(used.mark.rank, pa.int64()), count),
-            id=_binary(native.ids[part]),
-            size=pa.array(native.ends[part]),
+            id=_binary(refs.chunk_id[rows]),
+            size=pa.array(ends),
         )
 
 
@@ -246,7 +246,7 @@ def check_joined_rows(
         report.count(f"foreign {CHUNKS}", -(pc.sum(foreign).as_py() or 0))
         wanted = pc.and_(
             pc.fill_null(pc.equal(part, REFERENCE), False),
-            pc.fill_null(pc.not_equal(table["size"], MARK_ONLY), False),
+            pc.fill_null(pc.not_equal(table["size"], _MARK_ONLY), False),
         )
         is_missing = pc.and_(wanted, pc.is_null(listed))
         is_short = pc.and_(wanted, pc.fill_null(pc.less(listed, table["size"]), False))
@@ -256,18 +256,19 @@ def check_joined_rows(
 
 
 def _report_chunks(report: Report, kind: str, table: pa.Table) -> None:
-    if not table.num_rows:
-        return
-
     def make(position: int) -> Finding:
         [row] = table.slice(position, 1).to_pylist()
-        return chunk_finding(
-            chunk_key=f"{CHUNKS}{ChunkId(row['id'])}",
-            size=row["listed_nbytes"],
-            end=row["size"],
-            chunk=tuple(row["chunk"]),
-            node_path=row["node_path"],
+        problem = "the chunk object is not there"
+        if row["listed_nbytes"] is not None:
+            found, needed = row["listed_nbytes"], row["size"]
+            problem = f"the chunk object has {found} bytes, and its reference needs {needed}"
+        return Finding(
+            kind=kind,
+            problem=problem,
+            object_key=f"{CHUNKS}{ChunkId(row['id'])}",
             snapshot_id=row["snapshot_id"],
+            node_path=row["node_path"],
+            chunk=tuple(row["chunk"]),
             rank=row["rank"],
         )
 

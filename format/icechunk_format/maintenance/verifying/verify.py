@@ -11,7 +11,8 @@ Specification: all of it; spec versions 1 and 2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -48,9 +49,6 @@ from icechunk_format.spec.object_keys import (
     branch_ref_key,
 )
 from icechunk_format.storage.location import Location, Place, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _ROWS_AT_ONCE: Final = 1_000
 _BRANCHES: Final = branch_ref_key("")[: -len("/ref.json")]

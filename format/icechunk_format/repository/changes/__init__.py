@@ -1,1 +1,1 @@
-"""Changes of a session before the commit, and conflicts between the changes of two writers."""
+"""Uncommitted changes of a session, and conflicts with the changes of other writers."""

@@ -1,13 +1,13 @@
-"""What a session changed, relative to the snapshot that it began with.
+"""``ChangeSet``: the nodes and chunks that a session changed since its base snapshot.
 
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here, and a change set can be pickled. Node ids come in.
-2. Changes are net. Created and deleted again leaves nothing; metadata set back to the bytes of the
-   base leave nothing; a node that went to and fro did not move.
-3. Changes are kept by node id, since ids outlive updates and moves; so a change set can be laid
-   over a later snapshot than the one that it began with.
-4. Moves and other changes do not go into one commit: existing libraries read a commit as one or
+2. Changes are net. A node that was created and deleted again leaves no change, nor do metadata that
+   were set back to the bytes of the base, nor a node that moved away and back.
+3. Changes are kept by node id, since ids outlive updates and moves. So a change set can be applied
+   to a later snapshot than its base.
+4. One commit holds moves or other changes, not both: existing libraries read a commit as one or
    the other.
 
 Specification: "Transaction Log Files".
@@ -16,11 +16,9 @@ Specification: "Transaction Log Files".
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 
 if TYPE_CHECKING:
@@ -29,77 +27,12 @@ if TYPE_CHECKING:
     from icechunk_format.repository.changes.chunk_changes import ChunkChanges
     from icechunk_format.spec.ids import NodeId, SnapshotId
     from icechunk_format.spec.node_path import NodePath
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayShape:
-    """What a snapshot says about an array beside its metadata document and its chunks.
-
-    Parameters
-    ----------
-    shape
-        Elements per dimension.
-    num_chunks
-        Chunks per dimension of the outer chunk grid.
-    dimension_names
-        One name or None per dimension; None when the array names none.
-    """
-
-    shape: tuple[int, ...]
-    num_chunks: tuple[int, ...]
-    dimension_names: tuple[str | None, ...] | None = None
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
-    """What a created or updated node is now; ``array`` is None for a group."""
-
-    path: NodePath
-    user_data: bytes
-    array: ArrayShape | None = None
-
-    @classmethod
-    def of(cls, node: NodeSnapshot) -> NodeState:
-        """Return the state of a stored node."""
-        array = node.array
-        if array is None:
-            return cls(path=node.path, user_data=node.user_data)
-        return cls(
-            path=node.path,
-            user_data=node.user_data,
-            array=ArrayShape(
-                shape=array.shape,
-                num_chunks=array.num_chunks,
-                dimension_names=array.dimension_names,
-            ),
-        )
-
-    def as_node(self, node_id: NodeId, manifests: ManifestRefs | None = None) -> NodeSnapshot:
-        """Return the node as a snapshot holds it; without manifests, as one without chunks."""
-        array = self.array
-        if array is None:
-            return NodeSnapshot(id=node_id, path=self.path, user_data=self.user_data)
-        return NodeSnapshot(
-            id=node_id,
-            path=self.path,
-            user_data=self.user_data,
-            array=ArrayNode(
-                shape=array.shape,
-                num_chunks=array.num_chunks,
-                dimension_names=array.dimension_names,
-                manifests=ManifestRefs.empty(array.ndim) if manifests is None else manifests,
-            ),
-        )
+    from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedNode:
-    """A node of the base that is gone, and where it was."""
+    """A deleted node of the base, and its path there."""
 
     path: NodePath
     is_array: bool
@@ -112,9 +45,10 @@ class ChangeSet:
     Parameters
     ----------
     created
-        Nodes that the base does not have.
+        Nodes that the base does not have; their arrays have no manifests.
     updated
-        Nodes of the base with another metadata document or shape; the state is the whole one.
+        Nodes of the base with another metadata document or shape. Manifests of their arrays do not
+        count here: those of the base do.
     deleted
         Nodes of the base that are gone.
     moved
@@ -123,8 +57,8 @@ class ChangeSet:
         Changed chunks of created arrays and arrays of the base.
     """
 
-    created: dict[NodeId, NodeState] = field(default_factory=dict)
-    updated: dict[NodeId, NodeState] = field(default_factory=dict)
+    created: dict[NodeId, NodeSnapshot] = field(default_factory=dict)
+    updated: dict[NodeId, NodeSnapshot] = field(default_factory=dict)
     deleted: dict[NodeId, DeletedNode] = field(default_factory=dict)
     moved: dict[NodeId, MoveOperation] = field(default_factory=dict)
     chunks: dict[NodeId, ChunkChanges] = field(default_factory=dict)
@@ -145,11 +79,11 @@ class ChangeSet:
         )
 
     def forget_chunks(self, node_id: NodeId) -> None:
-        """Drop what was done to the chunks of an array, which is gone itself."""
+        """Drop the chunk changes of a deleted array."""
         self.chunks.pop(node_id, None)
 
     def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """Return the log of a commit of these changes, but for the chunks: see ``touched``."""
+        """Return the log of a commit of these changes without its chunks: see ``touched``."""
         created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()
         return TransactionLog(
             id=snapshot_id,
@@ -172,15 +106,21 @@ class ChangeSet:
         return {node_id: chunks for node_id, chunks in found.items() if chunks.count}
 
 
+def metadata_of(node: NodeSnapshot) -> tuple[Any, ...]:
+    """Return what is stored of a node beside its id, its path and its chunks, for comparisons."""
+    array = node.array
+    if array is None:
+        return (node.user_data,)
+    return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
+
+
 def joined_logs(
     earlier: TransactionLog, later: TransactionLog, *, snapshot_id: SnapshotId
 ) -> TransactionLog:
-    """Return the log of two commits as one, for a commit that takes the place of the first.
+    """Return the log of two commits as one, for a commit that replaces the first.
 
-    Without the chunks: see ``joined_chunks``.
-
-    Like a change set, the result is net: what the first created and the second deleted was never
-    there for anybody who knows only the snapshot before both.
+    Chunks are left out: see ``joined_chunks``. The result is net, like a change set: a node that
+    the first commit created and the second one deleted is in neither list.
     """
     new_groups = {*earlier.new_groups, *later.new_groups}
     new_arrays = {*earlier.new_arrays, *later.new_arrays}

@@ -1,6 +1,6 @@
 """``ChunkChanges``: the uncommitted changes of a session to the chunks of one array.
 
-Layers, from the bottom; what is above hides what is below at the same coordinate:
+Layers, from the bottom; a higher layer hides lower ones at the same coordinate:
 
 1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
    on every axis;
@@ -10,10 +10,9 @@ Layers, from the bottom; what is above hides what is below at the same coordinat
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here. Values can be pickled.
-2. The later call wins. Calls are only noted, and joined when somebody asks: setting a million
-   chunks one by one costs no more than setting them together.
-3. ``revision`` grows with every change, so that what was made of one state is not taken for
-   another.
+2. The later call wins. Calls are noted, and joined at the next read: setting a million chunks one
+   by one costs no more than setting them together.
+3. ``revision`` grows with every change, so that a result of one state is never used for another.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import (
     bounds_of,
+    box_of_grid,
     boxes_meet,
     inside_box,
     overlapping_pairs,
 )
-from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
-from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, sorting_rows
+from icechunk_format.repository.changes.touched_chunks import TouchedChunks, in_any
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -117,11 +117,12 @@ class ChunkChanges:
                         coords=tuple(shared[0].tolist()),
                         count=len(shared),
                     )
-        is_hidden = self._in_receipts(refs.coords, receipts)
+        new = [receipt.coords for receipt in receipts]
+        is_hidden = in_any(new, refs.coords)
         if is_hidden.any():
             self._refs = refs.take(~is_hidden)
-        self._deleted = deleted[~self._in_receipts(deleted, receipts)]
-        self._leave_to_others(_joined(hidden, self.ndim))
+        self._deleted = deleted[~in_any(new, deleted)]
+        self._leave_to_others(joined_coords(hidden, self.ndim))
         self.receipts += receipts
         self.revision += 1
 
@@ -137,7 +138,7 @@ class ChunkChanges:
             inside of the one before.
         """
         self.clip = tuple(num_chunks)
-        box = np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
+        box = box_of_grid(num_chunks)
         refs, deleted = self.pending()
         self._refs = refs.take(inside_box(refs.coords, box))
         self._deleted = deleted[inside_box(deleted, box)]
@@ -155,7 +156,7 @@ class ChunkChanges:
         if dropped is not None:
             # An array without elements has a first chunk, which may have been set meanwhile.
             comes_back = dropped[~self.touches(dropped)]
-            self._deleted = _joined([self._deleted, comes_back], self.ndim)
+            self._deleted = joined_coords([self._deleted, comes_back], self.ndim)
         self.revision += 1
 
     def replace_all(self, refs: ChunkRefs, left: NDArray[np.uint32]) -> None:
@@ -169,7 +170,7 @@ class ChunkChanges:
             Coordinates that held chunks until now; those that were deleted are known here.
         """
         _, deleted = self.pending()
-        self._left = _joined([self._left, left, deleted], self.ndim)
+        self._left = joined_coords([self._left, left, deleted], self.ndim)
         self.replaces_all = True
         self.receipts = []
         self._refs, self._deleted = refs, deleted[:0]
@@ -241,45 +242,24 @@ class ChunkChanges:
                     refs.append(note.take(rows))
             else:
                 deleted.append(note[rows])
-        return ChunkRefs.concat(refs), _joined(deleted, self.ndim)
+        return ChunkRefs.concat(refs), joined_coords(deleted, self.ndim)
 
     def touched(self) -> TouchedChunks:
         """Return all coordinates that were set or deleted, for the log."""
         refs, deleted = self.pending()
         return TouchedChunks.of(
             [receipt.coords for receipt in self.receipts],
-            _joined([refs.coords, deleted, self._left], self.ndim),
+            joined_coords([refs.coords, deleted, self._left], self.ndim),
         )
 
     def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""
         refs, deleted = self.pending()
-        found = self._in_receipts(coords, self.receipts)
+        found = in_any([receipt.coords for receipt in self.receipts], coords)
         found |= refs.find(coords) >= 0
         return found | _is_in(deleted, coords) | _is_in(self._left, coords)
-
-    def _in_receipts(
-        self, coords: NDArray[np.uint32], receipts: Iterable[ManifestReceipt]
-    ) -> NDArray[np.bool_]:
-        found = np.zeros(len(coords), dtype=np.bool_)
-        if not len(coords):
-            return found
-        box = bounds_of(coords)
-        for receipt in receipts:
-            if boxes_meet(receipt.coords.bounds(), box):
-                found |= receipt.coords.contains(coords)
-        return found
 
 
 def _is_in(known: NDArray[np.uint32], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Tell for each coordinate, shape (m, ndim), whether it is among others that are sorted."""
     return CoordinateOrder(known).find(coords) >= 0
-
-
-def _joined(parts: Sequence[NDArray[np.uint32]], ndim: int) -> NDArray[np.uint32]:
-    """Return the coordinates of several lists, sorted and without repeats."""
-    full = [part for part in parts if len(part)]
-    if not full:
-        return np.empty((0, ndim), dtype=np.uint32)
-    joined = full[0] if len(full) == 1 else np.concatenate(full)
-    return joined if is_sorted(joined) else joined[sorting_rows(joined)]

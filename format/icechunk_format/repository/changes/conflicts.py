@@ -1,7 +1,7 @@
 """Detects conflicts between a session's changes and commits of others, and rebases. Pure.
 
-What others did is known from their transaction logs, and from the newest of their snapshots where
-paths matter. What fits together, and what does not:
+Changes of others are read from their transaction logs, and paths from their newest snapshot. These
+changes conflict:
 
 =====================  =========================================================================
 ours                   conflicts with theirs
@@ -19,12 +19,13 @@ move a node            the node deleted; a node at the target; a node created be
 anything               any move
 =====================  =========================================================================
 
-Our metadata over their chunks is fine where the chunks stay, but not our chunks over their
-metadata: they may have changed what the chunks mean, or how many there are. Only chunks that both
+Our metadata may follow their chunks where the chunks stay. Our chunks may not follow their
+metadata: the new metadata may change what chunks mean, or how many there are. Only chunks that both
 wrote can be resolved, by taking ours or theirs; contents are never merged.
 
-Specification: "Conflict resolution" is left to clients; this is what the reference refuses, and
-what it lets pass although two nodes with one path, nodes without a group or lost chunks come of it.
+Specification: "Conflict resolution" is left to clients. Everything that the reference refuses is
+refused here, and also what would lead to two nodes with one path, nodes without a group or lost
+chunks.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.boxes import box_of_grid, inside_box
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from icechunk_format.repository.changes.change_set import ChangeSet
@@ -52,7 +52,7 @@ _SHOWN_CHUNKS: Final = 5
 
 
 class ConflictKind(Enum):
-    """Why two changes do not fit together."""
+    """Kinds of conflict; the value is the text for users."""
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
@@ -65,22 +65,14 @@ class ConflictKind(Enum):
     DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but there is such a node now"
-    NO_GROUP_FOR_NODE = "created or moved here, but the group to hold it is no group any more"
+    NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirCommit:
-    """A commit of another writer, since ours began.
-
-    Parameters
-    ----------
-    snapshot_id
-        Its snapshot.
-    log
-        What it changed.
-    """
+    """A commit of another writer after our session began."""
 
     snapshot_id: SnapshotId
     log: TransactionLog
@@ -88,12 +80,12 @@ class TheirCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conflict:
-    """One thing that does not fit.
+    """One conflict between our changes and those of others.
 
     Parameters
     ----------
     kind
-        What it is.
+        Kind of the conflict.
     path
         The node, by its path here.
     node_id
@@ -122,7 +114,7 @@ class Conflict:
 def detect(
     changes: ChangeSet, *, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
 ) -> list[Conflict]:
-    """Return everything that keeps our changes from being laid over the commits of others.
+    """Return the conflicts between our changes and the commits of others.
 
     Parameters
     ----------
@@ -198,7 +190,7 @@ class _Detector:
         for node_id, changes in self.changes.chunks.items():
             if changes.clip is None or not self.tip.nodes.has_id(node_id):
                 continue
-            box = np.array([(0, count) for count in changes.clip], dtype=np.int64).reshape(-1, 2)
+            box = box_of_grid(changes.clip)
             for commit in self._naming("updated_chunks", node_id):
                 coords = commit.log.updated_chunks[node_id]
                 dropped = coords[~inside_box(coords, box)]
@@ -370,8 +362,8 @@ def rebased(
 ) -> None:
     """Fit our changes to a newer snapshot, after all conflicts were resolved.
 
-    What others deleted as well is no change of ours any more. With ``"theirs"``, chunks that both
-    wrote stay theirs.
+    Nodes that others deleted as well are dropped from our changes. With ``"theirs"``, chunks that
+    both wrote stay theirs.
     """
     for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import box_of_grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ def grid_of(node: NodeSnapshot) -> NDArray[np.int64]:
     An array without elements has room for its first chunk, as for existing writers.
     """
     counts = () if node.array is None else node.array.num_chunks
-    return np.array([(0, max(count, 1)) for count in counts], dtype=np.int64).reshape(-1, 2)
+    return box_of_grid(max(count, 1) for count in counts)
 
 
 def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> InvalidInputError:

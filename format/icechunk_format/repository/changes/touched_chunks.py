@@ -1,13 +1,13 @@
-"""The chunks that a commit changed, in order, without having all of them in memory.
+"""Lists the changed chunks of an array in order, a bounded number of them at a time.
 
-The transaction log of a commit lists every changed chunk, sorted. What tasks wrote is known as
-boxes and bits (``coord_set``), whose coordinates interleave where tasks divided the array along
-several axes. So the order is cut into regions of the chunk grid, each so small that its coordinates
-can be generated and sorted at once.
+The transaction log of a commit lists every changed chunk, sorted. Tasks report the chunks that they
+wrote as boxes and bits (``CoordSet``), and coordinates of several tasks interleave where tasks
+divide the array along several axes. So the chunk grid is cut into regions, each so small that its
+coordinates can be generated and sorted at once.
 
 Rules of this file
 ------------------
-1. Pure, and only arithmetic: nothing is generated before it is asked for.
+1. Pure arithmetic: no coordinate is generated before a caller asks for it.
 2. A region fixes the leading axes, limits the next one, and is open on the rest, so that regions
    follow one another in the order of coordinates. No region holds more than ``_ROWS_AT_ONCE``
    coordinates.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.grid.boxes import bounds_of, boxes_meet
+from icechunk_format.grid.boxes import bounds_of, box_around, boxes_meet, meeting
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 
@@ -65,7 +65,7 @@ class TouchedChunks:
             sets as well.
         """
         ndim = points.shape[1]
-        points = points[~_in_any(sets, points)]
+        points = points[~in_any(sets, points)]
         boxes = [s.boxes for s in sets if s.bits is None]
         joined = np.concatenate([np.empty((0, ndim, 2), dtype=np.uint32), *boxes])
         sources = [CoordSet(boxes=joined, points=np.empty((0, ndim), dtype=np.uint32))]
@@ -102,25 +102,24 @@ class TouchedChunks:
             return
         around = np.stack([source.bounds() for source in self.sources])
         for region in self._regions():
-            is_near = (around[:, :, 0] < region[:, 1]) & (around[:, :, 1] > region[:, 0])
-            near = [self.sources[i] for i in np.flatnonzero(is_near.all(axis=1)).tolist()]
+            near = [self.sources[i] for i in np.flatnonzero(meeting(around, region)).tolist()]
             coords = _in_order([source.within(region) for source in near])
             if len(coords):
                 yield coords
 
     def _regions(self) -> Iterator[NDArray[np.int64]]:
         ranges = np.stack([source.bounds() for source in self.sources]).astype(np.int64)
-        whole = np.stack([ranges[:, :, 0].min(axis=0), ranges[:, :, 1].max(axis=0)], axis=1)
         boxes = np.concatenate([source.boxes for source in self.sources]).astype(np.int64)
         points = [source.points for source in self.sources if len(source.points)]
-        return _regions(boxes, points, whole, 0)
+        return _regions(boxes, points, box_around(ranges), 0)
 
 
 def _as_set(points: NDArray[np.uint32]) -> CoordSet:
     return CoordSet(boxes=np.empty((0, points.shape[1], 2), dtype=np.uint32), points=points)
 
 
-def _in_any(sets: Sequence[CoordSet], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def in_any(sets: Sequence[CoordSet], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Tell for each coordinate, shape (n, ndim), whether it is in one of the sets."""
     found = np.zeros(len(coords), dtype=np.bool_)
     if len(coords):
         box = bounds_of(coords)

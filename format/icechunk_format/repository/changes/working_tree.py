@@ -4,24 +4,21 @@ Rules of this file
 ------------------
 1. Pure. Every change is checked here against the nodes of now and noted in the change set, so the
    tree and the change set never disagree.
-2. A tree is a tree after each call: every node but the root has a parent group, and no path is
-   there twice.
-3. What is asked of a large snapshot costs what was changed and what is answered, not its size.
+2. After each call, every node but the root has a parent group, and no two nodes have one path.
+3. The time of a call grows with the changes and the answer, not with the size of the snapshot.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from icechunk_format.repository.changes.change_set import (
-    ArrayShape,
-    ChangeSet,
-    DeletedNode,
-    NodeState,
-)
+from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode, metadata_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.spec.node_path import ROOT, NodePath, is_below, parent, parse_node_path
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import MoveOperation
 
 if TYPE_CHECKING:
@@ -31,20 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.spec.snapshot.nodes import Nodes
 
 
 class WorkingTree:
-    """Nodes of ``base`` after ``changes``.
-
-    Parameters
-    ----------
-    base
-        The snapshot that the changes are laid over.
-    changes
-        What was changed. The caller has made sure that the changes fit the base.
-    """
+    """Nodes of ``base`` after ``changes``, which the caller has checked to fit."""
 
     def __init__(self, base: Snapshot, changes: ChangeSet) -> None:
         self.base = base
@@ -147,7 +136,7 @@ class WorkingTree:
     def _by_id(self, node_id: NodeId) -> NodeSnapshot:
         created = self.changes.created.get(node_id)
         if created is not None:
-            return created.as_node(node_id)
+            return created
         stored = self.base_node(node_id)
         if stored is None:
             raise NotFoundError(f"node {node_id} is not in the base of this session", kind="node")
@@ -158,15 +147,15 @@ class WorkingTree:
         moved = self.changes.moved.get(stored.id)
         if updated is None and moved is None:
             return stored
-        state = updated or NodeState.of(stored)
-        if moved is not None:
-            state = NodeState(path=moved.to_path, user_data=state.user_data, array=state.array)
-        return state.as_node(stored.id, None if stored.array is None else stored.array.manifests)
+        now = updated or stored
+        if now.array is not None and stored.array is not None:
+            now = replace(now, array=replace(now.array, manifests=stored.array.manifests))
+        return now if moved is None else replace(now, path=moved.to_path)
 
     # -- changing ---------------------------------------------------------------------------
 
     def create(
-        self, path: str, user_data: bytes, node_id: NodeId, array: ArrayShape | None = None
+        self, path: str, user_data: bytes, node_id: NodeId, array: ArrayNode | None = None
     ) -> None:
         """Add a group, or an array where its shape is given.
 
@@ -188,16 +177,17 @@ class WorkingTree:
         self._check_parent(checked)
         if checked == ROOT and array is not None and self.descendants(ROOT):
             raise InvalidInputError("the root has nodes below it, so it cannot become an array")
-        self.changes.created[node_id] = NodeState(path=checked, user_data=user_data, array=array)
+        created = NodeSnapshot(id=node_id, path=checked, user_data=user_data, array=array)
+        self.changes.created[node_id] = created
         self._new_paths[checked] = node_id
         if array is not None:
-            self.changes.chunks[node_id] = ChunkChanges(array.ndim)
+            self.changes.chunks[node_id] = ChunkChanges(len(array.shape))
 
     def update(
         self,
         path: str,
         user_data: bytes,
-        array: ArrayShape | None = None,
+        array: ArrayNode | None = None,
         dropped: NDArray[np.uint32] | None = None,
     ) -> None:
         """Replace the metadata document of a node, and the shape of an array.
@@ -219,23 +209,23 @@ class WorkingTree:
         """
         self._check_no_moves()
         node = self.existing(path)
-        before = NodeState.of(node)
+        before = node.array
         if array is not None:
-            if before.array is None:
+            if before is None:
                 raise InvalidInputError(f"{path!r} is a group, which has no shape", name=path)
-            if array.ndim != before.array.ndim:
+            if len(array.shape) != len(before.shape):
                 raise InvalidInputError(
-                    f"array {path!r} has {before.array.ndim} dimensions and cannot become one of "
-                    f"{array.ndim}; delete it and create another",
+                    f"array {path!r} has {len(before.shape)} dimensions and cannot become one of "
+                    f"{len(array.shape)}; delete it and create another",
                     name=path,
                 )
-            self._resize(node, before.array.num_chunks, array.num_chunks, dropped)
-        state = NodeState(path=node.path, user_data=user_data, array=array or before.array)
+            self._resize(node, before.num_chunks, array.num_chunks, dropped)
+        state = replace(node, user_data=user_data, array=array or before)
         if node.id in self.changes.created:
             self.changes.created[node.id] = state
             return
         stored = self.base_node(node.id)
-        if stored is not None and NodeState.of(stored) == state:
+        if stored is not None and metadata_of(stored) == metadata_of(state):
             self.changes.updated.pop(node.id, None)
         else:
             self.changes.updated[node.id] = state
@@ -255,7 +245,7 @@ class WorkingTree:
         changes.resize(now, dropped)
         stored = self.base_node(node.id)
         if stored is not None and stored.array is not None and stored.array.num_chunks == now:
-            # What others add behind the grid that all know is no matter of ours.
+            # The grid is that of the base again, so chunks that others add beyond it may stay.
             changes.clip = None
 
     def delete(self, path: str) -> None:
@@ -379,7 +369,7 @@ def changed_shape(
     shape: Sequence[int] | None,
     num_chunks: Sequence[int] | None,
     dimension_names: Sequence[str | None] | Literal["keep"] | None,
-) -> ArrayShape | None:
+) -> ArrayNode | None:
     """Return the shape of a node after a change of its metadata; None for a group.
 
     Raises
@@ -407,7 +397,7 @@ def checked_shape(
     shape: Sequence[int],
     num_chunks: Sequence[int],
     dimension_names: Sequence[str | None] | None,
-) -> ArrayShape:
+) -> ArrayNode:
     """Check the facts about an array that a snapshot stores.
 
     Raises
@@ -430,8 +420,9 @@ def checked_shape(
                 "there are at most 2**64 - 1 elements and 2**32 - 1 chunks",
                 name=path,
             )
-    return ArrayShape(
+    return ArrayNode(
         shape=tuple(int(n) for n in shape),
         num_chunks=tuple(int(n) for n in num_chunks),
         dimension_names=names,
+        manifests=ManifestRefs.empty(len(shape)),
     )

@@ -1,1 +1,1 @@
-"""Bytes of chunks, native, inline or virtual, for readers."""
+"""Fetches the bytes of chunks: native, inline and virtual ones."""

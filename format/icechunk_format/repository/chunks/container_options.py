@@ -1,7 +1,7 @@
-"""Storage options for virtual chunks: what a container says, with the user's word on top.
+"""Merges storage options for virtual chunks: those of the container, and over them the user's.
 
-Containers are part of a repository, that is of somebody else's data. They may say where a bucket is
-and how it is spoken to; they can bring no credential, read no file and switch no check off.
+Containers are part of a repository, which may come from a stranger. A container may name the place
+of a bucket and the protocol; it can bring no credential, read no file and switch no check off.
 
 =====================  ==========================  ================================================
 container's store      options taken from it       others (timeouts, checksums, headers) are left
@@ -104,7 +104,7 @@ def container_storage_options(
     StorageOptions
         Canonical names.
     str or None
-        The endpoint where it is the container's word and not the user's.
+        The endpoint, where it comes from the container and not from the user.
 
     Raises
     ------

@@ -1,19 +1,18 @@
-"""Bytes of chunks: native, inline and virtual ones together, in as few requests as possible.
+"""``ChunkSource``: fetches native, inline and virtual chunks, many in one call.
 
 Rules of this file
 ------------------
-1. One call fetches many chunks; each storage that they lie in gets one batch.
-2. Ranges count within the payload of a chunk and must lie inside it. What comes back has exactly
-   the length that was asked, or it is an error.
-3. A ``ChunkSource`` is a recipe: it holds no connection, travels to executors, and its text
-   shows no credential.
+1. One call fetches many chunks, with one batch of requests for each storage.
+2. Ranges count within the payload of a chunk and must lie inside it. An answer of another length
+   than was asked for is an error.
+3. A ``ChunkSource`` holds no connection, can be pickled, and shows no credential in its text.
 
 Specification: "Chunk references", "Virtual chunks".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - dataclasses look their annotations up
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""URLs of virtual chunks and of authorised prefixes, taken apart in one way only.
+"""Parses URLs of virtual chunks and of authorised prefixes, both by the same rules.
 
-A repository is data from somebody else, and its virtual references say which bytes to fetch with
-our network and our credentials. Whether a place is authorised is decided on the very parts that
-are then fetched; two readings of one URL would be a hole.
+A repository may come from a stranger, and its virtual references name bytes to fetch with our
+network and our credentials. The parts of a URL that are checked against authorised prefixes are
+those that are fetched: two ways to parse one URL would let a reference escape the check.
 
 Rules of this file
 ------------------
@@ -10,8 +10,8 @@ Rules of this file
    compared as they are.
 2. The path ends at ``?`` or ``#`` and is percent-decoded once, as the format asks. ``.`` and
    ``..`` segments, plain or encoded, are refused, never resolved.
-3. A user name in front of the host is refused: ``https://trusted.org@evil.org/`` is evil.org.
-   (Azure's ``container@account`` is the one scheme that means something else by it.)
+3. A user name in front of the host is refused: the host of ``https://trusted.org@evil.org/`` is
+   evil.org. Azure's ``container@account`` is allowed, where ``@`` has another meaning.
 4. A prefix covers whole path segments: ``s3://data/a`` covers ``s3://data/a/b``, not
    ``s3://data/abc``; ``s3://data`` does not cover ``s3://data-evil``.
 
@@ -36,12 +36,12 @@ _USER_IN_AUTHORITY: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 class MalformedUrlError(IcechunkError):
-    """The text is not a URL that may be compared; the caller says whose text it was."""
+    """The text is not a URL that can be checked; the caller adds where the text is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlParts:
-    """A URL as it is compared and fetched.
+    """The parts of a URL that are compared and fetched.
 
     Attributes
     ----------
@@ -69,12 +69,12 @@ class UrlParts:
 
 
 def parse_url(text: str) -> UrlParts:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises
     ------
     MalformedUrlError
-        With what is wrong with it, without repeating the text.
+        The text is no such URL; the message does not repeat the text.
     """
     match = _URL.match(text)
     if match is None:

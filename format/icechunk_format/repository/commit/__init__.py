@@ -1,1 +1,1 @@
-"""From the changes of a session to a snapshot, its log, and one conditional write."""
+"""Stores the changes of a session as manifests, a snapshot and a transaction log."""

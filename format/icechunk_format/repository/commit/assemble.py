@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.boxes import inside_box, overlapping_pairs
+from icechunk_format.grid.boxes import box_of_grid, inside_box, overlapping_pairs
 from icechunk_format.repository.commit.manifest_plan import ArrayPlan, grouped_rows, plan_array
-from icechunk_format.repository.files.chunk_lookup import visible_rows
+from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.id_columns import rows_of_ids
@@ -235,24 +235,13 @@ class ManifestAssembler:
             ]
         clip = work.changes.clip
         if clip is not None:
-            box = np.array([(0, limit) for limit in clip], dtype=np.int64).reshape(-1, 2)
-            parts = [part.take(inside_box(part.coords, box)) for part in parts]
+            parts = [part.take(inside_box(part.coords, box_of_grid(clip))) for part in parts]
         return ChunkRefs.concat(parts) if parts else ChunkRefs.empty(work.base.ndim)
 
 
 def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:
-    entry = manifest.array(work.node.id)
-    if entry is None:
-        return ChunkRefs.empty(work.base.ndim)
-    if entry.refs.ndim != work.base.ndim:
-        raise FormatError(
-            f"its references of array {work.node.path!r} have {entry.refs.ndim} dimensions, but "
-            f"the array has {work.base.ndim}",
-            object_key=f"manifests/{manifest.id}",
-            file_type="manifest",
-            field="arrays.refs.index",
-        )
-    return entry.refs
+    refs = refs_of_array(manifest, work.node.id, work.node.path, work.base.ndim)
+    return ChunkRefs.empty(work.base.ndim) if refs is None else refs
 
 
 def _batches(works: list[_Work], listed: ManifestFiles) -> Iterator[list[_Work]]:

@@ -30,9 +30,11 @@ import numpy as np
 
 from icechunk_format.grid.boxes import (
     bounds_of,
+    box_around,
     box_volumes,
     boxes_meet,
     joined_groups,
+    meeting,
     overlapping_pairs,
 )
 from icechunk_format.grid.coordinates import CoordinateOrder
@@ -196,8 +198,7 @@ class _Planner:
             if not len(coords):
                 continue
             box = bounds_of(coords)
-            meets = (self.boxes[:, :, 0] < box[:, 1]) & (self.boxes[:, :, 1] > box[:, 0])
-            for source in np.flatnonzero(self.is_alive & meets.all(axis=1)).tolist():
+            for source in np.flatnonzero(self.is_alive & meeting(self.boxes, box)).tolist():
                 low, high = self.boxes[source, :, 0].tolist(), self.boxes[source, :, 1].tolist()
                 if coords is self.deleted:
                     self.is_dirty[source] |= len(deleted.select_box(low, high)) > 0
@@ -231,7 +232,7 @@ class _Planner:
         boxes = np.concatenate([self.boxes[numbers], *fresh_boxes])
         fixed = np.concatenate([~self.is_dirty[numbers], np.zeros(len(fresh), dtype=np.bool_)])
         groups = joined_groups(boxes, fixed)
-        taken = [union_of(boxes[group]) for group in groups]
+        taken = [box_around(boxes[group]) for group in groups]
         # Joining is for what appends leave behind, so it comes with appends.
         for pool in self._small_pools(groups, numbers) if fresh and self.joins_small else ():
             groups += self._joinable(pool, boxes, taken)
@@ -286,9 +287,8 @@ class _Planner:
         """
         if len(pool) < MAX_SMALL_MANIFESTS // 2:
             return []
-        around = union_of(boxes[pool])
-        meets = (boxes[:, :, 0] < around[:, 1]) & (boxes[:, :, 1] > around[:, 0])
-        is_alone = int(meets.all(axis=1).sum()) == len(pool)
+        around = box_around(boxes[pool])
+        is_alone = int(meeting(boxes, around).sum()) == len(pool)
         if is_alone and not any(boxes_meet(around, other) for other in taken):
             taken.append(around)
             return [pool]
@@ -303,11 +303,6 @@ class _Planner:
             for side in (ordered[:half], ordered[half:])
             for part in self._joinable(side, boxes, taken)
         ]
-
-
-def union_of(boxes: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the box around boxes, shape (ndim, 2)."""
-    return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
 
 
 def grouped_rows(keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -1,1 +1,1 @@
-"""Files of a repository, fetched, decoded, cached and stored."""
+"""Fetches, decodes, caches and stores the files of a repository."""

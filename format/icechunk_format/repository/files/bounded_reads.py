@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.errors import FormatError
-from icechunk_format.grid.boxes import box_volumes, overlapping_pairs
-from icechunk_format.repository.files.chunk_lookup import visible_rows
+from icechunk_format.grid.boxes import box_around, box_volumes, meeting, overlapping_pairs
+from icechunk_format.grid.cover import clip
+from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts, listed_sizes
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class ListedManifests:
     extents
         uint32, shape (n, ndim, 2).
     counts, sizes
-        int64, shape (n,): references in each file, and its bytes; 0 where nobody knows.
+        int64, shape (n,): references in each file, and its bytes; 0 where unknown.
     """
 
     ids: NDArray[np.uint8]
@@ -86,8 +85,7 @@ class ListedManifests:
 
     def meeting(self, box: NDArray[np.int64]) -> ListedManifests:
         """Return those whose extents share a chunk with a box, shape (ndim, 2)."""
-        meets = (self.extents[:, :, 0] < box[:, 1]) & (self.extents[:, :, 1] > box[:, 0])
-        return self.take(meets.all(axis=1))
+        return self.take(meeting(self.extents, box))
 
 
 def manifest_keys(refs: ManifestRefs) -> NDArray[np.void]:
@@ -132,20 +130,12 @@ def references_in(
         for row, manifest in zip(
             batch, load_manifests(storage, ids, wanted.sizes[batch].tolist()), strict=True
         ):
-            entry = manifest.array(node_id)
-            if entry is None:
+            refs = refs_of_array(manifest, node_id, path, len(box))
+            if refs is None:
                 continue
-            if entry.refs.ndim != len(box):
-                raise FormatError(
-                    f"its references of array {path!r} have {entry.refs.ndim} dimensions, but "
-                    f"the array has {len(box)}",
-                    object_key=manifest_key(manifest.id),
-                    file_type="manifest",
-                    field="arrays.refs.index",
-                )
             earlier = wanted.extents[:row] if overlaps else wanted.extents[:0]
-            rows = visible_rows(entry.refs, wanted.extents[row], box, earlier)
-            parts.append(entry.refs if len(rows) == len(entry.refs) else entry.refs.take(rows))
+            rows = visible_rows(refs, wanted.extents[row], box, earlier)
+            parts.append(refs if len(rows) == len(refs) else refs.take(rows))
     return ChunkRefs.concat(parts)
 
 
@@ -209,13 +199,11 @@ def cut_into_boxes(
     if not len(extents):
         return
     boxes, sizes = extents.astype(np.int64), np.array(cells, dtype=np.int64)
-    around = np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
-    waiting = [(around, np.arange(len(boxes)))]
+    waiting = [(box_around(boxes), np.arange(len(boxes)))]
     while waiting:
         box, rows = waiting.pop()
-        clipped = _clipped(boxes[rows], box)
-        is_inside = (clipped[:, :, 0] < clipped[:, :, 1]).all(axis=1)
-        rows, clipped = rows[is_inside], clipped[is_inside]
+        clipped, inside = clip(boxes[rows], box)
+        rows = rows[inside]
         if not len(rows):
             continue
         weights = np.maximum(counts[rows], 1) * box_volumes(clipped) / box_volumes(boxes[rows])
@@ -228,12 +216,6 @@ def cut_into_boxes(
         lower, upper = box.copy(), box.copy()
         lower[axis, 1] = upper[axis, 0] = at
         waiting += [(upper, rows), (lower, rows)]
-
-
-def _clipped(boxes: NDArray[np.int64], box: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.stack(
-        [np.maximum(boxes[:, :, 0], box[:, 0]), np.minimum(boxes[:, :, 1], box[:, 1])], axis=2
-    )
 
 
 def _cut(

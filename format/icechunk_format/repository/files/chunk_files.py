@@ -1,7 +1,7 @@
-"""Storing encoded chunks: small ones in their reference, others as objects of their own.
+"""Stores encoded chunks: small ones in their reference, others as objects of their own.
 
-Executors and sessions share this function. Objects have random names and are never read before a
-commit refers to them, so a task that is repeated or fails leaves nothing but garbage.
+Executors and sessions call this function. Objects have random names, and no reader knows them
+before a commit refers to them, so a repeated or failed task leaves only garbage.
 
 Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 """
@@ -21,7 +21,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_ref
 from icechunk_format.spec.object_keys import CHUNKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -82,14 +82,21 @@ def store_chunks(
     if len(inline_rows):
         kinds.append(inline_refs(at[inline_rows], [payloads[row] for row in inline_rows.tolist()]))
     refs = ChunkRefs.concat(kinds)
+    own = zip(encode_many(ids), own_rows.tolist(), strict=True)
+    objects = ((f"{CHUNKS}{name}", payloads[row]) for name, row in own)
+    put_in_batches(storage, objects, _BYTES_PER_BATCH)
+    return refs
+
+
+def put_in_batches(storage: Storage, objects: Iterable[tuple[str, bytes]], max_bytes: int) -> None:
+    """Store objects concurrently, those of about ``max_bytes`` at a time."""
     batch: list[tuple[str, bytes]] = []
-    waiting = 0
-    for name, row in zip(encode_many(ids), own_rows.tolist(), strict=True):
-        batch.append((f"{CHUNKS}{name}", payloads[row]))
-        waiting += len(payloads[row])
-        if waiting >= _BYTES_PER_BATCH:
+    size = 0
+    for key, data in objects:
+        batch.append((key, data))
+        size += len(data)
+        if size >= max_bytes:
             storage.put_many(batch)
-            batch, waiting = [], 0
+            batch, size = [], 0
     if batch:
         storage.put_many(batch)
-    return refs

@@ -5,9 +5,8 @@ Rules of this file
 1. The first ``ManifestRef`` whose extents contain a chunk decides; a chunk that is not in that
    manifest is missing, even where a later manifest lists it. Extents must not overlap, so this
    only settles what damaged or odd repositories mean, in the way all readers do.
-2. Manifests that the question does not touch are never opened, and those that it does touch are
-   fetched together.
-3. References stay columns. A chunk is a row number, never an object.
+2. Only manifests that may hold a wanted chunk are opened, all of them together.
+3. References stay columns: a chunk is a row number, never a Python object.
 
 Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 """
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.boxes import bounds_of, box_around, inside_box, meeting
 from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.spec.ids import ManifestId
+    from icechunk_format.spec.ids import ManifestId, NodeId
+    from icechunk_format.spec.manifest.decode import Manifest
     from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
     from icechunk_format.storage.protocol import Storage
 
@@ -63,9 +63,29 @@ def visible_rows(
     return rows
 
 
+def refs_of_array(manifest: Manifest, node_id: NodeId, path: str, ndim: int) -> ChunkRefs | None:
+    """Return the references of one array in a manifest; None where it has none.
+
+    Raises
+    ------
+    FormatError
+        They have not the ``ndim`` dimensions of the array.
+    """
+    entry = manifest.array(node_id)
+    if entry is None or entry.refs.ndim == ndim:
+        return None if entry is None else entry.refs
+    raise FormatError(
+        f"its references of array {path!r} have {entry.refs.ndim} dimensions, but the array has "
+        f"{ndim}",
+        object_key=manifest_key(manifest.id),
+        file_type="manifest",
+        field="arrays.refs.index",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoundChunks:
-    """The chunks of one question that exist.
+    """The wanted chunks that exist.
 
     Parameters
     ----------
@@ -74,7 +94,7 @@ class FoundChunks:
     rows
         ``int64 (k,)``: the row in ``refs`` of each found chunk.
     positions
-        ``int64 (k,)``: the row in the question of each found chunk, ascending.
+        ``int64 (k,)``: the row in the wanted coordinates of each found chunk, ascending.
     """
 
     refs: ChunkRefs | None
@@ -83,7 +103,7 @@ class FoundChunks:
 
 
 class ChunkLookup:
-    """Answers which chunks of one array exist and where their bytes are.
+    """Finds the chunks of one array that exist, and their references.
 
     Parameters
     ----------
@@ -167,9 +187,8 @@ class ChunkLookup:
         wanted = self._extents[start:stop]
         if not len(wanted):
             return []
-        around = np.stack([wanted[:, :, 0].min(axis=0), wanted[:, :, 1].max(axis=0)], axis=-1)
         # Only manifests that meet the box around the wanted ones can overlap them.
-        before = clip(self._extents[:start], around)[0]
+        before = clip(self._extents[:start], box_around(wanted))[0]
         found = []
         for number, refs in enumerate(self._tables(np.arange(start, stop, dtype=np.int64))):
             if refs is None:
@@ -187,22 +206,12 @@ class ChunkLookup:
             return np.full(len(points), -1, dtype=np.int64)
         if points.shape[1] == 0:
             return np.zeros(len(points), dtype=np.int64)
-        near = (self._extents[:, :, 0] <= points.max(axis=0)) & (
-            self._extents[:, :, 1] > points.min(axis=0)
-        )
-        return self._owners_among(points, np.flatnonzero(near.all(axis=1)))
-
-    def _owners_among(
-        self, points: NDArray[np.int64], candidates: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
         owners = np.full(len(points), -1, dtype=np.int64)
-        for candidate in candidates.tolist():
+        for candidate in np.flatnonzero(meeting(self._extents, bounds_of(coords))).tolist():
             unowned = np.flatnonzero(owners < 0)
             if not len(unowned):
                 break
-            extent = self._extents[candidate]
-            among = points[unowned]
-            inside = ((among >= extent[:, 0]) & (among < extent[:, 1])).all(axis=1)
+            inside = inside_box(points[unowned], self._extents[candidate])
             owners[unowned[inside]] = candidate
         return owners
 
@@ -213,19 +222,8 @@ class ChunkLookup:
         manifests = load_manifests(
             self._storage, ids, [None if entry is None else entry[0] for entry in listed]
         )
-        tables: list[ChunkRefs | None] = []
-        for manifest_id, manifest in zip(ids, manifests, strict=True):
-            table = manifest.array(self._node.id)
-            if table is not None and table.refs.coords.shape[1] != self._extents.shape[1]:
-                raise FormatError(
-                    f"its chunks of {self._node.path} have {table.refs.coords.shape[1]} "
-                    f"coordinates, but the array has {self._extents.shape[1]} dimensions",
-                    object_key=manifest_key(manifest_id),
-                    file_type="manifest",
-                    field="refs.index",
-                )
-            tables.append(None if table is None else table.refs)
-        return tables
+        ndim = self._extents.shape[1]
+        return [refs_of_array(m, self._node.id, self._node.path, ndim) for m in manifests]
 
 
 def _joined(

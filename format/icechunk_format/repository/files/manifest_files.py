@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.repository.files.chunk_files import put_in_batches
 from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest import encode as manifest_encode
@@ -142,30 +143,26 @@ def store_manifests(
         The store failed; some files may be stored, and are garbage.
     """
     receipts: list[list[ManifestReceipt]] = []
-    batch: list[tuple[str, bytes]] = []
-    waiting = 0
-    for node_id, refs in parts:
-        mine: list[ManifestReceipt] = []
-        for piece in limited(refs, format.max_refs):
-            manifest_id = ManifestId.from_random(secrets.token_bytes(ManifestId.SIZE))
-            data = format.encode(manifest_id, node_id, piece)
-            batch.append((manifest_key(manifest_id), data))
-            mine.append(
-                ManifestReceipt(
-                    manifest_id=manifest_id,
-                    size_bytes=len(data),
-                    num_chunk_refs=len(piece),
-                    extents=tuple((int(low), int(high)) for low, high in piece.extents()),
-                    coords=CoordSet.of(piece.coords),
+
+    def objects() -> Iterator[tuple[str, bytes]]:
+        for node_id, refs in parts:
+            mine: list[ManifestReceipt] = []
+            receipts.append(mine)
+            for piece in limited(refs, format.max_refs):
+                manifest_id = ManifestId.from_random(secrets.token_bytes(ManifestId.SIZE))
+                data = format.encode(manifest_id, node_id, piece)
+                mine.append(
+                    ManifestReceipt(
+                        manifest_id=manifest_id,
+                        size_bytes=len(data),
+                        num_chunk_refs=len(piece),
+                        extents=tuple((int(low), int(high)) for low, high in piece.extents()),
+                        coords=CoordSet.of(piece.coords),
+                    )
                 )
-            )
-            waiting += len(data)
-            if waiting >= _BYTES_PER_BATCH:
-                storage.put_many(batch)
-                batch, waiting = [], 0
-        receipts.append(mine)
-    if batch:
-        storage.put_many(batch)
+                yield manifest_key(manifest_id), data
+
+    put_in_batches(storage, objects(), _BYTES_PER_BATCH)
     return receipts
 
 

@@ -1,17 +1,18 @@
-"""Immutable metadata files by id: fetched once per process, decoded once, shared by all threads.
+"""Fetches and decodes snapshots, manifests and transaction logs, each once per process.
 
 Every task of a scan needs the same few manifests, and several tasks run in one worker process, so
-decoded files live in one cache per process.
+one cache per process holds decoded files for all threads.
 
 Rules of this file
 ------------------
 1. The cache is bounded in bytes, not in entries: a manifest is a hundred bytes or a gigabyte.
 2. Two threads that ask for one file fetch it once; the second waits for the first.
-3. Only what never changes is kept. Spec version 1 rewrites snapshot files in place when history
-   expires, so those are read anew each time, and so is the well-known initial snapshot, whose id
-   a repository that was deleted and created again shares with its predecessor.
-4. A file must say the id that its key says. Otherwise one object was copied over another.
-5. A forked process starts with an empty cache: the locks of its parent may never open again.
+3. Only files that never change are kept. Snapshots of spec version 1 are read each time, since
+   expiration overwrites them in place; and so is the initial snapshot, whose id a repository that
+   was deleted and created again shares with its predecessor.
+4. A file must hold the id that its key names. Otherwise one object was copied over another.
+5. A forked process starts with an empty cache: a lock that another thread of the parent held would
+   stay locked.
 
 Specification: "Snapshots", "Chunk manifest files", "Transaction logs".
 """
@@ -103,7 +104,7 @@ class ObjectCache:
         keys: Sequence[Hashable],
         load: Callable[[list[int]], list[Loaded[V]]],
     ) -> list[V]:
-        """Return the values of ``keys``, loading together those that nobody has.
+        """Return the values of ``keys``; those that are not kept are loaded together.
 
         Parameters
         ----------
@@ -229,6 +230,56 @@ def metadata_cache() -> ObjectCache:
     return _process_cache.get()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of metadata file: its name, the key of an id, and how its bytes are read.
+
+    ``decode`` gets the bytes, the key, and the size that a snapshot lists, None for no size.
+    """
+
+    name: str
+    key: Callable[[Any], str]
+    decode: Callable[[bytes, str, int | None], Loaded[Any]]
+
+
+def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -> list[Any]:
+    """Return files by kind, id and listed size; those that are not kept are fetched together."""
+    object_keys = [kind.key(file_id) for kind, file_id, _ in files]
+
+    def load(positions: list[int]) -> list[Loaded[Any]]:
+        wanted = {object_keys[p]: files[p] for p in positions}
+        try:
+            contents = storage.get_many([ReadRequest(key=key) for key in wanted])
+        except NotFoundError as error:
+            if error.facts.get("kind") != "object":
+                raise
+            missing = str(error.facts["key"])
+            file_type = wanted[missing][0].name
+            raise NotFoundError(
+                f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "
+                "or garbage collection removed it after its version expired",
+                kind="object",
+                key=missing,
+                file_type=file_type,
+                root_url=storage.root_url,
+            ) from error
+        loaded = []
+        for (object_key, (kind, file_id, size)), data in zip(wanted.items(), contents, strict=True):
+            item = kind.decode(data, object_key, size)
+            if item.value.id != file_id:
+                raise FormatError(
+                    f"the file says that it is {item.value.id}, its key says {file_id}; another "
+                    "file was copied over it",
+                    object_key=object_key,
+                    file_type=kind.name,
+                    field="id",
+                )
+            loaded.append(item)
+        return loaded
+
+    return metadata_cache().get_many([(storage.root_url, key) for key in object_keys], load)
+
+
 def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Fetch and decode a snapshot file.
 
@@ -239,20 +290,12 @@ def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     FormatError
         When the file is damaged or belongs to another id.
     """
-    object_key = snapshot_key(snapshot_id)
-
-    def load(_: list[int]) -> list[Loaded[Snapshot]]:
-        [data] = _fetch(storage, [object_key])
-        return [_loaded_snapshot(data, snapshot_id)]
-
-    return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
+    [snapshot] = _load(storage, [(_SNAPSHOT, snapshot_id, None)])
+    return snapshot  # type: ignore[no-any-return]
 
 
-def _loaded_snapshot(data: bytes, snapshot_id: SnapshotId) -> Loaded[Snapshot]:
-    object_key = snapshot_key(snapshot_id)
-    snapshot = snapshot_file.decode(data, object_key=object_key)
-    _check_id(snapshot.id, snapshot_id, object_key, "snapshot")
-    return _kept_snapshot(snapshot)
+def _decode_snapshot(data: bytes, object_key: str, _: int | None) -> Loaded[Snapshot]:
+    return _kept_snapshot(snapshot_file.decode(data, object_key=object_key))
 
 
 def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
@@ -297,20 +340,8 @@ def load_manifests(
 
     ``size_hints`` and the errors are those of ``load_manifest``.
     """
-    object_keys = [manifest_key(manifest_id) for manifest_id in manifest_ids]
-    sizes = [None] * len(object_keys) if size_hints is None else list(size_hints)
-
-    def load(positions: list[int]) -> list[Loaded[Manifest]]:
-        contents = _fetch(storage, [object_keys[p] for p in positions])
-        loaded = []
-        for position, data in zip(positions, contents, strict=True):
-            object_key = object_keys[position]
-            manifest = _decode_manifest(data, object_key, sizes[position])
-            _check_id(manifest.id, manifest_ids[position], object_key, "manifest")
-            loaded.append(Loaded(manifest, manifest.nbytes + _FILE_COST))
-        return loaded
-
-    return metadata_cache().get_many([(storage.root_url, key) for key in object_keys], load)
+    sizes = [None] * len(manifest_ids) if size_hints is None else size_hints
+    return _load(storage, [(_MANIFEST, *file) for file in zip(manifest_ids, sizes, strict=True)])
 
 
 def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> TransactionLog:
@@ -323,21 +354,13 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     FormatError
         When the file is damaged or belongs to another id.
     """
-    object_key = transaction_log_key(snapshot_id)
-
-    def load(_: list[int]) -> list[Loaded[TransactionLog]]:
-        [data] = _fetch(storage, [object_key])
-        return [_loaded_log(data, snapshot_id)]
-
-    return metadata_cache().get_many([(storage.root_url, object_key)], load)[0]
+    [log] = _load(storage, [(_LOG, snapshot_id, None)])
+    return log  # type: ignore[no-any-return]
 
 
-def _loaded_log(data: bytes, snapshot_id: SnapshotId) -> Loaded[TransactionLog]:
-    object_key = transaction_log_key(snapshot_id)
+def _decode_log(data: bytes, object_key: str, _: int | None) -> Loaded[TransactionLog]:
     log = transaction_log_file.decode(data, object_key=object_key)
-    _check_id(log.id, snapshot_id, object_key, "transaction log")
-    keep = snapshot_id != INITIAL_SNAPSHOT_ID
-    return Loaded(log, _transaction_log_cost(log) if keep else None)
+    return Loaded(log, None if log.id == INITIAL_SNAPSHOT_ID else _transaction_log_cost(log))
 
 
 def load_newer_versions(
@@ -348,48 +371,15 @@ def load_newer_versions(
     A writer that lost a race has to see both before it can try again, and the others go on.
     Errors are those of ``load_transaction_log`` and ``load_snapshot``.
     """
-    object_keys = [*map(transaction_log_key, log_ids), snapshot_key(tip)]
-
-    def load(positions: list[int]) -> list[Loaded[Any]]:
-        contents = _fetch(storage, [object_keys[p] for p in positions])
-        return [
-            _loaded_log(data, log_ids[p]) if p < len(log_ids) else _loaded_snapshot(data, tip)
-            for p, data in zip(positions, contents, strict=True)
-        ]
-
-    keys = [(storage.root_url, key) for key in object_keys]
-    loaded: list[Any] = metadata_cache().get_many(keys, load)
-    return loaded[:-1], loaded[-1]
+    *logs, snapshot = _load(
+        storage, [*((_LOG, log_id, None) for log_id in log_ids), (_SNAPSHOT, tip, None)]
+    )
+    return logs, snapshot
 
 
-_FILE_TYPES: Final = {
-    "snapshots": "snapshot",
-    "manifests": "manifest",
-    "transactions": "transaction log",
-}
-
-
-def _fetch(storage: Storage, object_keys: list[str]) -> list[bytes]:
+def _decode_manifest(data: bytes, object_key: str, listed_size: int | None) -> Loaded[Manifest]:
     try:
-        return storage.get_many([ReadRequest(key=key) for key in object_keys])
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        missing = str(error.facts["key"])
-        file_type = _FILE_TYPES[missing.partition("/")[0]]
-        raise NotFoundError(
-            f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "
-            "or garbage collection removed it after its version expired",
-            kind="object",
-            key=missing,
-            file_type=file_type,
-            root_url=storage.root_url,
-        ) from error
-
-
-def _decode_manifest(data: bytes, object_key: str, listed_size: int | None) -> Manifest:
-    try:
-        return manifest_file.decode(data, object_key=object_key)
+        manifest = manifest_file.decode(data, object_key=object_key)
     except FormatError as error:
         if not listed_size or listed_size == len(data):
             raise
@@ -400,17 +390,7 @@ def _decode_manifest(data: bytes, object_key: str, listed_size: int | None) -> M
             file_type=error.facts["file_type"],
             field=error.facts["field"],
         ) from error
-
-
-def _check_id(found: object, expected: object, object_key: str, file_type: str) -> None:
-    if found != expected:
-        raise FormatError(
-            f"the file says that it is {found}, its key says {expected}; another file was copied "
-            "over it",
-            object_key=object_key,
-            file_type=file_type,
-            field="id",
-        )
+    return Loaded(manifest, manifest.nbytes + _FILE_COST)
 
 
 def _snapshot_cost(snapshot: Snapshot) -> int:
@@ -431,3 +411,8 @@ def _transaction_log_cost(log: TransactionLog) -> int:
     ids = sum(map(len, node_lists)) + len(log.updated_chunks)
     coords = sum(chunks.nbytes for chunks in log.updated_chunks.values())
     return _FILE_COST + ids * _NODE_ID_COST + coords + len(log.moved_nodes) * _NODE_COST
+
+
+_SNAPSHOT: Final = _Kind(name="snapshot", key=snapshot_key, decode=_decode_snapshot)
+_MANIFEST: Final = _Kind(name="manifest", key=manifest_key, decode=_decode_manifest)
+_LOG: Final = _Kind(name="transaction log", key=transaction_log_key, decode=_decode_log)

@@ -1,4 +1,4 @@
-"""Reads of history: which versions exist, which one is meant, how two differ.
+"""Reads history: branches, tags, versions, and what changed between two of them.
 
-Nothing changes here.
+Nothing is changed here.
 """

@@ -25,11 +25,12 @@ Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote, unquote
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.files.optional_objects import read_ref
 from icechunk_format.spec.object_keys import (
     REFS,
     branch_ref_key,
@@ -56,46 +57,6 @@ _NEVER_ENCODED = " !$&'()+,-./:;=@_"
 _LISTING_TRIES = 5
 
 
-class History(Protocol):
-    """What both spec versions can tell about versions."""
-
-    def branches(self) -> dict[str, SnapshotId]:
-        """Return every branch and its tip, sorted by name."""
-        ...
-
-    def tags(self) -> dict[str, SnapshotId]:
-        """Return every tag that was not deleted, sorted by name."""
-        ...
-
-    def deleted_tags(self) -> tuple[str, ...]:
-        """Return the names of deleted tags, which can never be used again."""
-        ...
-
-    def branch_tip(self, name: str) -> SnapshotId | None:
-        """Return the tip of one branch, None where there is no such branch."""
-        ...
-
-    def tag_target(self, name: str) -> SnapshotId | None:
-        """Return what one tag points to, None where there is no such tag."""
-        ...
-
-    def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of one snapshot, None where it does not exist."""
-        ...
-
-    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield an existing snapshot and its ancestors, newest first, down to the root."""
-        ...
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """Return every snapshot, in no order."""
-        ...
-
-    def known_snapshots(self) -> list[SnapshotId]:
-        """Return ids to suggest to a user who named a wrong one."""
-        ...
-
-
 class RepoInfoHistory:
     """History of spec version 2: everything is in the decoded ``repo`` object."""
 
@@ -111,7 +72,7 @@ class RepoInfoHistory:
         return dict(sorted(self._repo_info.tags.items()))
 
     def deleted_tags(self) -> tuple[str, ...]:
-        """Return the names of deleted tags."""
+        """Return the names of deleted tags, which can never be used again."""
         return self._repo_info.deleted_tags
 
     def branch_tip(self, name: str) -> SnapshotId | None:
@@ -135,7 +96,7 @@ class RepoInfoHistory:
         return list(self._repo_info.snapshots.values())
 
     def known_snapshots(self) -> list[SnapshotId]:
-        """Return every snapshot that ``repo`` lists."""
+        """Return ids to suggest to a user who named a wrong one: all that ``repo`` lists."""
         return list(self._repo_info.snapshots)
 
 
@@ -160,8 +121,8 @@ class RefFilesHistory:
     def branch_tip(self, name: str) -> SnapshotId | None:
         """Return the tip of one branch, None where there is no such branch."""
         for spelling in _spellings(name):
-            if (tip := self._read_ref(branch_ref_key(spelling))) is not None:
-                return tip
+            if (ref := read_ref(self._storage, branch_ref_key(spelling))) is not None:
+                return ref[0]
         return None
 
     def tag_target(self, name: str) -> SnapshotId | None:
@@ -169,8 +130,8 @@ class RefFilesHistory:
         for spelling in _spellings(name):
             if self._storage.head(tag_tombstone_key(spelling)) is not None:
                 return None
-            if (target := self._read_ref(tag_ref_key(spelling))) is not None:
-                return target
+            if (ref := read_ref(self._storage, tag_ref_key(spelling))) is not None:
+                return ref[0]
         return None
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
@@ -220,17 +181,8 @@ class RefFilesHistory:
         return list(found.values())
 
     def known_snapshots(self) -> list[SnapshotId]:
-        """Return the tips of branches and tags."""
+        """Return ids to suggest to a user who named a wrong one: tips of branches and tags."""
         return [*self.branches().values(), *self.tags().values()]
-
-    def _read_ref(self, object_key: str) -> SnapshotId | None:
-        try:
-            fetched = self._storage.get(object_key)
-        except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            return None
-        return v1_refs.decode_ref_json(fetched.data, object_key=object_key)
 
     def ref_files(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
         """Return the key of every ref by (kind, name), and of every tombstone by the tag's name.
@@ -270,6 +222,10 @@ class RefFilesHistory:
                 for (name, key), data in zip(chosen.items(), contents, strict=True)
             }
         raise AssertionError("the last try returns or raises")
+
+
+History: TypeAlias = RepoInfoHistory | RefFilesHistory
+"""What a repository of either spec version tells about its versions."""
 
 
 def versions_after(

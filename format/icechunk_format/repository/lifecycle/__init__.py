@@ -1,1 +1,1 @@
-"""What happens to a whole repository: creation, discovery, expiry, restoration, upgrade."""
+"""Creates, finds, upgrades and restores whole repositories, and expires their snapshots."""

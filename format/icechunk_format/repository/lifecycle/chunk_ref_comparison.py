@@ -1,8 +1,7 @@
-"""Which chunk references of two versions are the same, as columns.
+"""Compares the chunk references of two versions, column by column.
 
-Two references are the same if a reader gets the same bytes by the same way: kind, object, range,
-inline bytes, location and what is known of the object's state. How a location is compressed does
-not count.
+Two references are the same if their kind, object, range, inline bytes, location and the known state
+of the object (entity tag, time) are the same. Compression of locations does not count.
 
 Spec: "ChunkRef".
 """
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def changed_coords(old: ChunkRefs, new: ChunkRefs) -> NDArray[np.uint32]:
     shared = old.take(in_both)
     is_other = ~same_references(shared, new.take(rows[in_both]))
     parts = [old.coords[~in_both], shared.coords[is_other], new.coords[~is_kept]]
-    found = np.concatenate(parts)
-    return found[np.lexsort(found.T[::-1])] if found.shape[1] else found[:1]
+    return joined_coords(parts, old.ndim)
 
 
 def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:

@@ -13,14 +13,9 @@ import secrets
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    CommitOutcomeUnknownError,
-    InvalidInputError,
-    NotFoundError,
-    StorageError,
-)
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
+from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.spec import transaction_log
@@ -41,7 +36,6 @@ from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
-from icechunk_format.storage.protocol import CreateOnly, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +45,6 @@ if TYPE_CHECKING:
 
 FIRST_MESSAGE: Final = "Repository initialized"
 
-_ATTEMPTS: Final = 5
 _MARK_SIZE: Final = 64
 
 
@@ -150,44 +143,8 @@ def create_object(storage: Storage, key: str, data: bytes) -> None:
     StorageError
         The store failed; then nothing was created.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            answer = storage.put(key, data, condition=CreateOnly())
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-            found = _look(storage, key, error)
-            if found is None:
-                # Not there, so doing it again is harmless: of both requests one can create it.
-                continue
-        else:
-            if isinstance(answer, Written):
-                return
-            found = _look(storage, key)
-        # A client that repeats a request whose answer went missing loses against itself.
-        if found == data:
-            return
-        if found is not None:
-            raise _already_exists(storage)
-    raise StorageError(
-        f"{key!r} of {storage.root_url} could not be created in {_ATTEMPTS} attempts; what was "
-        "written beside it can be deleted",
-        key=key,
-    )
-
-
-def _look(storage: Storage, key: str, lost_answer: StorageError | None = None) -> bytes | None:
-    """Return an object, None where there is none; its time in microseconds marks it as ours."""
-    try:
-        return storage.get(key).data
-    except NotFoundError:
-        return None
-    except StorageError as error:
-        raise CommitOutcomeUnknownError(
-            f"the store did not answer when {key!r} of {storage.root_url} was created, and cannot "
-            "be asked now; the repository may exist or not. Open it to find out; delete nothing",
-            key=key,
-        ) from (lost_answer or error)
+    if not create_once(storage, key, data):
+        raise _already_exists(storage)
 
 
 def _check_empty(storage: Storage) -> None:

@@ -2,7 +2,7 @@
 
 Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
 beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for
-version 1. A failed search pays for a few more requests, since "not found" alone helps nobody.
+version 1. A failed search makes a few more requests, to say what is there instead.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
         )
     inner = _repository_below(keys)
     if inner is not None:
-        return f"a repository lies below it, in {inner!r}", f"open {url_join(str(location), inner)}"
+        url = str(location).rstrip("/")
+        return f"a repository lies below it, in {inner!r}", f"open {url}/{inner}"
     if any(found.key.startswith(f"{REFS}branch.") for found in storage.list(REFS)):
         return (
             "files of a repository of version 1 are there, but branch 'main' is not, which an "
@@ -137,8 +138,3 @@ def _repository_below(keys: list[str]) -> str | None:
             if key.endswith(marker):
                 return key.removesuffix(marker)
     return None
-
-
-def url_join(url: str, path: str) -> str:
-    """Return the URL of something below another URL."""
-    return f"{url.rstrip('/')}/{path}"

@@ -1,18 +1,19 @@
-"""Expiration: taking old snapshots out of history, in one conditional update of ``repo``.
+"""Takes old snapshots out of history, in one conditional update of ``repo``.
 
-Nothing is deleted here but entries of ``repo`` and, where asked for, refs. The files of released
-snapshots become garbage, which ``maintenance.collect_garbage`` removes.
+Only entries of ``repo`` and, on request, refs are deleted here. Files of released snapshots become
+garbage, which ``maintenance.collect_garbage`` deletes.
 
 Rules of this file
 ------------------
-1. *Expired* is every snapshot that is older than the cutoff and is not the root of a history.
-   *Released* are the expired ones that no ref protects: tips of tags stay unless expired tags are
+1. A snapshot is *expired* if it is older than the cutoff and is not the root of a history. An
+   expired snapshot is *released* if no ref protects it: tips of tags stay unless expired tags are
    to be deleted, tips of branches likewise, and the tip of ``main`` always stays.
 2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
-   the nearest ancestor that is kept. It lists the transaction logs of everything in between, kept
-   snapshots included, so that differences across the gap stay complete.
-3. A change is a pure function of the state, so it is made anew whenever others changed ``repo``
-   first. It is recorded even where nothing was old enough, as existing libraries do.
+   the nearest kept ancestor. The kept snapshot lists the transaction logs of all snapshots in
+   between, kept ones included, so that differences across the gap stay complete.
+3. The change is a pure function of the state, and is computed again whenever others changed
+   ``repo`` first. An expiration is logged even where no snapshot was old enough, as existing
+   libraries do.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """
@@ -20,10 +21,9 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import (
     MAIN,
@@ -37,17 +37,16 @@ from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
     from icechunk_format.storage.protocol import Storage
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireResult:
-    """What an expiration took out of history, or would take out.
+    """Snapshots and refs that an expiration took out of history, or would take out.
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ class ExpireResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiration:
-    """An expiration applied to one state: the new state, and what became of the old one."""
+    """An expiration applied to one state: the new state, and the changed snapshots and refs."""
 
     transition: Transition
     released: frozenset[SnapshotId]
@@ -89,23 +88,6 @@ class Expiration:
         )
 
 
-def as_microseconds(instant: datetime, argument: str) -> int:
-    """Return an instant as microseconds since 1970, the format's unit of time.
-
-    Raises
-    ------
-    InvalidInputError
-        The instant has no time zone.
-    """
-    if instant.tzinfo is None or instant.utcoffset() is None:
-        raise InvalidInputError(
-            f"{argument} is {instant.isoformat()}, which has no time zone; give one, as in "
-            "datetime.now(UTC) - timedelta(days=30)",
-            argument=argument,
-        )
-    return (instant - _EPOCH) // timedelta(microseconds=1)
-
-
 def expire_snapshots(
     storage: Storage,
     older_than: datetime,
@@ -118,7 +100,7 @@ def expire_snapshots(
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
-    cutoff = as_microseconds(older_than, "older_than")
+    cutoff = microseconds(older_than, argument="older_than")
 
     def expired(info: RepoInfo) -> Expiration:
         return expire(

@@ -1,12 +1,12 @@
-"""Expiration in spec version 1, where parents are written in snapshot files.
+"""Takes old snapshots out of history in spec version 1, where snapshot files name their parents.
 
-Each ref is looked at for itself, tags before branches, each kind by name. The oldest snapshot of
-its history that is not expired is put on the root, by writing its file anew in place: version 1
-has no other way. Readers see the file before or after, and an expiration that was interrupted is
-finished by the next one. Transaction logs over the gap are not remembered anywhere.
+Refs are handled one by one, tags before branches, each kind by name. The oldest snapshot of a ref's
+history that is not expired gets the root as its parent: its file is overwritten in place, since
+version 1 has no other way. Readers see the old file or the new one, and the next expiration
+finishes an interrupted one. Version 1 does not store which transaction logs lie in the gap.
 
-Released is what no ref that stays reaches afterwards. The reference also names versions that it
-keeps, such as an expired tip of ``main``.
+A snapshot is released if no remaining ref reaches it afterwards. The reference also reports
+versions that it keeps, such as an expired tip of ``main``.
 
 Specification, version 1: "Snapshots", "Refs".
 """
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import RefFilesHistory
-from icechunk_format.repository.lifecycle.expire import ExpireResult, as_microseconds
+from icechunk_format.repository.history.resolve import microseconds
+from icechunk_format.repository.lifecycle.expire import ExpireResult
 from icechunk_format.repository.state.branches_and_tags import RefFilesChanges
 from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.spec.object_keys import snapshot_key
@@ -46,7 +47,7 @@ def expire_snapshots_v1(
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
-    cutoff = as_microseconds(older_than, "older_than")
+    cutoff = microseconds(older_than, argument="older_than")
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)
     # What earlier refs changed, as later ones see it; in a dry run nothing else tells.
     parents: dict[SnapshotId, SnapshotId] = {}

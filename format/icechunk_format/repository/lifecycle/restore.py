@@ -1,8 +1,8 @@
 """Restores an earlier version by committing it again; later versions stay in history.
 
 The new version has the nodes and the manifests of the old one, ids included, so no chunk and no
-manifest is written. Its transaction log says what the branch loses and gets back, so that
-differences over it tell the truth and other writers' sessions find their conflicts.
+manifest is written. The transaction log of the new version lists what the branch loses and gets
+back, so that differences are complete and sessions of other writers find their conflicts.
 
 Rules of this file
 ------------------
@@ -11,7 +11,7 @@ Rules of this file
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
 3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
    created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
-   but moves, and nobody could amend it.
+   but moves, and such a version cannot be amended.
 4. The branch has to be where the log begins. If it moved, nothing is committed.
 5. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
    marker on it (``revival``): a collection at the same time comes first, or begins anew. In version
@@ -30,6 +30,8 @@ import numpy as np
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.boxes import inside_box
+from icechunk_format.grid.coordinates import joined_coords
+from icechunk_format.repository.changes.change_set import metadata_of
 from icechunk_format.repository.changes.grid_checks import grid_of
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.commit.commit import (
@@ -219,7 +221,7 @@ def difference(
     new = [node for node_id, node in after.items() if node_id not in before]
     gone = [node for node_id, node in before.items() if node_id not in after]
     both = [(before[node_id], node) for node_id, node in after.items() if node_id in before]
-    updated = [node for was, node in both if _metadata(was) != _metadata(node)]
+    updated = [node for was, node in both if metadata_of(was) != metadata_of(node)]
     chunks: dict[NodeId, NDArray[np.uint32]] = {}
     for was, node in [*both, *((None, node) for node in new)]:
         coords = _changed_chunks(storage, was, current, node, restored)
@@ -256,13 +258,6 @@ def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> tuple[NodeId, ...]:
     return tuple(node.id for node in nodes if (node.array is not None) == arrays)
 
 
-def _metadata(node: NodeSnapshot) -> tuple[Any, ...]:
-    array = node.array
-    if array is None:
-        return (node.user_data,)
-    return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
-
-
 def _changed_chunks(
     storage: Storage,
     was: NodeSnapshot | None,
@@ -284,7 +279,7 @@ def _changed_chunks(
     extents = np.concatenate([before.extents, after.extents])
     counts = np.concatenate([before.counts, after.counts])
     filled = (extents[:, :, 0] < extents[:, :, 1]).all(axis=1)
-    found = [np.empty((0, ndim), dtype=np.uint32)]
+    found = []
     for part in cut_into_boxes(
         extents[filled], counts[filled], (1,) * ndim, 2 * MAX_REFS_PER_MANIFEST
     ):
@@ -293,5 +288,4 @@ def _changed_chunks(
             references_in(storage, node.id, node.path, after, part.box),
         )
         found.append(coords[inside_box(coords, grid_of(node))])
-    coords = np.concatenate(found)
-    return coords[np.lexsort(coords.T[::-1])] if ndim else coords
+    return joined_coords(found, ndim)

@@ -1,4 +1,4 @@
-"""Upgrading a repository from spec version 1 to 2, in an order that a crash cannot spoil.
+"""Upgrades a repository from spec version 1 to 2, in steps that a crash can interrupt anywhere.
 
 Steps
 -----
@@ -8,7 +8,7 @@ Steps
 3. Read the files of version 1 again. What a version 1 writer changed between the steps 1 and 2, or
    after a crash, is brought into ``repo``, on the condition that nobody has changed that yet.
 4. Delete the file of branch ``main``, so that libraries that know version 1 alone stop there
-   rather than commit to what nobody reads; then all other ref files, then ``config.yaml``.
+   rather than commit to refs that are not read; then all other ref files, then ``config.yaml``.
 
 Whoever finds ``repo`` begins with step 3, so running the upgrade again finishes one that was
 interrupted anywhere, also one by another library, and does nothing where nothing is left to do.
@@ -29,15 +29,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import (
-    CommitOutcomeUnknownError,
     ConflictError,
     FormatError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
 )
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
+from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
 from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
@@ -48,13 +49,13 @@ from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
-from icechunk_format.storage.protocol import CreateOnly, ReadRequest, ReplaceIfUnchanged, Written
+from icechunk_format.storage.protocol import ReadRequest, ReplaceIfUnchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Condition, ObjectInfo, Storage
+    from icechunk_format.storage.protocol import ObjectInfo, ObjectVersion, Storage
 
 _ATTEMPTS: Final = 5
 _BATCH_FILES: Final = 64
@@ -141,7 +142,8 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
         info = _upgraded(storage, files.refs)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
-        _create(storage, repo_info.encode(info))
+        # That another upgrade was faster is as good.
+        create_once(storage, REPO, repo_info.encode(info))
         # What is deleted below is decided by what can be read now, not by what was sent.
         state = _current(storage, repo_file)
     for _ in range(_ATTEMPTS):
@@ -149,8 +151,8 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
             break
-        # A lost answer needs no care: the next round sees what became of it.
-        _put(storage, repo_info.encode(merged), ReplaceIfUnchanged(version=state.version))
+        # The next round sees whose state is there.
+        _replace(storage, merged, state.version)
         state = _current(storage, repo_file)
     else:
         raise ConflictError(
@@ -187,14 +189,10 @@ def _read_files(storage: Storage) -> _Files:
         ref: v1_refs.decode_ref_json(data, object_key=key)
         for (ref, key), data in zip(keys.items(), contents, strict=True)
     }
+    fetched = fetch_if_there(storage, CONFIG_YAML)
     config = None
-    try:
-        text = storage.get(CONFIG_YAML).data
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-    else:
-        config = encode_flexbuffer(dict(decode_yaml_config(text).raw))
+    if fetched is not None:
+        config = encode_flexbuffer(dict(decode_yaml_config(fetched.data).raw))
     refs = RefsOfVersion1(
         branches={name: tip for (kind, name), tip in found.items() if kind == "branch"},
         tags={
@@ -338,35 +336,13 @@ def _tree(config: bytes | None) -> object:
 # -- writing --------------------------------------------------------------------------------
 
 
-def _create(storage: Storage, data: bytes) -> None:
-    """Create ``repo``; that another upgrade was faster is as good."""
-    for _ in range(_ATTEMPTS):
-        if _put(storage, data, CreateOnly()):
-            return
-        try:
-            if storage.head(REPO) is not None:
-                return
-        except StorageError as error:
-            raise CommitOutcomeUnknownError(
-                f"the store did not answer when {REPO!r} of {storage.root_url} was created, and "
-                "cannot be asked now; run the upgrade again, which finishes or repeats it",
-                key=REPO,
-            ) from error
-    raise StorageError(
-        f"{REPO!r} of {storage.root_url} could not be created in {_ATTEMPTS} attempts; the "
-        "repository still has spec version 1",
-        key=REPO,
-    )
-
-
-def _put(storage: Storage, data: bytes, condition: Condition) -> bool:
-    """Write ``repo``; False when the condition failed or the answer was lost."""
+def _replace(storage: Storage, info: RepoInfo, version: ObjectVersion) -> None:
+    """Replace ``repo``, unless another upgrade has; a lost answer is no error."""
     try:
-        return isinstance(storage.put(REPO, data, condition=condition), Written)
+        storage.put(REPO, repo_info.encode(info), condition=ReplaceIfUnchanged(version=version))
     except StorageError as error:
         if not error.outcome_unknown:
             raise
-        return False
 
 
 def _current(storage: Storage, repo_file: RepoFile) -> RepoState:

@@ -1,13 +1,13 @@
-"""The ``repo`` object that an upgrade gives a repository of spec version 1, as a pure function.
+"""Computes the ``repo`` object that an upgrade gives a repository of spec version 1. Pure.
 
-Version 1 keeps no log of operations, so the upgrade writes one as it must have been: the creation,
-each commit at its time, each branch and tag right after the snapshot that it points to, and the
-upgrade itself on top. Existing libraries make the same one.
+Version 1 keeps no log of operations, so the upgrade makes one up: the creation, each commit at its
+time, each branch and tag right after its snapshot, and the upgrade itself on top. Existing
+libraries make the same log.
 
 Rules of this file
 ------------------
-1. Only what a branch or a tag reaches becomes part of the new history. Other snapshot files stay
-   in the store as they are, until they are collected.
+1. Only snapshots that a branch or a tag reaches become part of the new history. Other snapshot
+   files stay in the store until they are collected.
 2. A commit belongs to the first branch that reaches it, ``main`` before all others; commits that
    only tags reach have no entry, since no branch is known that they were made on.
 3. No entry has a backup, because there is no older ``repo`` object.
@@ -17,7 +17,7 @@ Specification: "Updates to the repo info file"; version 1: "Refs".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import FormatError
@@ -51,14 +51,14 @@ _MILLISECOND: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefsOfVersion1:
-    """All that mutable files of spec version 1 say.
+    """Branches, tags and configuration from the mutable files of spec version 1.
 
     Parameters
     ----------
     branches, tags
         Name to snapshot; deleted tags are not among them.
     deleted_tags
-        Name to the snapshot that the tag pointed to, None where that is not known any more.
+        Name to the snapshot that the tag pointed to, None where unknown.
     config
         The configuration as a FlexBuffer; None for the defaults.
     """
@@ -120,16 +120,11 @@ def upgraded_state(
         # Times of a log grow, and readers of it rely on that.
         later = max(time, log[-1].updated_at + 1) if log else time
         log.append(Update(details=details, updated_at=later))
-    return RepoInfo(
-        spec_version=SPEC_V2,
-        branches=info.branches,
-        tags=info.tags,
-        deleted_tags=info.deleted_tags,
-        snapshots=info.snapshots,
+    return replace(
+        info,
         status=RepoStatus(set_at=created_at),
         latest_updates=tuple(reversed(log)),
         metadata_items=metadata_items,
-        config=info.config,
     )
 
 
@@ -149,7 +144,7 @@ def _entries(
                 yield snapshot.flushed_at, NewCommitUpdate(branch=name, new_snap_id=snapshot.id)
 
     def after(snapshot_id: SnapshotId | None) -> int:
-        # What a deleted tag pointed to may be no part of the history any more.
+        # The snapshot of a deleted tag may not be in the history.
         found = None if snapshot_id is None else info.snapshots.get(snapshot_id)
         return (created_at if found is None else found.flushed_at) + _MILLISECOND
 

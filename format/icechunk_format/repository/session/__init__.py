@@ -1,1 +1,1 @@
-"""Write sessions: edits, reads of what is not committed yet, and the commit."""
+"""Write sessions: edits, reads of uncommitted changes, and the commit."""

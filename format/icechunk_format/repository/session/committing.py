@@ -202,7 +202,7 @@ def _check_commit(
     if not allow_empty and state.tree.changes.is_empty:
         raise InvalidInputError(
             f"nothing to commit: this session on branch {state.tip.branch!r} has changed nothing; "
-            "allow_empty makes a version all the same",
+            "allow_empty=True makes a version without changes",
             branch=state.tip.branch,
         )
 

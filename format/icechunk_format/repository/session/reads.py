@@ -1,6 +1,6 @@
-"""The references of an array as a session sees them: stored ones, with pending changes on top.
+"""Reads the chunk references of an array in a session: stored ones, and pending changes over them.
 
-Only manifests whose extents meet the box are read. The layers are those of ``chunk_changes``.
+Only manifests whose extents meet the box are read. ``chunk_changes`` describes the layers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.boxes import boxes_meet, inside_box
-from icechunk_format.grid.coordinates import is_sorted, sorting_rows
+from icechunk_format.grid.boxes import box_of_grid, boxes_meet, inside_box
+from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -42,7 +42,7 @@ def current_refs(
     node
         The array, with the manifests of the base.
     changes
-        What was done to its chunks; None for nothing.
+        Pending changes of its chunks; None for none.
     listed
         The manifest files of the base.
 
@@ -68,8 +68,7 @@ def current_refs(
     if changes is None:
         return refs
     if changes.clip is not None:
-        grid = np.array([(0, limit) for limit in changes.clip], dtype=np.int64).reshape(-1, 2)
-        refs = refs.take(inside_box(refs.coords, grid))
+        refs = refs.take(inside_box(refs.coords, box_of_grid(changes.clip)))
     near = [r for r in changes.receipts if boxes_meet(r.coords.bounds(), box)]
     ids, sizes = [r.manifest_id for r in near], [r.size_bytes for r in near]
     for receipt, manifest in zip(near, load_manifests(storage, ids, sizes), strict=True):
@@ -88,7 +87,7 @@ def dropped_coords(
     listed: ManifestFiles,
     num_chunks: Sequence[int],
 ) -> NDArray[np.uint32]:
-    """Return where the base has chunks that a resize dropped and a larger grid would show again.
+    """Return the chunks of the base that a resize dropped and a larger grid would show again.
 
     Parameters
     ----------
@@ -104,7 +103,7 @@ def dropped_coords(
     """
     ndim = len(num_chunks)
     clip = num_chunks if changes is None or changes.clip is None else changes.clip
-    found = [np.empty((0, ndim), dtype=np.uint32)]
+    found = []
     if len(clip) == ndim:
         inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
         for axis in range(ndim):
@@ -113,8 +112,7 @@ def dropped_coords(
             hi = [*inner[:axis], *num_chunks[axis:]]
             if lo[axis] < hi[axis]:
                 found.append(current_refs(storage, node, None, listed, lo, hi).coords)
-    coords = np.concatenate(found)
-    return coords if is_sorted(coords) else coords[sorting_rows(coords)]
+    return joined_coords(found, ndim)
 
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. A session sees its branch as it was when the session began, with its own changes on top. Nobody
-   else sees the changes before they are committed.
-2. One session makes one version: after a commit it can be read, and not changed any more.
+1. A session sees its branch as it was when the session began, with its own changes on top. Other
+   readers see the changes only after the commit.
+2. One session makes one version: after the commit it can be read, but not changed.
 3. A session cannot be pickled. Executors get a location, node ids and ``session.format``; what they
    send back are receipts.
 4. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.

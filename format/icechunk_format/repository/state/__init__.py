@@ -1,1 +1,1 @@
-"""The mutable state of a repository: branches, tags, configuration. One function replaces it."""
+"""Changes branches, tags and settings; one function replaces the ``repo`` object."""

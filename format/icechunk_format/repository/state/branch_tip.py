@@ -19,7 +19,7 @@ Specification: "Repo Info File"; version 1: "Refs".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from icechunk_format.errors import (
     ConflictError,
@@ -70,17 +70,6 @@ def check_store(storage: Storage) -> None:
         )
 
 
-def writable_tip(storage: Storage, branch: str, *, status: RepoStatus | None) -> BranchTip:
-    """Return a branch for moving it, unless the repository is read-only.
-
-    ``status`` is None in spec version 1, which has none.
-    """
-    if status is None:
-        return RefBranchTip(storage, branch)
-    check_status(status)
-    return RepoBranchTip(storage, branch)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitsSince:
     """What happened to a branch since a snapshot.
@@ -99,46 +88,6 @@ class CommitsSince:
     tip: SnapshotId
     commits: tuple[SnapshotInfo, ...]
     is_ancestor: bool
-
-
-class BranchTip(Protocol):
-    """One branch of a repository of either spec version."""
-
-    @property
-    def branch(self) -> str:
-        """Name of the branch."""
-        ...
-
-    def check_moves(self) -> None:
-        """Raise when nodes cannot be moved: ReadOnlyError or UnsupportedError."""
-        ...
-
-    def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
-        """Return what others committed since; None when the branch has not moved.
-
-        Raises ConflictError when the branch was deleted.
-        """
-        ...
-
-    def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return key and bytes of what ``advance`` counts on to be stored by then, if anything."""
-        ...
-
-    def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
-        """Return the entry of a version that is to be amended, or raise why it cannot be."""
-        ...
-
-    def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Move the branch to a child of its tip; None when that was done."""
-        ...
-
-    def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Put a version in the place of the tip; None when that was done."""
-        ...
-
-    def add_detached(self, snapshot: SnapshotInfo) -> None:
-        """Make a version known that no branch has."""
-        ...
 
 
 class RepoBranchTip:
@@ -167,7 +116,10 @@ class RepoBranchTip:
         check_flag(self._info(), FeatureFlag.MOVE_NODE, "moving nodes")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
-        """Return what others committed since; None when the branch has not moved."""
+        """Return what others committed since; None when the branch has not moved.
+
+        Raises ConflictError when the branch was deleted.
+        """
         state, stored = read_state(self._storage)
         self._seen = Seen(state=state, stored=stored)
         info = state.info
@@ -179,7 +131,7 @@ class RepoBranchTip:
         return _since(tip, snapshot_id, info.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return the copy of the state that ``commits_since`` saw, or nothing."""
+        """Return key and bytes of the copy that ``advance`` counts on to be stored by then."""
         if self._seen is None:
             return ()
         name = new_backup_name(now_in_microseconds())
@@ -187,7 +139,7 @@ class RepoBranchTip:
         return ((overwritten_key(name), self._seen.stored),)
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
-        """Return the entry of a version that is to be amended."""
+        """Return the entry of a version that is to be amended, or raise why it cannot be."""
         found = self._info().snapshots.get(snapshot_id)
         if found is None:
             raise ConflictError(
@@ -204,13 +156,13 @@ class RepoBranchTip:
         return found
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Move the branch to a child of its tip."""
+        """Move the branch to a child of its tip; None when that was done."""
         return self._update(
             snapshot, lambda info: add_commit(info, self._branch, snapshot), seen=self._take_seen()
         )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Put a version in the place of the tip."""
+        """Put a version in the place of the tip; None when that was done."""
         return self._update(
             snapshot, lambda info: amend_commit(info, self._branch, amended, snapshot)
         )
@@ -266,7 +218,10 @@ class RefBranchTip:
         raise self._unsupported("nodes cannot be moved")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
-        """Return what others committed since; None when the branch has not moved."""
+        """Return what others committed since; None when the branch has not moved.
+
+        Raises ConflictError when the branch was deleted.
+        """
         history = RefFilesHistory(self._storage)
         tip = history.branch_tip(self._branch)
         if tip is None:
@@ -282,7 +237,7 @@ class RefBranchTip:
         raise self._unsupported(f"snapshot {snapshot_id} cannot be amended")
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Move the branch to a child of its tip."""
+        """Move the branch to a child of its tip; None when that was done."""
         key = ref_key(self._storage, "branch", self._branch)
         answer = update_branch_ref(
             self._storage, self._branch, snapshot.id, expected=snapshot.parent_id, key=key
@@ -326,6 +281,21 @@ class RefBranchTip:
             "version 2 first",
             spec_version=1,
         )
+
+
+BranchTip: TypeAlias = RepoBranchTip | RefBranchTip
+"""One branch of a repository of either spec version."""
+
+
+def writable_tip(storage: Storage, branch: str, *, status: RepoStatus | None) -> BranchTip:
+    """Return a branch for moving it, unless the repository is read-only.
+
+    ``status`` is None in spec version 1, which has none.
+    """
+    if status is None:
+        return RefBranchTip(storage, branch)
+    check_status(status)
+    return RepoBranchTip(storage, branch)
 
 
 def _since(

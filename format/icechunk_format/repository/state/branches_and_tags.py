@@ -1,13 +1,14 @@
-"""Changing branches and tags, in the one ``repo`` object or in ref files of their own.
+"""Creates, moves and deletes branches and tags, in ``repo`` or in ref files of version 1.
 
 Rules of this file
 ------------------
-1. Version 2 checks and changes in one step (``repo_changes`` through ``publish``). A snapshot that
-   no ref reached gets a marker with the ref (``revival``), so that a collection at the same time
-   learns of it even when the ref has moved on by then.
-2. Version 1 has one object for each ref: creating is create-only, moving is conditional, and the
-   tag's tombstone is created only once. Between a check and the change there is a gap, so checks
-   are made of what can never change back: a tombstone, an existing file.
+1. Version 2 checks and changes in one step (``transitions`` through ``publish``). A ref on an
+   unreachable snapshot comes with a marker (``revival``), so that a collection at the same time
+   learns of the ref even if the ref has moved on.
+2. Version 1 has one object for each ref. Refs and tombstones of tags are created on the condition
+   that they do not exist, and branches are moved on the condition that they did not change. Other
+   writers may act between a check and its change, so only facts that never change back are checked:
+   a tombstone, an existing file.
 3. ``main`` is never deleted, tags never move.
 
 Specification: "Repo Info File"; version 1: "Refs".
@@ -15,26 +16,31 @@ Specification: "Repo Info File"; version 1: "Refs".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from icechunk_format.errors import (
     AlreadyExistsError,
-    CommitOutcomeUnknownError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
     StorageError,
 )
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import tip_moved
-from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.state.new_object import create_once
+from icechunk_format.repository.state.publish import (
+    Declined,
+    outcome_unknown,
+    update_branch_ref,
+    update_repo,
+)
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, existing_ref
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.storage.protocol import CreateOnly, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,40 +52,6 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 _RESET_TRIES = 20
-_CREATE_TRIES = 5
-
-
-class RefsChanges(Protocol):
-    """What can be done to branches and tags; errors are described at ``Repository``."""
-
-    def create_branch(self, name: str, snapshot_id: SnapshotId) -> None:
-        """Create a branch at an existing snapshot."""
-        ...
-
-    def delete_branch(self, name: str) -> None:
-        """Delete a branch."""
-        ...
-
-    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
-        """Move a branch, from ``expected`` only if that is given."""
-        ...
-
-    def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
-        """Move a branch to the tip of a branch that stands on it."""
-        ...
-
-    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
-        """Create a tag at an existing snapshot."""
-        ...
-
-    def delete_tag(self, name: str) -> None:
-        """Delete a tag for good."""
-        ...
-
-
-def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
-    """Return the operations on branches and tags of a repository."""
-    return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
 
 
 class RepoInfoChanges:
@@ -203,10 +175,13 @@ class RefFilesChanges:
         try:
             failures = self._storage.delete_many([key])
         except StorageError as error:
-            # A store that does not answer may have done it all the same.
-            if self._look(key, error) is not None:
-                raise
-            return
+            # The branch may be deleted although the store did not answer.
+            try:
+                if fetch_if_there(self._storage, key) is None:
+                    return
+            except StorageError:
+                raise outcome_unknown(self._storage, key) from error
+            raise
         if failures:
             raise StorageError(
                 f"branch {name!r} of {self._storage.root_url} could not be deleted: "
@@ -243,13 +218,13 @@ class RefFilesChanges:
         if name in self._history.deleted_tags():
             raise AlreadyExistsError(
                 f"tag {name!r} was deleted from {self._storage.root_url}, and the name of a "
-                "deleted tag is never given out again; choose another name",
+                "deleted tag cannot be used again; choose another name",
                 kind="tag",
                 name=name,
             )
         data = v1_refs.encode_ref_json(snapshot_id)
         existed = self._history.tag_target(name) is not None
-        if existed or self._create(key, data) is None:
+        if existed or not create_once(self._storage, key, data):
             raise AlreadyExistsError(
                 f"tag {name!r} exists already in {self._storage.root_url}, and tags never move; "
                 "choose another name",
@@ -262,43 +237,7 @@ class RefFilesChanges:
         if self._history.tag_target(name) is None:
             raise self._missing("tag", name, self._history.tags())
         # Losing against another deletion is as good as winning.
-        self._create(f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
-
-    def _create(self, key: str, data: bytes) -> bytes | None:
-        """Create an object; None when another one is there already."""
-        for _ in range(_CREATE_TRIES):
-            try:
-                answer = self._storage.put(key, data, condition=CreateOnly())
-            except StorageError as error:
-                if not error.outcome_unknown:
-                    raise
-                found = self._look(key, error)
-                if found is None:
-                    # Not there, so doing it again is harmless: one of both requests can create it.
-                    continue
-            else:
-                if not isinstance(answer, Lost):
-                    return data
-                # A client that repeats a request whose answer went missing loses against itself.
-                found = self._storage.get(key).data
-            return data if found == data else None
-        raise StorageError(
-            f"{key!r} of {self._storage.root_url} could not be created in {_CREATE_TRIES} "
-            "attempts; nothing was changed",
-            key=key,
-        )
-
-    def _look(self, key: str, lost_answer: StorageError) -> bytes | None:
-        try:
-            return self._storage.get(key).data
-        except NotFoundError:
-            return None
-        except StorageError:
-            raise CommitOutcomeUnknownError(
-                f"the store did not answer when {key!r} of {self._storage.root_url} was changed; "
-                "the change may have landed or not. Look before doing it again",
-                key=key,
-            ) from lost_answer
+        create_once(self._storage, f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
 
     def _existing_tip(self, name: str) -> SnapshotId:
         tip = self._history.branch_tip(name)
@@ -314,6 +253,15 @@ class RefFilesChanges:
             name=name,
             existing=tuple(existing),
         )
+
+
+RefsChanges: TypeAlias = RepoInfoChanges | RefFilesChanges
+"""What can be done to branches and tags; errors are described at ``Repository``."""
+
+
+def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
+    """Return the operations on branches and tags of a repository."""
+    return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
 
 
 def _is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:

@@ -8,19 +8,19 @@ Specification: "Repo Info File"; version 1: ``config.yaml``.
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import (
     ConflictError,
-    NotFoundError,
     ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (
     Published,
+    new_backup_name,
     now_in_microseconds,
     pause_before,
     readable_again,
@@ -35,7 +35,7 @@ from icechunk_format.spec.config.config import (
 )
 from icechunk_format.spec.config.yaml_text import encode_yaml_config
 from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.object_keys import CONFIG_YAML, backup_name, overwritten_key
+from icechunk_format.spec.object_keys import CONFIG_YAML, overwritten_key
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
 from icechunk_format.storage.protocol import CreateOnly, Lost, ReplaceIfUnchanged, Written
 
@@ -56,10 +56,8 @@ def config_in(info: RepoInfo) -> RepositoryConfig:
 
 def read_yaml_config(storage: Storage) -> RepositoryConfig:
     """Return the configuration of spec version 1, the defaults where none is stored."""
-    try:
-        return decode_yaml_config(storage.get(CONFIG_YAML).data)
-    except NotFoundError:
-        return RepositoryConfig()
+    fetched = fetch_if_there(storage, CONFIG_YAML)
+    return RepositoryConfig() if fetched is None else decode_yaml_config(fetched.data)
 
 
 def change_setting(
@@ -108,15 +106,11 @@ def change_config(
 def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConfig:
     for attempt in range(1, _ATTEMPTS + 1):
         pause_before(attempt)
-        condition: Condition
-        try:
-            fetched = storage.get(CONFIG_YAML)
-        except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            old, condition = b"", CreateOnly()
-        else:
-            old, condition = fetched.data, ReplaceIfUnchanged(version=fetched.version)
+        fetched = fetch_if_there(storage, CONFIG_YAML)
+        condition: Condition = CreateOnly()
+        if fetched is not None:
+            condition = ReplaceIfUnchanged(version=fetched.version)
+        old = b"" if fetched is None else fetched.data
         before = decode_yaml_config(old)
         tree = changed_tree(before.raw, changes)
         # A lost answer is met here: what was to be stored is there.
@@ -124,10 +118,7 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
             return parse_config(tree, object_key=CONFIG_YAML)
         data = encode_yaml_config(old, tree)
         if isinstance(condition, ReplaceIfUnchanged):
-            name = backup_name(
-                now_in_microseconds() // 1000, secrets.token_bytes(12), of=CONFIG_YAML
-            )
-            copy = overwritten_key(name)
+            copy = overwritten_key(new_backup_name(now_in_microseconds(), of=CONFIG_YAML))
             if isinstance(storage.copy(CONFIG_YAML, copy, source_version=condition.version), Lost):
                 continue
         try:

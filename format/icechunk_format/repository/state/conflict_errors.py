@@ -48,10 +48,10 @@ def history_left(
 def log_missing(
     storage: Storage, branch: str, log_id: SnapshotId, snapshot_id: SnapshotId
 ) -> ConflictError:
-    """Return the error for a commit of others that nobody can compare with."""
+    """Return the error for a commit of others whose transaction log is missing."""
     return ConflictError(
         f"branch {branch!r} of {storage.root_url} has moved, and the transaction log {log_id} of "
-        f"snapshot {snapshot_id} is gone, so nobody can tell whether these changes fit; nothing "
+        f"snapshot {snapshot_id} is missing, so conflicts cannot be detected; nothing "
         "was committed. Open a new session and make the changes again",
         branch=branch,
         snapshot=str(snapshot_id),

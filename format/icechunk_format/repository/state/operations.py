@@ -1,10 +1,10 @@
-"""The operations log: newest first, through the backups of the ``repo`` object.
+"""Reads the operations log, newest entry first, through the backups of the ``repo`` object.
 
-The ``repo`` object holds the newest entries and names the backup that continues the log. Backups
-are never needed for reading data, and users may delete them: a missing one ends the log.
+The ``repo`` object holds the newest entries and names the backup that continues the log. Users may
+delete backups, which no reader of data needs: a missing backup ends the log.
 
-An entry names the backup in which it is the newest. Inside that backup it does not yet have that
-name, so it is filled in here.
+An entry names the backup in which it is the newest. Inside that backup the entry has no name yet,
+so the name is filled in here.
 
 Specification: "Updates to the repo info file".
 """

@@ -1,4 +1,4 @@
-"""The one function that replaces the ``repo`` object, and its counterpart for version 1.
+"""Replaces the ``repo`` object, or a ref file of version 1, while other writers do the same.
 
 Steps of an update
 ------------------
@@ -10,14 +10,19 @@ Steps of an update
 
 Why the outcome is always known, or said to be unknown
 ------------------------------------------------------
-The new state names the copy of step 3 in its log, so a state in whose log one of our copies is
-named is ours or stands on ours. When the answer to step 4 is lost, or says that we lost (a client
-may repeat a request whose first answer went missing, and then loses against itself), the object
-is read again: our copy is named, so the write landed; or the object changed without it, so the
-condition can never hold again and the write is dead; or nothing changed, and then repeating the
-same conditional write is harmless, since at most one of the two can land. From a write whose
-outcome is in doubt to the read that settles it, whatever else fails is no proof that nothing
-happened: then the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
+The log of the new state names the copy of step 3. So a state whose log names one of our copies is
+ours, or a later one. Step 4 may get no answer, or the answer that the condition failed; if the
+client retried after a lost response, that failure may mean that the first attempt succeeded. Then
+the object is read again, with three possible results:
+
+- The log names our copy: the write landed.
+- The object changed and its log does not name our copy: the condition can never hold again, so the
+  write can never land.
+- The object is unchanged: repeating the same conditional write is harmless, since at most one of
+  the two can land.
+
+An error between a doubtful write and the read that settles it proves nothing about the write. Then
+the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """
@@ -35,18 +40,17 @@ from icechunk_format.errors import (
     ConflictError,
     FormatError,
     IcechunkError,
-    NotFoundError,
     StorageError,
 )
+from icechunk_format.repository.files.optional_objects import read_ref
 from icechunk_format.repository.state.repo_file import read_state, remember_state
-from icechunk_format.repository.state.transitions import Transition, check_writable, record
+from icechunk_format.repository.state.transitions import Transition, check_status, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
 from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.storage.protocol import (
     CreateOnly,
-    ObjectVersion,
     ReplaceIfUnchanged,
     Written,
 )
@@ -75,7 +79,7 @@ class Published:
     Parameters
     ----------
     info
-        The state that was written, or a later one that stands on it.
+        The state that was written, or a later one.
     attempts
         How many times the change was applied; more than one means that others came first.
     """
@@ -93,7 +97,8 @@ class RefAnswer:
     tip
         The snapshot that it is at; None when it does not exist.
     tried
-        Whether a write was sent that was not seen to land. What stands on it proves that it did.
+        Whether a write was sent that was not seen to land. A later snapshot on top proves that the
+        write landed.
     """
 
     tip: SnapshotId | None
@@ -118,7 +123,7 @@ class Declined(Generic[DeclinedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The ``repo`` object as it was a moment ago.
+    """The ``repo`` object as it was read a moment ago.
 
     Parameters
     ----------
@@ -138,9 +143,9 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def new_backup_name(now: int) -> str:
+def new_backup_name(now: int, *, of: str = REPO) -> str:
     """Return a name below ``overwritten/`` that no other writer has; ``now`` in microseconds."""
-    return backup_name(now // 1000, secrets.token_bytes(12))
+    return backup_name(now // 1000, secrets.token_bytes(12), of=of)
 
 
 def update_repo(
@@ -168,8 +173,8 @@ def update_repo(
     max_attempts
         How often a race may be lost.
     seen
-        What to begin with. A state of the past is no danger: nothing replaces it any more, and the
-        next attempt asks.
+        A state to begin with. An old state is safe: its conditional write fails, and the next
+        attempt reads the object.
 
     Raises
     ------
@@ -183,7 +188,7 @@ def update_repo(
         The repository cannot be read.
     """
     copies: set[str] = set()
-    # The time of the state that a write of ours was to replace, while nobody knows if it did.
+    # The time of the state that a write of ours was to replace, while its outcome is unknown.
     doubted: int | None = None
     try:
         for attempt in range(1, max_attempts + 1):
@@ -198,14 +203,14 @@ def update_repo(
                 return Published(info=info, attempts=attempt - 1)
             if doubted is not None:
                 if _time_of(info) < doubted:
-                    # The store answers with a state of the past, which says nothing of now.
+                    # The store answered with an old state, which tells nothing of our write.
                     continue
                 if _time_of(info) > doubted:
                     if landed is None and not _reaches_back(info, doubted):
                         raise outcome_unknown(storage, REPO)
                     doubted = None
             if not even_if_read_only:
-                check_writable(info)
+                check_status(info.status)
             answer = change(info)
             if not isinstance(answer, Transition):
                 return Declined(reason=answer, info=info)
@@ -216,7 +221,7 @@ def update_repo(
                 answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
             )
             data = repo_info.encode(new)
-            # What was read is what will be replaced, or nothing is: no need to fetch it for a copy.
+            # Only the state that was read can be replaced, so its bytes are the copy.
             if not is_copied:
                 storage.put(overwritten_key(copy), stored)
             copies.add(copy)
@@ -231,7 +236,7 @@ def update_repo(
             if isinstance(put, Written):
                 remember_state(data, new)
                 return Published(info=new, attempts=attempt)
-            # Lost, perhaps against our own first try.
+            # Lost, perhaps because a retry of the client met its own first attempt.
             doubted = _time_of(info)
         info = read_state(storage)[0].info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
@@ -286,14 +291,14 @@ def update_branch_ref(
     try:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             pause_before(attempt)
-            found = _read_ref(storage, key)
+            found = read_ref(storage, key)
             if found is None:
                 if expected is not None:
                     return RefAnswer(tip=None, tried=tried)
                 condition = CreateOnly()
             else:
                 tip, version = found
-                # Ids are random, so a branch that is at ours was moved there by us.
+                # Snapshot ids are random: if the branch is at our id, our earlier request landed.
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
@@ -321,16 +326,6 @@ def update_branch_ref(
     )
 
 
-def _read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:
-    try:
-        fetched = storage.get(key)
-    except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        return None
-    return v1_refs.decode_ref_json(fetched.data, object_key=key), fetched.version
-
-
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
     """Tell whether a state names one of our copies, so that our write came before it."""
     named = {update.backup_path for update in info.latest_updates}
@@ -356,7 +351,7 @@ def _entries_per_file(info: RepoInfo) -> int:
     try:
         return decode_flexbuffer_config(info.config).num_updates_per_repo_info_file
     except FormatError:
-        # A configuration that nobody can read must not make the repository unwritable.
+        # A damaged configuration must not make the repository unwritable.
         return RepositoryConfig().num_updates_per_repo_info_file
 
 
@@ -373,9 +368,9 @@ def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO)
 
 
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
-    """Return the error for a write of which nobody can tell what became."""
+    """Return the error for a write whose outcome is unknown."""
     return CommitOutcomeUnknownError(
-        f"the store did not answer when {key!r} of {storage.root_url} was replaced, and cannot be "
+        f"the store did not answer when {key!r} of {storage.root_url} was written, and cannot be "
         "asked now. The change may have landed or not: look at the repository before doing it "
         "again, and delete nothing",
         key=key,

@@ -1,8 +1,8 @@
 """Reads the ``repo`` object, and decodes each state of it once per process.
 
-Everything of spec version 2 hangs on this one object, and every question to a repository starts
-with it. It may be large (one entry for each snapshot) and it changes under us, so a state is kept
-with its object version, and a request that returns no body tells whether it still is the state.
+Every read of a repository of spec version 2 starts with this object. The object may be large (one
+entry for each snapshot), and other writers replace it. So a state is kept with its object version,
+and a HEAD request tells whether the state is still current.
 
 Specification: "Repo info file".
 """
@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.updates import UpdateKind
@@ -139,7 +140,7 @@ class RepoFile:
         self._state: RepoState | None = None
 
     def fetch(self) -> RepoState | None:
-        """Read the object whatever is known of it; None where there is none.
+        """Read the object, even if its state is known; None where there is none.
 
         Raises
         ------
@@ -148,16 +149,11 @@ class RepoFile:
         UnsupportedError
             When its spec version is newer than this library.
         """
-        try:
-            fetched = self._storage.get(REPO)
-        except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            state = None
-        else:
-            state = RepoState(info=decode_state(fetched.data), version=fetched.version)
-        self._state = state
-        return state
+        fetched = fetch_if_there(self._storage, REPO)
+        self._state = None
+        if fetched is not None:
+            self._state = RepoState(info=decode_state(fetched.data), version=fetched.version)
+        return self._state
 
     def current(self) -> RepoState | None:
         """Return the state of now, reading the object only where it changed since the last time."""

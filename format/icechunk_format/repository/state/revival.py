@@ -1,12 +1,12 @@
-"""Using a version again that nothing reached, while a collection may be about to drop it.
+"""Protects an unreachable version that is used again from a garbage collection that is running.
 
-A collection reads ``repo``, marks what is reachable, takes the rest out of ``repo`` and deletes it.
-Whatever library runs it, it begins anew if ``repo`` has, by then, a snapshot that it has not seen
-on top of one that it drops. So whoever uses the data of a version again puts such a snapshot there,
-in the same update of ``repo``: a *marker*, without nodes, that no ref reaches. A collection that
-began earlier drops the version first, and then the update is refused; or it finds the marker, and
-begins anew with what is reachable now. A ref on the version is as good only while it is there. Like
-every snapshot that nothing reaches, the marker is dropped by a later collection.
+A collection reads ``repo``, marks reachable snapshots, takes the others out of ``repo`` and deletes
+their files. A collection of any library begins anew if it finds a new snapshot in ``repo`` on top
+of one that it drops. So the update of ``repo`` that uses an unreachable version again also adds a
+*marker*: a snapshot without nodes on top of that version, which no ref reaches. There are two
+cases. The collection drops the version first, and the update is refused. Or the collection finds
+the marker and begins anew with what is reachable now. A ref alone would protect the version only as
+long as the ref stays. A later collection drops the marker like every unreachable snapshot.
 
 Specification: "Repo Info File". Version 1 has no such update, and no protection.
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A snapshot that says that another one is used again.
+    """A snapshot on top of an unreachable one that is used again.
 
     Parameters
     ----------
     info
-        Its entry in ``repo``.
+        Entry of the marker in ``repo``.
     files
-        Keys and bytes of its files, to be stored before.
+        Keys and bytes of the marker's files; store them before ``repo`` names the marker.
     """
 
     info: SnapshotInfo
@@ -68,11 +68,11 @@ def marker_on(
     snapshot_id
         The version that is used again; the parent of the marker.
     flushed_at
-        When that was made.
+        Time of that version, in microseconds since 1970.
     manifest_files
-        Manifests that are to stay, with their chunks, as long as the marker does.
+        Manifests that stay, with their chunks, as long as the marker does.
     message
-        For people; None says that the version is used again.
+        Message of the marker; None for "Snapshot ... is used again".
     """
     made = SnapshotInfo(
         id=SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE)),

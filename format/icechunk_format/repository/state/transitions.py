@@ -1,13 +1,12 @@
-"""Every change that the ``repo`` object can undergo, as pure functions of its state.
+"""Computes changes of the ``repo`` object: branches, tags, snapshots and settings.
 
 Rules of this file
 ------------------
-1. A change takes a ``RepoInfo`` and answers with a new one and the log entry that tells of it, or
-   raises why it cannot be made. It knows no clock and no store; ``publish.update_repo`` is the one
-   place that runs changes, and it may run one several times while others win the race.
-2. What a change does not speak of passes through: configuration bytes, feature flags, pruned
+1. A change is a pure function: ``RepoInfo`` in, new ``RepoInfo`` and log entry out, or an error.
+   ``publish.update_repo`` alone runs changes, each as often as other writers win the race.
+2. A change keeps everything that it does not name: configuration bytes, feature flags, pruned
    lists, deleted tags, status.
-3. Names of deleted tags stay taken, tags never move, ``main`` never goes.
+3. Names of deleted tags stay taken, tags never move, ``main`` is never deleted.
 
 Specification: "Repo Info File", "Updates to the repo info file", "References".
 """
@@ -253,7 +252,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
         )
     if name in info.deleted_tags:
         raise AlreadyExistsError(
-            f"tag {name!r} was deleted, and the name of a deleted tag is never given out again; "
+            f"tag {name!r} was deleted, and the name of a deleted tag cannot be used again; "
             "choose another name",
             kind="tag",
             name=name,
@@ -329,11 +328,6 @@ def set_config(info: RepoInfo, config: bytes | None) -> Transition:
 
 
 # -- checks ----------------------------------------------------------------------------------
-
-
-def check_writable(info: RepoInfo) -> None:
-    """Refuse when the repository is read-only; see ``check_status``."""
-    check_status(info.status)
 
 
 def check_status(status: RepoStatus) -> None:

@@ -18,82 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.config.config import RepositoryConfig, parse_config
 from icechunk_format.spec.config.containers import CONTAINERS, changed_containers, refuse
+from icechunk_format.spec.config.settings import SETTINGS, Setting
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree
 from icechunk_format.spec.splitting_patterns import check_pattern
 
-_U16: Final = 2**16 - 1
-_U32: Final = 2**32 - 1
 _U64: Final = 2**64 - 1
-
-
-class _Setting(NamedTuple):
-    """Allowed values of a setting: a type, limits of a number, or a list of words."""
-
-    type: type
-    low: int = 0
-    high: int = _U64
-    words: tuple[str, ...] = ()
-
-
-_RETRIES: Final[dict[str, Any]] = {
-    "max_tries": _Setting(int, 1, _U16),
-    "initial_backoff_ms": _Setting(int, 0, _U32),
-    "max_backoff_ms": _Setting(int, 0, _U32),
-}
-_SETTINGS: Final[dict[str, Any]] = {
-    "inline_chunk_threshold_bytes": _Setting(int, 0, _U16),
-    "get_partial_values_concurrency": _Setting(int, 1, _U16),
-    "compression": {
-        "algorithm": _Setting(str, words=("zstd",)),
-        "level": _Setting(int, 0, 22),
-    },
-    "max_concurrent_requests": _Setting(int, 1, _U16),
-    "max_concurrent_decodes": _Setting(int, 1, _U16),
-    "caching": {
-        "num_snapshot_nodes": _Setting(int),
-        "num_chunk_refs": _Setting(int),
-        "num_transaction_changes": _Setting(int),
-        "num_bytes_attributes": _Setting(int),
-        "num_bytes_chunks": _Setting(int),
-    },
-    "storage": {
-        "concurrency": {
-            "max_concurrent_requests_for_object": _Setting(int, 1, _U16),
-            "ideal_concurrent_request_size": _Setting(int, 1),
-        },
-        "retries": _RETRIES,
-        "unsafe_use_conditional_update": _Setting(bool),
-        "unsafe_use_conditional_create": _Setting(bool),
-        "unsafe_use_metadata": _Setting(bool),
-        "storage_class": _Setting(str),
-        "metadata_storage_class": _Setting(str),
-        "chunks_storage_class": _Setting(str),
-        "minimum_size_for_multipart_upload": _Setting(int),
-    },
-    CONTAINERS: {},
-    "manifest": {
-        "preload": {
-            "max_total_refs": _Setting(int, 0, _U32),
-            "max_arrays_to_scan": _Setting(int, 0, _U32),
-        },
-        "splitting": {},
-        "virtual_chunk_location_compression": {
-            "min_num_chunks": _Setting(int, 0, _U16),
-            "dictionary_max_training_samples": _Setting(int, 0, _U16),
-            "dictionary_max_size_bytes": _Setting(int, 0, 2**20),
-            "compression_level": _Setting(int, 1, 22),
-        },
-        "max_concurrent_manifest_fetches_during_commit": _Setting(int, 1, _U16),
-    },
-    "repo_update_retries": {"default": _RETRIES},
-    "num_updates_per_repo_info_file": _Setting(int, 1, _U16),
-}
 
 
 def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +41,7 @@ def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     InvalidInputError
         A setting is not known, or its value has a wrong type or lies outside of its limits.
     """
-    new = _merged(tree, changes, _SETTINGS, "")
+    new = _merged(tree, changes, SETTINGS, "")
     try:
         parse_config(new)
     except FormatError as error:
@@ -193,7 +128,7 @@ def _merged(
     return new
 
 
-def _checked(value: Any, allowed: _Setting, setting: str) -> Any:
+def _checked(value: Any, allowed: Setting, setting: str) -> Any:
     # True is an int in Python, and no number here.
     if type(value) is not allowed.type:
         refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)

@@ -17,58 +17,17 @@ Spec: ``Repo.config``; the defaults are the reference's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import Any, Final, Never
 
 from icechunk_format.errors import FormatError
+from icechunk_format.spec.config.settings import DEFAULTS
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
 from icechunk_format.spec.values.msgpack import decode_flexbuffer
 from icechunk_format.spec.values.yaml_tree import decode_yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-# Keys without a default of their own are null.
-DEFAULTS: Final[dict[str, Any]] = {
-    "inline_chunk_threshold_bytes": 512,
-    "get_partial_values_concurrency": 10,
-    "compression": {"algorithm": "zstd", "level": 3},
-    "max_concurrent_requests": 256,
-    "caching": {
-        "num_snapshot_nodes": 500_000,
-        "num_chunk_refs": 15_000_000,
-        "num_transaction_changes": 0,
-        "num_bytes_attributes": 0,
-        "num_bytes_chunks": 0,
-    },
-    "storage": {
-        "concurrency": {
-            "max_concurrent_requests_for_object": 18,
-            "ideal_concurrent_request_size": 12 * 1024 * 1024,
-        },
-        "retries": {"max_tries": 10, "initial_backoff_ms": 100, "max_backoff_ms": 180_000},
-        "unsafe_use_conditional_update": True,
-        "unsafe_use_conditional_create": True,
-        "unsafe_use_metadata": True,
-        "minimum_size_for_multipart_upload": 100 * 1024 * 1024,
-    },
-    "virtual_chunk_containers": {},
-    "manifest": {
-        "preload": {"max_total_refs": 10_000, "max_arrays_to_scan": 50},
-        "virtual_chunk_location_compression": {
-            "min_num_chunks": 1000,
-            "dictionary_max_training_samples": 100,
-            "dictionary_max_size_bytes": 2048,
-            "compression_level": 3,
-        },
-        "max_concurrent_manifest_fetches_during_commit": 1,
-    },
-    "repo_update_retries": {
-        "default": {"max_tries": 100, "initial_backoff_ms": 50, "max_backoff_ms": 30_000}
-    },
-    "num_updates_per_repo_info_file": 1000,
-}
 _MAX_U16: Final = 2**16 - 1
 _MAX_LEVEL: Final = 22
 _MAX_DICTIONARY: Final = 2**20

@@ -13,16 +13,14 @@ Spec: ``config.yaml`` of version 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import yaml
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.config.config import decode_yaml_config
 from icechunk_format.spec.values.yaml_tree import compose_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAP: Final = "tag:yaml.org,2002:map"
 _LIST: Final = "tag:yaml.org,2002:seq"

@@ -1,1 +1,1 @@
-"""Manifest files: chunk references as columns, decoded and encoded."""
+"""Decodes and encodes manifest files, with chunk references as columns."""

@@ -27,18 +27,15 @@ Spec: "ChunkRef".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 from icechunk_format.spec.manifest.texts import RefTexts, join_texts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 KIND_NATIVE: Final = 0
 KIND_INLINE: Final = 1

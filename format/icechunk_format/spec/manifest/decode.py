@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.spec.envelope import DEFAULT_MAX_SIZE, FileType, unwrap
@@ -36,9 +37,6 @@ from icechunk_format.spec.manifest.chunk_refs import (
 )
 from icechunk_format.spec.manifest.texts import RefTexts
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class ManifestSlot(IntEnum):

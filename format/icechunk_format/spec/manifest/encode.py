@@ -19,9 +19,10 @@ Spec: "Chunk Manifest Files".
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import DEFAULT_LEVEL, SPEC_V1, SPEC_V2, FileType, wrap
@@ -54,9 +55,6 @@ from icechunk_format.spec.tables.bulk_writer import (
     number_field,
     offset_field,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DEFAULT_LOCATION_COMPRESSION: Final = LocationCompression()
 

@@ -15,19 +15,16 @@ Spec: "ChunkRef", ``compressed_location``; RFC 8878 for the frame header.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import byte_windows, is_run_start
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 MAX_LOCATION_SIZE: Final = 1024
 

@@ -11,11 +11,14 @@ Spec: "ChunkRef".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.spec.manifest.chunk_refs import (
     CHUNK_ID_SIZE,
     KIND_INLINE,
@@ -24,11 +27,6 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.manifest.texts import RefTexts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 
 def native_refs(
@@ -53,7 +51,7 @@ def native_refs(
     InvalidInputError
         Shapes disagree, a coordinate repeats or is out of range, or a length is zero.
     """
-    at = _coords_of(coords)
+    at = checked_coords(coords)
     sizes = _column("lengths", lengths, np.uint64, (len(at),))
     if (sizes == 0).any():
         raise InvalidInputError(
@@ -76,7 +74,7 @@ def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
     InvalidInputError
         As in ``native_refs``; a chunk without bytes is refused.
     """
-    at = _coords_of(coords)
+    at = checked_coords(coords)
     _check_count(len(at), len(chunks), "inline chunks")
     if not all(chunks):
         raise InvalidInputError(
@@ -123,7 +121,7 @@ def virtual_refs(
     InvalidInputError
         As in ``native_refs``; or a location is empty.
     """
-    at = _coords_of(coords)
+    at = checked_coords(coords)
     if not all(locations):
         raise InvalidInputError("a virtual chunk needs a location, but an empty one was given")
     buffer, starts, sizes = _joined([location.encode("utf-8") for location in locations])
@@ -174,16 +172,6 @@ def _finish(coords: NDArray[np.uint32], kind: int, **columns: Any) -> ChunkRefs:
             "each chunk has one reference"
         )
     return ordered
-
-
-def _coords_of(coords: ArrayLike) -> NDArray[np.uint32]:
-    given = np.asarray(coords)
-    if given.ndim != 2:
-        raise InvalidInputError(
-            f"chunk coordinates have shape {given.shape}; (n, dimensions) is needed"
-        )
-    found: NDArray[np.uint32] = _column("coords", given, np.uint32, given.shape)
-    return found
 
 
 def _column(name: str, values: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:

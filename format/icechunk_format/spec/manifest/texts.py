@@ -15,20 +15,18 @@ Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.manifest import location_dictionary
 from icechunk_format.spec.tables.byte_ranges import collect, is_run_start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
 _MAX_SPAN_SHARE: Final = 4

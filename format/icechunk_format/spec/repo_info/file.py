@@ -15,9 +15,9 @@ Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -53,7 +53,7 @@ from icechunk_format.spec.repo_info.updates import (
     write_status,
     write_updates,
 )
-from icechunk_format.spec.tables.reader import read_root
+from icechunk_format.spec.tables.reader import Table, read_root
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 from icechunk_format.spec.values.metadata_items import (
@@ -62,11 +62,6 @@ from icechunk_format.spec.values.metadata_items import (
     read_items,
     write_items,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.spec.tables.reader import Table
 
 __all__ = ["NO_PARENT", "RepoInfo", "SnapshotInfo", "decode", "encode"]
 

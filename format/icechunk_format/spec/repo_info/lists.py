@@ -17,15 +17,17 @@ Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.manifest.texts import cut_texts
-from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.bulk_writer import (
     TableLayout,
     bytes_field,
@@ -33,15 +35,8 @@ from icechunk_format.spec.tables.bulk_writer import (
     offset_field,
 )
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.bulk_reader import Ranges
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.writer import TableWriter
 
 _MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16

@@ -7,19 +7,16 @@ Specification: "Repo Info File".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.updates import RepoStatus, Update
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.updates import RepoStatus, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Each kind of update is a value class named as in ``repo.fbs``; the table ``_KINDS`` says how its
-   fields are stored. Adding a kind is one class and one line.
+1. Each kind of update is a value class named as in ``repo.fbs``; its decorator says how its fields
+   are stored. Adding a kind is one class.
 2. An entry of a newer kind is kept as the number of its kind, so that history stays readable. Its
    details cannot be written again, because their schema is unknown: see `repo_info.file.encode`.
 
@@ -12,21 +12,18 @@ Specification: "Updates to the repo info file" and the union ``UpdateType`` of `
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, TypeVar, dataclass_transform
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
 from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_commits, write_commits
+from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.tables.writer import TableWriter
 
 
 class Availability(IntEnum):
@@ -68,84 +65,109 @@ class RepoStatus:
     reason: str | None = None
 
 
+class UpdateDetails:
+    """What happened; a kind of update is a subclass, declared with ``_kind``."""
+
+    __slots__ = ()
+
+
+_SNAPSHOT: Final = "id12"
+_TEXT: Final = "text"
+_STATUS: Final = "status"
+_KINDS: Final[dict[UpdateKind, tuple[type[Any], dict[str, str]]]] = {}
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _kind(kind: UpdateKind, **fields: str) -> Callable[[type[_T]], type[_T]]:
+    """Declare the number of a kind, and how its fields are stored."""
+
+    def declare(details: type[_T]) -> type[_T]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(details)
+        _KINDS[kind] = made, fields
+        return made
+
+    return declare
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownUpdate:
+class UnknownUpdate(UpdateDetails):
     """An operation of a newer library; ``number`` is its place in the union."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepoInitializedUpdate:
+@_kind(UpdateKind.REPO_INITIALIZED)
+class RepoInitializedUpdate(UpdateDetails):
     """The repository was created."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepoMigratedUpdate:
+@_kind(UpdateKind.REPO_MIGRATED, from_version="u8", to_version="u8")
+class RepoMigratedUpdate(UpdateDetails):
     """The repository was moved from one spec version to another."""
 
     from_version: int
     to_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChangedUpdate:
+@_kind(UpdateKind.CONFIG_CHANGED)
+class ConfigChangedUpdate(UpdateDetails):
     """The stored configuration was replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataChangedUpdate:
+@_kind(UpdateKind.METADATA_CHANGED)
+class MetadataChangedUpdate(UpdateDetails):
     """The metadata of the repository was replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagCreatedUpdate:
+@_kind(UpdateKind.TAG_CREATED, name=_TEXT)
+class TagCreatedUpdate(UpdateDetails):
     """A tag was created."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagDeletedUpdate:
+@_kind(UpdateKind.TAG_DELETED, name=_TEXT, previous_snap_id=_SNAPSHOT)
+class TagDeletedUpdate(UpdateDetails):
     """A tag was deleted; it pointed to ``previous_snap_id``."""
 
     name: str
     previous_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchCreatedUpdate:
+@_kind(UpdateKind.BRANCH_CREATED, name=_TEXT)
+class BranchCreatedUpdate(UpdateDetails):
     """A branch was created."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchDeletedUpdate:
+@_kind(UpdateKind.BRANCH_DELETED, name=_TEXT, previous_snap_id=_SNAPSHOT)
+class BranchDeletedUpdate(UpdateDetails):
     """A branch was deleted; it pointed to ``previous_snap_id``."""
 
     name: str
     previous_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchResetUpdate:
+@_kind(UpdateKind.BRANCH_RESET, name=_TEXT, previous_snap_id=_SNAPSHOT)
+class BranchResetUpdate(UpdateDetails):
     """A branch was moved to another snapshot; it pointed to ``previous_snap_id``."""
 
     name: str
     previous_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewCommitUpdate:
+@_kind(UpdateKind.NEW_COMMIT, branch=_TEXT, new_snap_id=_SNAPSHOT)
+class NewCommitUpdate(UpdateDetails):
     """A branch advanced to a new snapshot."""
 
     branch: str
     new_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitAmendedUpdate:
+@_kind(UpdateKind.COMMIT_AMENDED, branch=_TEXT, previous_snap_id=_SNAPSHOT, new_snap_id=_SNAPSHOT)
+class CommitAmendedUpdate(UpdateDetails):
     """The tip of a branch was replaced by a new snapshot with the same parent."""
 
     branch: str
@@ -153,25 +175,25 @@ class CommitAmendedUpdate:
     new_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDetachedSnapshotUpdate:
+@_kind(UpdateKind.NEW_DETACHED_SNAPSHOT, new_snap_id=_SNAPSHOT)
+class NewDetachedSnapshotUpdate(UpdateDetails):
     """A snapshot was added that no branch points to."""
 
     new_snap_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GCRanUpdate:
+@_kind(UpdateKind.GC_RAN)
+class GCRanUpdate(UpdateDetails):
     """Garbage was collected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpirationRanUpdate:
+@_kind(UpdateKind.EXPIRATION_RAN)
+class ExpirationRanUpdate(UpdateDetails):
     """Old snapshots were taken out of history."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureFlagChangedUpdate:
+@_kind(UpdateKind.FEATURE_FLAG_CHANGED, id="u16", new_value="bool", is_set="bool")
+class FeatureFlagChangedUpdate(UpdateDetails):
     """A feature flag was set to ``new_value``, or returned to its default if not ``is_set``."""
 
     id: int
@@ -179,32 +201,12 @@ class FeatureFlagChangedUpdate:
     is_set: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepoStatusChangedUpdate:
+@_kind(UpdateKind.REPO_STATUS_CHANGED, status=_STATUS)
+class RepoStatusChangedUpdate(UpdateDetails):
     """The status of the repository was set; None when the writer left it out."""
 
     status: RepoStatus | None
 
-
-UpdateDetails = (
-    UnknownUpdate
-    | RepoInitializedUpdate
-    | RepoMigratedUpdate
-    | ConfigChangedUpdate
-    | MetadataChangedUpdate
-    | TagCreatedUpdate
-    | TagDeletedUpdate
-    | BranchCreatedUpdate
-    | BranchDeletedUpdate
-    | BranchResetUpdate
-    | NewCommitUpdate
-    | CommitAmendedUpdate
-    | NewDetachedSnapshotUpdate
-    | GCRanUpdate
-    | ExpirationRanUpdate
-    | FeatureFlagChangedUpdate
-    | RepoStatusChangedUpdate
-)
 
 REPO_STATUS = TableSchema(
     "RepoStatus", availability="u8", set_at="u64", limited_availability_reason="offset"
@@ -213,36 +215,6 @@ UPDATE = TableSchema(
     "Update", update_type_type="u8", update_type="offset", updated_at="u64", backup_path="offset"
 )
 
-_SNAPSHOT = "id12"
-_TEXT = "text"
-_STATUS = "status"
-_KINDS: dict[UpdateKind, tuple[type[Any], dict[str, str]]] = {
-    UpdateKind.REPO_INITIALIZED: (RepoInitializedUpdate, {}),
-    UpdateKind.REPO_MIGRATED: (RepoMigratedUpdate, {"from_version": "u8", "to_version": "u8"}),
-    UpdateKind.CONFIG_CHANGED: (ConfigChangedUpdate, {}),
-    UpdateKind.METADATA_CHANGED: (MetadataChangedUpdate, {}),
-    UpdateKind.TAG_CREATED: (TagCreatedUpdate, {"name": _TEXT}),
-    UpdateKind.TAG_DELETED: (TagDeletedUpdate, {"name": _TEXT, "previous_snap_id": _SNAPSHOT}),
-    UpdateKind.BRANCH_CREATED: (BranchCreatedUpdate, {"name": _TEXT}),
-    UpdateKind.BRANCH_DELETED: (
-        BranchDeletedUpdate,
-        {"name": _TEXT, "previous_snap_id": _SNAPSHOT},
-    ),
-    UpdateKind.BRANCH_RESET: (BranchResetUpdate, {"name": _TEXT, "previous_snap_id": _SNAPSHOT}),
-    UpdateKind.NEW_COMMIT: (NewCommitUpdate, {"branch": _TEXT, "new_snap_id": _SNAPSHOT}),
-    UpdateKind.COMMIT_AMENDED: (
-        CommitAmendedUpdate,
-        {"branch": _TEXT, "previous_snap_id": _SNAPSHOT, "new_snap_id": _SNAPSHOT},
-    ),
-    UpdateKind.NEW_DETACHED_SNAPSHOT: (NewDetachedSnapshotUpdate, {"new_snap_id": _SNAPSHOT}),
-    UpdateKind.GC_RAN: (GCRanUpdate, {}),
-    UpdateKind.EXPIRATION_RAN: (ExpirationRanUpdate, {}),
-    UpdateKind.FEATURE_FLAG_CHANGED: (
-        FeatureFlagChangedUpdate,
-        {"id": "u16", "new_value": "bool", "is_set": "bool"},
-    ),
-    UpdateKind.REPO_STATUS_CHANGED: (RepoStatusChangedUpdate, {"status": _STATUS}),
-}
 _KIND_OF = {details: kind for kind, (details, _) in _KINDS.items()}
 _SCHEMAS = {
     kind: TableSchema(

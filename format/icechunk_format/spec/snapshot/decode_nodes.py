@@ -15,22 +15,18 @@ from __future__ import annotations
 
 from itertools import islice
 from operator import lt
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.manifest_lists import read_manifest_refs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
-from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
 from icechunk_format.spec.tables.ragged import cells_of, tables_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.bulk_reader import Tables
-    from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.reader import Table
 
 ARRAY: Final = 1
 GROUP: Final = 2

@@ -11,30 +11,26 @@ Specification: "Snapshot Files", schema ``snapshot.fbs``. The reading side is `d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.snapshot.decode_nodes import ARRAY, GROUP
+from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.tables.bulk_writer import (
     Assembly,
+    OffsetVector,
     TableLayout,
     bytes_field,
     number_field,
     offset_field,
 )
 from icechunk_format.spec.tables.ragged import starts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.snapshot.nodes import Nodes
-    from icechunk_format.spec.tables.bulk_writer import OffsetVector
 
 _NODE: Final = TableLayout(
     {

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
@@ -30,8 +30,8 @@ from icechunk_format.spec.envelope import (
     unwrap,
     wrap_blocks,
 )
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.node_path import is_canonical
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import NodePath, is_canonical
 from icechunk_format.spec.snapshot.decode_nodes import read_nodes
 from icechunk_format.spec.snapshot.encode_nodes import EncodedNodes
 from icechunk_format.spec.snapshot.manifest_lists import (
@@ -51,10 +51,6 @@ from icechunk_format.spec.values.metadata_items import (
     read_items,
     write_items,
 )
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.node_path import NodePath
 
 __all__ = [
     "ArrayNode",
@@ -88,16 +84,6 @@ NODE_SNAPSHOT = TableSchema(
     node_data="offset",
     extra="offset",
 )
-ARRAY_NODE_DATA = TableSchema(
-    "ArrayNodeData",
-    shape="offset",
-    dimension_names="offset",
-    manifests="offset",
-    shape_v2="offset",
-)
-GROUP_NODE_DATA = TableSchema("GroupNodeData")
-DIMENSION_NAME = TableSchema("DimensionName", name="offset")
-DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,25 +16,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.tables.bulk_reader import VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.bulk_reader import Ranges
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.writer import TableWriter
 
 _ID = ManifestId.SIZE
 _RANGE_SIZE = 8
@@ -127,25 +121,6 @@ class ManifestRefs:
     def manifest_id(self, row: int) -> ManifestId:
         """Return the id of one manifest."""
         return ManifestId(self.ids[row].tobytes())
-
-    def intersecting(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.int64]:
-        """Find the manifests that may hold chunks of a box.
-
-        Parameters
-        ----------
-        lo, hi
-            First chunk coordinate of the box per dimension, and the one after the last.
-
-        Returns
-        -------
-        int64, shape (k,)
-            Rows in ascending order. A scalar array's manifests all match.
-        """
-        low = np.asarray(lo, dtype=np.int64).reshape(-1)
-        high = np.asarray(hi, dtype=np.int64).reshape(-1)
-        starts, stops = self.extents[:, :, 0], self.extents[:, :, 1]
-        hits = ((starts < high) & (stops > low)).all(axis=1)
-        return np.flatnonzero(hits).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,18 +13,15 @@ Specification: tables ``NodeSnapshot`` and ``ArrayNodeData`` of ``snapshot.fbs``
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _MAX_BUFFERS: Final = 8
 _STARTS: Final = ("path_starts", "user_data_starts", "name_starts")

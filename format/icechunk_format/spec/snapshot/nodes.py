@@ -12,12 +12,13 @@ Specification: "Snapshot Files".
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -25,11 +26,6 @@ from icechunk_format.spec.node_path import ROOT, NodePath, stored_node_path
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
 from icechunk_format.spec.tables.ragged import starts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
 
 _NODES_AT_ONCE: Final = 1024
 

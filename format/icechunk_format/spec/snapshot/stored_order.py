@@ -15,11 +15,13 @@ Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``man
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.coordinates import is_sorted, sorting_rows
 from icechunk_format.spec.ids import NodeId
@@ -31,11 +33,6 @@ from icechunk_format.spec.tables.bulk_reader import VectorReader
 from icechunk_format.spec.tables.reader import read_root
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.transaction_log import NODE_LISTS, UPDATED_CHUNKS, UpdatedChunksSlot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 _MANIFEST_FILE = TableSchema("ManifestFileInfoV2", id="id12", size_bytes="u64")
 _PAYLOAD_SLOTS = (

@@ -26,22 +26,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import Any, Final, Never
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.tables.byte_ranges import byte_windows
-from icechunk_format.spec.tables.vtables import (
-    SharedVtable,
-    filled,
-    highest,
-    lowest,
-    number_vtables,
-)
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
+from icechunk_format.spec.tables.vtables import SharedVtable, number_vtables
 
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
@@ -102,7 +94,7 @@ class VectorReader:
     def check(self, positions: NDArray[np.int64], size: int, field: str) -> None:
         """Raise unless ``size`` bytes from every position lie inside the buffer."""
         if positions.size and not (
-            lowest(positions) >= 0 and highest(positions) + size <= self.data.size
+            int(np.min(positions)) >= 0 and int(np.max(positions)) + size <= self.data.size
         ):
             self.fail(f"an offset points outside the {self.data.size} bytes", field)
 
@@ -113,7 +105,7 @@ class VectorReader:
         if not starts.size:
             return
         # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
-        if lowest(starts) < 0 or highest(starts + lengths * size) > self.data.size:
+        if int(np.min(starts)) < 0 or int(np.max(starts + lengths * size)) > self.data.size:
             self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
 
     def numbers(
@@ -218,7 +210,7 @@ class Tables:
         vtables = positions - reader.numbers(positions, "<i4", field)
         self._vtables, self._codes = number_vtables(vtables)
         if self._codes is None and positions.size:
-            self._shared = self._read_shared(int(self._vtables[0]), highest(positions))
+            self._shared = self._read_shared(int(self._vtables[0]), int(np.max(positions)))
             return
         self._shared = None
         sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
@@ -406,10 +398,9 @@ class Tables:
         self.r.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
         if rows is None:
             return Ranges(starts=starts, lengths=lengths)
-        return Ranges(
-            starts=filled(starts, rows, np.zeros(len(self), dtype=np.int64)),
-            lengths=filled(lengths, rows, np.zeros(len(self), dtype=np.int64)),
-        )
+        found = np.zeros((2, len(self)), dtype=np.int64)
+        found[:, rows] = starts, lengths
+        return Ranges(starts=found[0], lengths=found[1])
 
     def matrix(self, slot: int, name: str, dtype: DTypeLike) -> NDArray[Any]:
         """Read a required vector per row, the same number of elements in each.

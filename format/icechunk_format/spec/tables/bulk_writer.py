@@ -22,18 +22,15 @@ Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, is_run_start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
 
 MAX_BUFFER_SIZE: Final = 2**31 - 1
 FILE_IDENTIFIER: Final = b"Ichk"

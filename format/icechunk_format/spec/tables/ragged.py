@@ -5,14 +5,10 @@ Bounds are not checked here, but where numbers are read from a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
 
 
 def ragged_rows(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,19 +21,16 @@ Specification: flatbuffers internals (https://flatbuffers.dev/internals), and th
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
-from icechunk_format.spec.tables.schema import SCALARS
+from icechunk_format.spec.tables.schema import SCALARS, TableSchema
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import DTypeLike, NDArray
-
-    from icechunk_format.spec.tables.schema import TableSchema
+T = TypeVar("T")
 
 _U32 = SCALARS["u32"]
 _I32 = SCALARS["i32"]
@@ -201,6 +198,11 @@ class Table:
         """Return the error about a required field that is absent."""
         return self.error(field, f"it is required in {self.schema.name}, but it is absent")
 
+    def _there(self, field: str, found: T | None) -> T:
+        if found is None:
+            raise self.missing(field)
+        return found
+
     # -- numbers and structs ------------------------------------------------------------------
 
     def number(self, field: str) -> int:
@@ -221,10 +223,7 @@ class Table:
 
     def raw_id(self, field: str) -> bytes:
         """Read an inline id that must be present."""
-        found = self.optional_raw_id(field)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_raw_id(field))
 
     # -- strings and bytes --------------------------------------------------------------------
 
@@ -250,10 +249,7 @@ class Table:
 
     def text(self, field: str) -> str:
         """Read a string that must be present."""
-        found = self.optional_text(field)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_text(field))
 
     def optional_blob(self, field: str) -> bytes | None:
         """Read a vector of bytes; None when absent."""
@@ -271,10 +267,7 @@ class Table:
 
     def blob(self, field: str) -> bytes:
         """Read a vector of bytes that must be present."""
-        found = self.optional_blob(field)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_blob(field))
 
     # -- vectors ------------------------------------------------------------------------------
 
@@ -293,10 +286,7 @@ class Table:
 
     def records(self, field: str, dtype: DTypeLike) -> NDArray[Any]:
         """Read a vector of numbers or structs that must be present."""
-        found = self.optional_records(field, dtype)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_records(field, dtype))
 
     def _targets(self, field: str) -> list[int] | None:
         """Positions of the items of a vector of offsets, each leaving room for 4 bytes."""
@@ -339,10 +329,7 @@ class Table:
 
     def texts(self, field: str) -> list[str]:
         """Read a vector of strings that must be present."""
-        found = self.optional_texts(field)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_texts(field))
 
     def optional_children(self, field: str, schema: TableSchema) -> Iterator[Table] | None:
         """Read a vector of tables, one at a time; None when absent."""
@@ -354,18 +341,13 @@ class Table:
 
     def children(self, field: str, schema: TableSchema) -> Iterator[Table]:
         """Read a vector of tables that must be present, one at a time."""
-        found = self.optional_children(field, schema)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_children(field, schema))
 
     # -- tables and unions --------------------------------------------------------------------
 
     def children_at(self, field: str, schema: TableSchema, rows: Iterable[int]) -> Iterator[Table]:
         """Read some tables of a vector that must be present, by their places in it."""
-        targets = self._targets(field)
-        if targets is None:
-            raise self.missing(field)
+        targets = self._there(field, self._targets(field))
         payload = self._payload
         return (Table(payload, targets[i], schema, (self, field, i)) for i in rows)
 
@@ -376,10 +358,7 @@ class Table:
 
     def child(self, field: str, schema: TableSchema) -> Table:
         """Read a table that must be present."""
-        found = self.optional_child(field, schema)
-        if found is None:
-            raise self.missing(field)
-        return found
+        return self._there(field, self.optional_child(field, schema))
 
     def union_kind(self, field: str) -> int:
         """Read the number of a required union and check that its value is there.

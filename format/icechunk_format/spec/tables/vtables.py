@@ -8,12 +8,10 @@ Spec: https://flatbuffers.dev/internals.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 # Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
 # one comparison per vtable and row; beyond this many, sorting is cheaper.
@@ -35,22 +33,6 @@ class SharedVtable(NamedTuple):
     size: int
     table_size: int
     last: int
-
-
-def lowest(numbers: NDArray[Any]) -> int:
-    """Return the least of some numbers."""
-    return int(numbers.min())
-
-
-def highest(numbers: NDArray[Any]) -> int:
-    """Return the greatest of some numbers."""
-    return int(numbers.max())
-
-
-def filled(found: NDArray[Any], rows: NDArray[np.intp], defaults: NDArray[Any]) -> NDArray[Any]:
-    """Return the defaults, with some rows replaced by the values found."""
-    defaults[rows] = found
-    return defaults
 
 
 def number_vtables(

@@ -17,19 +17,15 @@ Specification: flatbuffers internals (https://flatbuffers.dev/internals).
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.schema import TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
 _LENGTH = struct.Struct("<I")

@@ -15,23 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import (
     InvalidInputError,
 )
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.writer import TableWriter
 from icechunk_format.spec.values.msgpack import (
     decode_flexbuffer,
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,
 )
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.tables.reader import Table
-    from icechunk_format.spec.tables.writer import TableWriter
 
 METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
 

@@ -12,14 +12,12 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import StorageError
 from icechunk_format.storage.protocol import ObjectInfo, ObjectVersion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RESERVED: Final = ".storage-"
 NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
@@ -73,18 +71,11 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def is_same(current: ObjectVersion, expected: ObjectVersion) -> bool:
-    """Tell whether two versions are equal; digests are compared where ``expected`` has one."""
-    return current.etag == expected.etag and (
-        expected.generation is None or current.generation == expected.generation
-    )
-
-
 def is_at(path: str, expected: ObjectVersion) -> bool:
     """Tell whether the file still has a version; call it under the lock."""
     try:
         with open(path, "rb") as file:
-            return is_same(version_of(os.fstat(file.fileno()), file.read()), expected)
+            return version_of(os.fstat(file.fileno()), file.read()).matches(expected)
     except FileNotFoundError:
         return False
 

@@ -28,10 +28,10 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.local.files import (
     NOT_THERE,
     RESERVED,
@@ -39,7 +39,6 @@ from icechunk_format.storage.local.files import (
     info_of,
     is_at,
     is_hidden,
-    is_same,
     modified,
     open_lock,
     reason_of,
@@ -49,7 +48,6 @@ from icechunk_format.storage.local.files import (
     version_of,
 )
 from icechunk_format.storage.protocol import (
-    NO_ATTRIBUTES,
     OVERWRITE,
     Condition,
     CreateOnly,
@@ -60,9 +58,11 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
+    Storage,
     Written,
     check_key,
     missing_object,
+    overwritten,
     split_prefix,
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
@@ -70,9 +70,8 @@ from icechunk_format.storage.ranges import check_length, check_unchanged, plan_r
 if sys.platform != "win32":
     import fcntl
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
@@ -81,7 +80,7 @@ _THREADS: Final = 8
 _FILES_FOR_THREADS: Final = 16
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """Objects below a folder; the first write makes the folder.
 
     Parameters
@@ -95,11 +94,8 @@ class LocalStorage:
     def __init__(self, root: str, *, follow_symlinks: bool = False) -> None:
         self._root = os.path.abspath(root)
         self._follow_symlinks = follow_symlinks
-        self._threads = WorkerThreads(_THREADS)
+        self._threads = PacedThreads(_THREADS)
         self._trusted_folders: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"LocalStorage({self._root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_restore, (self._root, self._follow_symlinks))
@@ -107,10 +103,6 @@ class LocalStorage:
     @property
     def root_url(self) -> str:
         return self._root
-
-    @property
-    def is_read_only(self) -> bool:
-        return False
 
     # Reading
 
@@ -204,14 +196,7 @@ class LocalStorage:
 
     # Writing
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         path = self._writable_path(key)
         with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
             match condition:
@@ -240,19 +225,8 @@ class LocalStorage:
                 os.replace(staged, path)
         return True
 
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
-        return self._threads.map(lambda item: self._overwrite(*item), items)
-
-    def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
-        path = self._writable_path(key)
-        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
-            os.replace(staged, path)
-        return version
+    def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
+        return self._threads.map(lambda item: overwritten(self, *item), items)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         wanted = list(keys)
@@ -296,10 +270,7 @@ class LocalStorage:
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> Written | Lost:
         self._writable_path(target)
-        fetched = self.get(source)
-        if source_version is not None and not is_same(fetched.version, source_version):
-            return Lost()
-        return self.put(target, fetched.data)
+        return super().copy(source, target, source_version=source_version)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""Objects on servers: S3, Google Cloud Storage, Azure, the web, and whatever fsspec opens."""
+"""Reaches objects on servers: S3, Google Cloud Storage, Azure, the web, and what fsspec opens."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from icechunk_format.errors import InvalidInputError, StorageError
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.options import StorageOptions
 
 _CONNECT_SECONDS: Final = 4.0
 _TRIES: Final = 3

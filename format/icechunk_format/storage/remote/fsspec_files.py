@@ -6,17 +6,14 @@ Options of unknown kinds of URL are passed on as given, because only the impleme
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.remote.internal_hosts import guarded_client
 from icechunk_format.storage.remote.retry import safe_reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 _OURS: Final = ("concurrency", "max_gap_bytes", "max_retries", "single_writer")
 _OBSTORE_ONLY: Final = ("timeout", "allow_http", "allow_invalid_certificates", "endpoint_url")

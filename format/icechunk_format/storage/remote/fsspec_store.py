@@ -20,12 +20,14 @@ import errno
 import hashlib
 import secrets as random_secrets
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
-    NO_ATTRIBUTES,
     OVERWRITE,
     Condition,
     CreateOnly,
@@ -37,6 +39,7 @@ from icechunk_format.storage.protocol import (
     Overwrite,
     ReadRequest,
     ReplaceIfUnchanged,
+    Storage,
     Written,
     check_key,
     split_prefix,
@@ -59,12 +62,6 @@ from icechunk_format.storage.remote.retry import (
     failure_of_status,
     safe_reason,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 T = TypeVar("T")
 
@@ -97,7 +94,7 @@ def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
     )
 
 
-class FsspecStorage:
+class FsspecStorage(Storage):
     """Objects below a path of an fsspec file system.
 
     Parameters
@@ -145,9 +142,6 @@ class FsspecStorage:
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         self._is_local = bool(names & {"file", "local"})
         self._can_compare = single_writer or "memory" in names
-
-    def __repr__(self) -> str:
-        return f"FsspecStorage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
@@ -234,14 +228,7 @@ class FsspecStorage:
 
     # Writing
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         path = self._path(key)
         self._server.refuse_writing(key)
         if isinstance(condition, Overwrite):
@@ -284,15 +271,6 @@ class FsspecStorage:
         self._server.call("write", key, write)
         return _version(self._info("write", key), data)
 
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
-        self._server.refuse_writing()
-        return [self._write(key, self._path(key), data) for key, data in items]
-
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         self._server.refuse_writing()
         failures: list[DeleteFailure] = []
@@ -304,16 +282,6 @@ class FsspecStorage:
                 if error.failure.kind is not FailureKind.MISSING:
                     failures.append(DeleteFailure(key=key, reason=error.failure.reason))
         return failures
-
-    def copy(
-        self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
-        check_key(target)
-        self._server.refuse_writing(target)
-        fetched = self.get(source)
-        if source_version is not None and fetched.version.etag != source_version.etag:
-            return Lost()
-        return self.put(target, fetched.data)
 
     # Listing; last, because inside the class the name hides the type.
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from icechunk_format.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 _LOCAL_NAMES: Final = ("localhost", "metadata.google.internal", "metadata")
 # Metadata and host services of clouds outside the link-local ranges: AWS (IPv6), Azure, Alibaba.

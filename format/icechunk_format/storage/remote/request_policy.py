@@ -6,8 +6,9 @@ share what follows from a failure.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from icechunk_format.errors import (
     IcechunkError,
@@ -16,6 +17,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.storage.protocol import ObjectInfo, ReadRequest
 from icechunk_format.storage.ranges import check_length, modified_error
 from icechunk_format.storage.remote.retry import (
     Backoff,
@@ -25,11 +27,6 @@ from icechunk_format.storage.remote.retry import (
     call_with_retries,
     error_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from icechunk_format.storage.protocol import ObjectInfo, ReadRequest
 
 T = TypeVar("T")
 

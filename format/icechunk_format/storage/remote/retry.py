@@ -17,15 +17,13 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from icechunk_format.errors import IcechunkError, NotFoundError, StorageError
 from icechunk_format.storage.protocol import missing_object
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 
@@ -175,6 +173,7 @@ def safe_reason(text: str, secrets: Iterable[str]) -> str:
     return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "..."
 
 
+_REFUSED_FOR_ACCESS: Final = (301, 307, 400)
 _ACCESS_HINTS: Final = {
     "s3": "check storage.key and storage.secret (or the environment's credentials), storage.region "
     "and storage.endpoint_url; for public data set storage.anon=true",
@@ -224,12 +223,7 @@ def error_of(
     if (
         failure.kind is FailureKind.DENIED
         or "region" in failure.reason.lower()
-        or failure.status
-        in (
-            301,
-            307,
-            400,
-        )
+        or failure.status in _REFUSED_FOR_ACCESS
     ):
         hint = _ACCESS_HINTS.get(kind, "check who may read and write there")
     elif failure.kind is FailureKind.UNREACHABLE:

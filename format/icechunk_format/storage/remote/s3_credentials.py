@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.remote.endpoint import endpoint_url
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 _DEFAULT_REGION: Final = "us-east-1"
 _REFRESH_SECONDS: Final = 300

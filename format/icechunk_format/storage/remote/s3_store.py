@@ -13,12 +13,14 @@ Rules of this file
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
-    NO_ATTRIBUTES,
     OVERWRITE,
     Condition,
     CreateOnly,
@@ -29,6 +31,7 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
+    Storage,
     Written,
     check_key,
     missing_object,
@@ -59,12 +62,6 @@ from icechunk_format.storage.remote.s3_credentials import (
     make_client,
     s3_settings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 _DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000
@@ -101,7 +98,7 @@ def open_s3(address: Address, options: StorageOptions) -> S3Storage:
     )
 
 
-class S3Storage:
+class S3Storage(Storage):
     """Objects below a prefix of an S3 bucket.
 
     Parameters
@@ -155,18 +152,11 @@ class S3Storage:
             conditional_backoff=Backoff(max_retries=max_retries),
         )
         self._max_gap = max_gap
-        self._threads = WorkerThreads(concurrency)
-
-    def __repr__(self) -> str:
-        return f"S3Storage({self.root_url!r})"
+        self._threads = PacedThreads(concurrency)
 
     @property
     def root_url(self) -> str:
         return self._server.root_url
-
-    @property
-    def is_read_only(self) -> bool:
-        return False
 
     def _at(self, key: str) -> dict[str, str]:
         return {**self._bucket, "Key": self._prefix + check_key(key)}
@@ -224,14 +214,7 @@ class S3Storage:
 
     # Writing
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         match condition:
             case CreateOnly():
                 demand = {"IfNoneMatch": "*"}
@@ -240,16 +223,16 @@ class S3Storage:
                     return Lost()
                 demand = {"IfMatch": quoted(version.etag)}
             case _:
-                return Written(version=self._overwrite(key, data, attributes))
+                return Written(version=self._overwrite(key, data))
         check_conditions(self._client)
-        arguments = {**self._at(key), **demand, "Metadata": dict(attributes)}
+        arguments = {**self._at(key), **demand}
         answer = self._server.write_conditionally(
             key, lambda: self._client.put_object(Body=data, **arguments)
         )
         return Lost() if answer is None else Written(version=_version(answer))
 
-    def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
-        arguments = {**self._at(key), "Metadata": dict(attributes)}
+    def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
+        arguments = self._at(key)
 
         def write() -> Any:
             if len(data) < _MULTIPART_FROM:
@@ -258,11 +241,10 @@ class S3Storage:
 
         return _version(self._server.call("write", key, write))
 
-    def _upload_parts(self, data: bytes, arguments: dict[str, Any]) -> Any:
+    def _upload_parts(self, data: bytes, arguments: dict[str, str]) -> Any:
         client = self._client
         upload_id = client.create_multipart_upload(**arguments)["UploadId"]
         upload = {**arguments, "UploadId": upload_id}
-        del upload["Metadata"]
         try:
             parts = []
             for number, first in enumerate(range(0, len(data), _PART_SIZE), start=1):
@@ -275,13 +257,8 @@ class S3Storage:
                 client.abort_multipart_upload(**upload)
             raise
 
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
-        return self._threads.map(lambda item: self._overwrite(*item, attributes), items)
+    def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
+        return self._threads.map(lambda item: self._overwrite(*item), items)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         wanted = [check_key(key) for key in keys]

@@ -1,4 +1,4 @@
-"""``where`` is taken apart without changing which rows it keeps, and refuses what it cannot do."""
+"""``where`` is split into parts that together keep the same rows, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become cells: what a write changes, and what it leaves.
+"""Written rows change their cells and no others.
 
 Everything is written to memory, as a distributed write would, and read back with our own reader.
 """

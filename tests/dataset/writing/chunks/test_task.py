@@ -1,4 +1,4 @@
-"""Rows that are chunks, or references to chunks, become arrays; what they say is checked."""
+"""Rows that are chunks, or references to chunks, become arrays, and their values are checked."""
 
 import itertools
 import pickle
@@ -215,7 +215,7 @@ def test_tasks_write_units_that_do_not_overlap(place):
     [part] = plan.parts
     units = numbered.column("_unit").to_numpy()
     assert set(units) == set(range(part.units))
-    context = pickle.loads(pickle.dumps(part.context))
+    context = pickle.loads(pickle.dumps(part))
     receipts = []
     for unit in range(part.units):
         task = numbered.filter(pa.array(units == unit)).to_batches(50_000)
@@ -263,8 +263,9 @@ def written_at(place, location, containers):
     """Write one reference into a repository with containers, and return its location."""
     rows = virtual_rows(2).slice(0, 1).set_column(3, "location", [[location]])
     prepared = prepare_write(place, rows.schema, WriteOptions(layout="refs", encoding=COLUMN))
-    source = replace(prepared.chunk_source, containers=containers)
-    plan = plan_layout_write(replace(prepared, chunk_source=source))
+    source = replace(prepared.destination.chunk_source, containers=containers)
+    destination = replace(prepared.destination, chunk_source=source)
+    plan = plan_layout_write(replace(prepared, destination=destination))
     finish_write(plan, [write_layout_table(plan, rows)])
     return rows_of(place, "refs").column("location").to_pylist()[0]
 

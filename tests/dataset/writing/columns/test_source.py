@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame are dimensions, where field metadata covers only some of them.
+"""Dimensions of a DataFrame are found where field metadata cover only some columns.
 
 Expressions lose field metadata: ``time + interval 1 day AS time`` says nothing about itself, while
 the columns beside it still name the dimension ``time``.

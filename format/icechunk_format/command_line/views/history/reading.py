@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-COUNTED: Final = (
-    "new_groups",
-    "new_arrays",
-    "deleted_groups",
-    "deleted_arrays",
-    "updated_groups",
-    "updated_arrays",
-    "moved_nodes",
-)
-"""Lists of a transaction log of which the log shows the lengths."""
+COUNTED: Final = {
+    "new_groups": "new group",
+    "new_arrays": "new array",
+    "deleted_groups": "deleted group",
+    "deleted_arrays": "deleted array",
+    "updated_groups": "changed group",
+    "updated_arrays": "changed array",
+    "moved_nodes": "moved node",
+}
+"""Lists of a transaction log of which the log shows the lengths, and what they hold."""
 
 # Logs are small files, but a commit of millions of chunks has a large one: few at a time.
 _LOGS_AT_ONCE: Final = 4

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.views.history.graph import graph_rows
+from icechunk_format.command_line.views.history.reading import COUNTED
 from icechunk_format.command_line.views.plain_text import (
     age,
     counted,
@@ -29,15 +30,6 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _MOST_LINES: Final = 40
-_NOUNS: Final = {
-    "new_groups": "new group",
-    "new_arrays": "new array",
-    "deleted_groups": "deleted group",
-    "deleted_arrays": "deleted array",
-    "updated_groups": "changed group",
-    "updated_arrays": "changed array",
-    "moved_nodes": "moved node",
-}
 _MARKS: Final = {
     "added": ("+", "green"),
     "removed": ("-", "red"),
@@ -100,7 +92,7 @@ def changes_text(counts: dict[str, int] | None) -> str:
     """Return how much a snapshot changed, in words."""
     if counts is None:
         return "no record of its changes"
-    words = [counted(counts[name], noun) for name, noun in _NOUNS.items() if counts[name]]
+    words = [counted(counts[name], noun) for name, noun in COUNTED.items() if counts[name]]
     if counts["chunks"]:
         arrays = counted(counts["arrays_with_chunks"], "array")
         words.append(f"{counted(counts['chunks'], 'chunk')} in {arrays}")

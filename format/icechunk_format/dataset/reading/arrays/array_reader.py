@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, pick, product_coords
 from icechunk_format.dataset.reading.arrays.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -133,7 +132,7 @@ class ArrayReader:
         # None where chunks differ in size. Looked up once, since there may be thousands of chunks.
         self._chunk_shape = grid.chunk_shape
         self.codecs: ChunkCodecs = variable.codecs
-        self.outer_axes = grid_axes(grid)
+        self.outer_axes = grid.axes
         self.shards: ShardReads | None = None
         if self.codecs.sharding is not None:
             self.shards = ShardReads(

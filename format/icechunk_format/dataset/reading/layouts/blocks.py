@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -79,9 +80,7 @@ def cut_blocks(
         axis.chunk_range(selection.start, selection.stop)
         for axis, selection in zip(axes, box, strict=True)
     ]
-    rows = 1
-    for selection in box:
-        rows *= selection.count
+    rows = math.prod(selection.count for selection in box)
     steps = steps_along([last - first for first, last in chunks], rows, cells)
     _grow(steps, box, axes, arrays, chunks, max(budget // 2 // per_cell, most_grown))
     pieces = [
@@ -93,9 +92,7 @@ def cut_blocks(
 
 def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
     """Estimate the bytes that reading a block takes: its cells, and the chunks that hold them."""
-    cells = 1
-    for selection in block:
-        cells *= selection.count
+    cells = math.prod(block_shape(block))
     total = 0
     for array in arrays:
         decoded = 1

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
@@ -43,7 +42,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
         path = context.table.arrays[part[0]]
         variable = arrays.variable(path)
         bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
-        axes = grid_axes(variable.metadata.grid)
+        axes = variable.metadata.grid.axes
         chosen = chunk_selections(variable, context.selections, axes)
         for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
             wanted = rows[_selected(refs.coords, rows, chosen)]

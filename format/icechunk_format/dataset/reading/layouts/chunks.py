@@ -31,7 +31,7 @@ from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterato
             selection.intersect(DimSelection.span(selection.size, part[1 + 2 * n], part[2 + 2 * n]))
             for n, selection in enumerate(chosen)
         ]
-        axes = tuple(ChunkAxis(size=selection.size, step=1) for selection in box)
+        axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(
             places=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader)
         )

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from icechunk_format.dataset.cf.column_types import sql_name
 from icechunk_format.dataset.selection.sel_isel import unknown_name
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.operators import combine, compare, time_part
@@ -60,7 +61,6 @@ from icechunk_format.dataset.selection.where.types import (
     is_number,
     number_literal,
     timestamp_literal,
-    type_name,
 )
 from icechunk_format.errors import InvalidInputError
 
@@ -160,7 +160,7 @@ class Compiler:
         value = self.compile(node)
         if value.type != BOOLEAN and not pa.types.is_null(value.type):
             raise InvalidInputError(
-                f"where: {sql_text(node)} is {type_name(value.type)}, not a condition; compare it "
+                f"where: {sql_text(node)} is {sql_name(value.type)}, not a condition; compare it "
                 f"with something"
             )
         return cast(value, BOOLEAN)
@@ -239,7 +239,7 @@ class Compiler:
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return number_literal(f"-{node.this.name}")
         if not is_number(value.type) and value.type != INTERVAL:
-            raise TypeMismatchError(f"{type_name(value.type)} has no negative")
+            raise TypeMismatchError(f"{sql_name(value.type)} has no negative")
         return call("negate", value.type, value)
 
     def _cast(self, node: exp.Expression) -> Typed:
@@ -330,7 +330,7 @@ class Compiler:
         allow_parts(node, "this")
         value = self.compile(node.this)
         if not is_number(value.type):
-            raise TypeMismatchError(f"abs needs a number, not {type_name(value.type)}")
+            raise TypeMismatchError(f"abs needs a number, not {sql_name(value.type)}")
         return call("abs", value.type, value)
 
     def _whole(self, node: exp.Expression) -> Typed:
@@ -341,7 +341,7 @@ class Compiler:
             return value if isinstance(node, exp.Round) else cast(value, BIGINT)
         if not pa.types.is_floating(value.type):
             raise TypeMismatchError(
-                f"FLOAT or DOUBLE is needed here, not {type_name(value.type)}; CAST it AS DOUBLE"
+                f"FLOAT or DOUBLE is needed here, not {sql_name(value.type)}; CAST it AS DOUBLE"
             )
         name = FUNCTION_NODES[type(node)]
         return call(name, value.type if name == "round" else BIGINT, value)
@@ -402,7 +402,7 @@ class Compiler:
         if pa.types.is_null(value.type):
             return cast(value, STRING)
         if value.type != STRING:
-            raise TypeMismatchError(f"{sql_text(node)} needs text, not {type_name(value.type)}")
+            raise TypeMismatchError(f"{sql_text(node)} needs text, not {sql_name(value.type)}")
         return value
 
     def _word(self, argument: exp.Expression, node: exp.Expression) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from icechunk_format.dataset.cf.column_types import sql_name
 from icechunk_format.dataset.selection.where.syntax import TIME_PARTS
 from icechunk_format.dataset.selection.where.types import (
     BIGINT,
@@ -28,7 +29,6 @@ from icechunk_format.dataset.selection.where.types import (
     constant,
     decimal_operand,
     is_number,
-    type_name,
 )
 
 # The comparison to use when the sides are swapped.
@@ -90,7 +90,7 @@ def _as_number(value: Typed, other: Typed) -> Typed:
     if value.type == STRING:
         return cast(value, BIGINT if pa.types.is_integer(other.type) else DOUBLE)
     if not is_number(value.type):
-        raise TypeMismatchError(f"{type_name(value.type)} is not a number")
+        raise TypeMismatchError(f"{sql_name(value.type)} is not a number")
     return value
 
 
@@ -109,7 +109,7 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
     if operation == "add" and kinds == (INTERVAL, TIMESTAMP):
         return call(operation, TIMESTAMP, left, right)
     raise TypeMismatchError(
-        f"{type_name(left.type)} and {type_name(right.type)} cannot be combined so"
+        f"{sql_name(left.type)} and {sql_name(right.type)} cannot be combined so"
     )
 
 
@@ -117,7 +117,7 @@ def time_part(name: str, value: Typed) -> Typed:
     """Return a function such as ``year`` or ``hour`` of a date or a timestamp."""
     kernel, needs_clock = TIME_PARTS[name]
     if value.type not in (DATE, TIMESTAMP):
-        raise TypeMismatchError(f"{name} needs a date or a timestamp, not {type_name(value.type)}")
+        raise TypeMismatchError(f"{name} needs a date or a timestamp, not {sql_name(value.type)}")
     if needs_clock:
         value = cast(value, TIMESTAMP)
     return call("cast", INT, call(kernel, BIGINT, value), options=(INT,))

@@ -19,7 +19,7 @@ Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+
+    from icechunk_format.dataset.selection.sel_isel import Given
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
 
@@ -111,14 +113,23 @@ def plan_where(
     )
 
 
+class Selecting(TypedDict, total=False):
+    """The ways to select that ``select`` takes, by keyword."""
+
+    where: str | None
+    sel: Given | None
+    isel: Given | None
+    sel_method: str | None
+
+
 def select(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
     coordinate: Callable[[str], pa.Array],
     where: str | None = None,
-    sel: str | None = None,
-    isel: str | None = None,
+    sel: Given | None = None,
+    isel: Given | None = None,
     sel_method: str | None = None,
 ) -> Selection:
     """Resolve the three ways to select into one selection.
@@ -142,6 +153,7 @@ def select(
     UnsupportedError
         If ``sel`` names a dimension whose values labels cannot name.
     """
+    sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:
         raise InvalidInputError("sel.method is given without sel; leave it out, or give sel")
     known: dict[str, pa.Array] = {}

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import numpy_dtype
+from icechunk_format.dataset.cf.column_types import sql_name
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     ColumnRef,
@@ -53,22 +54,6 @@ _TIMESTAMP_TEXT: Final = re.compile(
 )
 
 _OTHER_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d{2}\s*$", re.ASCII)
-
-_NAMES: Final = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP_NTZ",
-    pa.duration("us"): "INTERVAL DAY TO SECOND",
-    pa.null(): "NULL",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +101,6 @@ def call(
     return Typed(expression, kind, instant)
 
 
-def type_name(kind: pa.DataType) -> str:
-    """Return the SQL name of a type, for errors."""
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision},{kind.scale})"
-    return _NAMES.get(kind, str(kind).upper())
-
-
 def is_number(kind: pa.DataType) -> bool:
     """Whether a type is an integer, a decimal or a float."""
     return kind in _INTEGERS or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -160,7 +138,7 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
     if value.literal is not None and pa.types.is_string(source):
         return Typed(Constant(_read_text(value.literal.as_py(), target)), target)
     if not _can_cast(source, target):
-        raise TypeMismatchError(f"{type_name(source)} cannot be cast to {type_name(target)} here")
+        raise TypeMismatchError(f"{sql_name(source)} cannot be cast to {sql_name(target)} here")
     return call("cast", target, value, options=(target,))
 
 
@@ -199,7 +177,7 @@ def comparable(left: Typed, right: Typed) -> tuple[Typed, Typed]:
         left, right = _fit_literal(left, right)
     if left.type.equals(right.type):
         if _is_opaque(left.type):
-            raise TypeMismatchError(f"values of type {type_name(left.type)} cannot be compared")
+            raise TypeMismatchError(f"values of type {sql_name(left.type)} cannot be compared")
         return left, right
     kind = common_type(left.type, right.type)
     return cast(left, kind), cast(right, kind)
@@ -230,7 +208,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
             return DOUBLE
         if other in (DATE, TIMESTAMP, BOOLEAN, INTERVAL):
             return other
-    raise TypeMismatchError(f"{type_name(left)} and {type_name(right)} have no common type")
+    raise TypeMismatchError(f"{sql_name(left)} and {sql_name(right)} have no common type")
 
 
 def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -363,8 +341,8 @@ def _read_text(text: str | None, target: pa.DataType) -> pa.Scalar:
         if pa.types.is_decimal(target):
             return pa.scalar(Decimal(word), target)
     except (ValueError, KeyError, ArithmeticError, pa.ArrowException) as error:
-        raise TypeMismatchError(f"{text!r} is not a {type_name(target)}") from error
-    raise TypeMismatchError(f"text cannot be cast to {type_name(target)} here")
+        raise TypeMismatchError(f"{text!r} is not a {sql_name(target)}") from error
+    raise TypeMismatchError(f"text cannot be cast to {sql_name(target)} here")
 
 
 _BOOLEAN_WORDS: Final = {

@@ -11,23 +11,22 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.writing.again.conflicts import cells_written_twice, refused
 from icechunk_format.dataset.writing.again.landed import (
     array_at,
     landed_places,
-    reader_at,
     their_chunks,
 )
 from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
 from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
-from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches
-from icechunk_format.dataset.writing.context import ArrayTarget
+from icechunk_format.dataset.writing.cells.chunk_batches import store_in_batches
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.files.manifest_files import store_manifests
@@ -36,7 +35,6 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import NodeId
 
 _REFS_AT_ONCE: Final = 500_000
-_MOST_LOST_CHUNKS: Final = 16
 
 
 # A manifest, which of its chunks are used as they are, and their new coordinates.
@@ -97,13 +94,10 @@ def adopt(
         Others have written cells of this write, and the options do not say who wins.
     """
     adoption = _Adoption(plan, now, rivals)
-    before = {array.name: array for part in plan.parts for array in part.context.arrays}
-    for part in now.parts:
-        for array in part.context.arrays:
-            adoption.take(before.get(array.name), array, manifests.get(array.path, ()))
-    taken = {array.path for part in now.parts for array in part.context.arrays}
+    for name, array in now.arrays.items():
+        adoption.take(plan.arrays.get(name), array, manifests.get(array.path, ()))
     for array in _others_that_move(now):
-        if array.path not in taken:
+        if array.name not in now.arrays:
             adoption.take(None, array, ())
     adoption.check_lost()
     return adoption.adopted
@@ -114,14 +108,8 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
     documents = dict(now.resized)
     for variable in now.prepared.kept.values():
         if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
-            yield ArrayTarget(
-                name=variable.name,
-                path=variable.path,
-                node_id=variable.node.id,
-                dims=variable.dims,
-                metadata=documents.get(variable.path, variable.metadata),
-                old_shape=variable.shape,
-            )
+            metadata = documents.get(variable.path, variable.metadata)
+            yield ArrayTarget.of_existing(variable, metadata)
 
 
 class _Adoption:
@@ -129,18 +117,19 @@ class _Adoption:
         self._plan, self._now = plan, now
         self._rivals = rivals
         self._prepared = now.prepared
-        self._storage = open_storage(now.prepared.location)
+        self._destination = now.prepared.destination
+        self._storage = self._destination.open_storage()
         self._landed = landed_places(plan, now, rivals)
         self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         self._lost_at: dict[NodeId, NDArray[Any]] = {}
-        self._has_all_rows = plan.row_count == _product_of_labels(plan)
+        labels = [len(np.unique(plan.places(dim))) for dim in plan.dimension_tables]
+        self._has_all_rows = plan.row_count == math.prod(labels)
         self.adopted = Adopted()
 
     def check_lost(self) -> None:
         if self._lost:
             writers = self._rivals.writers(self._lost_at)
-            contexts = [part.context for part in self._now.parts]
-            raise cells_written_twice(self._prepared, contexts, self._lost, writers)
+            raise cells_written_twice(self._now, self._lost, writers)
 
     def take(
         self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
@@ -154,7 +143,7 @@ class _Adoption:
         else:
             kept, parts = self._cells(old, new, receipts)
         pairs = ((new.node_id, refs) for refs in parts)
-        stored = store_manifests(self._storage, self._prepared.manifest_format, pairs)
+        stored = store_manifests(self._storage, self._destination.manifest_format, pairs)
         kept += [receipt for found in stored for receipt in found]
         if kept:
             self.adopted.manifests[new.path] = kept
@@ -223,7 +212,7 @@ class _Adoption:
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
-                along = grid_axes(new.metadata.grid)[axis]
+                along = new.metadata.grid.axes[axis]
                 found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
         return found
 
@@ -232,7 +221,7 @@ class _Adoption:
             axis_moves(
                 (old.metadata.grid, new.metadata.grid),
                 axis,
-                (_places(self._plan, dim), _places(self._now, dim)),
+                (self._plan.places(dim), self._now.places(dim)),
                 base_size=0 if old.old_shape is None else old.old_shape[axis],
                 landed=self._landed[dim].without(
                     base=old.old_shape is None, tip=new.old_shape is None
@@ -284,7 +273,7 @@ class _Adoption:
             touched = self._rivals.touched(new.node_id, coords)
             node = array_at(self._rivals.tip, new.path, new.node_id)
             if node is not None and self._rivals.is_new(new.node_id):
-                there = reader_at(self._prepared, self._rivals.tip, node).lookup.find(coords)
+                there = self._destination.reader(self._rivals.tip, node).lookup.find(coords)
                 touched = np.isin(np.arange(len(coords)), there.positions)
             shared.append(coords[touched])
             gives_way = touched & (resolve == "theirs")
@@ -323,7 +312,7 @@ class _Adoption:
             new,
             axes,
             ours=self._ours(old, receipts) if old is not None and receipts else None,
-            base=None if base is None else reader_at(self._prepared, self._rivals.base, base),
+            base=None if base is None else self._destination.reader(self._rivals.base, base),
             landed=(
                 self._placed(new, self._rivals.base, base, is_tip=False),
                 self._placed(new, self._rivals.tip, tip, is_tip=True),
@@ -333,20 +322,18 @@ class _Adoption:
             resolve=self._prepared.options.resolve,
         )
         touched = self._touched(new, targets)
-        threshold = self._prepared.manifest_format.config.inline_chunk_threshold_bytes
-        batches = ChunkBatches(self._storage, len(new.dims), inline_threshold=threshold)
-        lost = 0
-        for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
-            before = merge.cells_lost
-            batches.add(at, merge.encoded(at, is_touched=is_touched))
-            lost += merge.cells_lost > before
-            if lost >= _MOST_LOST_CHUNKS:
-                break
+        stored_refs = store_in_batches(
+            self._storage,
+            len(new.dims),
+            merge.chunks(targets, touched),
+            inline_threshold=self._destination.inline_threshold,
+        )
+        refs = ChunkRefs.concat(list(stored_refs))
         if merge.cells_lost:
             self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
             self._lost_at[new.node_id] = targets[touched]
-            return
-        yield ChunkRefs.concat(batches.finish())
+        else:
+            yield refs
 
     def _placed(
         self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
@@ -358,7 +345,7 @@ class _Adoption:
             landed = self._landed.get(dim)
             own = None if landed is None else landed.tip if is_tip else landed.base
             places.append(np.arange(size, dtype=np.int64) if own is None else own)
-        return PlacedArray(reader_at(self._prepared, version, node), places, new.metadata.shape)
+        return PlacedArray(self._destination.reader(version, node), places, new.metadata.shape)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""
@@ -389,19 +376,7 @@ class _Adoption:
             ),
         )
         version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
-        return reader_at(self._prepared, version, node)
-
-
-def _places(plan: WritePlan, dim: str) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = plan.dimension_tables[dim].column("place").to_numpy()
-    return found
-
-
-def _product_of_labels(plan: WritePlan) -> int:
-    cells = 1
-    for dim in plan.dimension_tables:
-        cells *= len(np.unique(_places(plan, dim)))
-    return cells
+        return self._destination.reader(version, node)
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:

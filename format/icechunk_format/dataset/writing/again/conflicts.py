@@ -9,7 +9,8 @@ from icechunk_format.errors import ConflictError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from icechunk_format.dataset.writing.context import WriteContext
+    from icechunk_format.dataset.writing.part import WritePart
+    from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.spec.ids import SnapshotId
 
@@ -35,8 +36,8 @@ def refused(
     """
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
-        f"{problem}{_in_snapshots(ids)}; nothing was committed to branch "
-        f"{prepared.options.branch!r} of {prepared.location}. To go on, {_AGAIN}",
+        f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
+        f"To go on, {_AGAIN}",
         branch=prepared.options.branch,
         snapshots=tuple(ids),
         **facts,
@@ -44,8 +45,7 @@ def refused(
 
 
 def cells_written_twice(
-    prepared: PreparedWrite,
-    contexts: Sequence[WriteContext],
+    plan: WritePlan,
     lost: Mapping[str, tuple[tuple[str, ...], Sequence[set[int]], int]],
     snapshots: Iterable[SnapshotId],
 ) -> ConflictError:
@@ -53,21 +53,20 @@ def cells_written_twice(
 
     Parameters
     ----------
-    prepared
-        The write.
-    contexts
-        Of the write as it is planned now, which know the labels.
+    plan
+        The write as it is planned now.
     lost
         By variable: its dimensions, the indices along each of them, and the number of cells.
     snapshots
         The commits of others.
     """
+    prepared = plan.prepared
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}
     # Parts share dimensions; what they do not have, no variable of theirs has.
-    context = max(contexts, key=lambda part: len(part.labels))
+    part = max(plan.parts, key=lambda part: len(part.labels))
     for name, (dims, indices, cells) in list(lost.items())[:_SHOWN]:
-        where = {d: _labels(context, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
+        where = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
         shown = ", ".join(f"{dim}={text}" for dim, text in where.items())
         lines.append(
             f"  {name}: {cells:,} cell{'s' if cells > 1 else ''} at {shown or 'its place'}"
@@ -79,7 +78,7 @@ def cells_written_twice(
     return ConflictError(
         f"others have written cells of this write since it was planned{_in_snapshots(ids)}:\n"
         f"{listed}\n"
-        f"nothing was committed to branch {prepared.options.branch!r} of {prepared.location}, "
+        f"nothing was committed to {prepared.place}, "
         f"since others have written the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
         "or decide with the option resolve=ours or resolve=theirs",
         branch=prepared.options.branch,
@@ -94,10 +93,10 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(
-            f"others have committed to branch {prepared.options.branch!r} of {prepared.location} "
-            f"since this write was planned on snapshot {prepared.base}, and onConflict=fail "
-            "forbids to go on top of that; nothing was committed. Run the job again, or leave "
-            "onConflict out",
+            f"others have committed to {prepared.place} "
+            f"since this write was planned on snapshot {prepared.destination.base}, and "
+            "onConflict=fail forbids to go on top of that; nothing was committed. Run the job "
+            "again, or leave onConflict out",
             branch=prepared.options.branch,
             **facts,
         )
@@ -121,9 +120,9 @@ def _in_snapshots(ids: Sequence[str]) -> str:
     return f", in snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids[:_SHOWN])}{more}"
 
 
-def _labels(context: WriteContext, dim: str, indices: Sequence[int]) -> str:
-    texts = [context.cell({dim: index}).removeprefix(f"{dim}=") for index in indices[:_SHOWN]]
+def _labels(part: WritePart, dim: str, indices: Sequence[int]) -> str:
+    texts = [part.cell({dim: index}).removeprefix(f"{dim}=") for index in indices[:_SHOWN]]
     if len(indices) > _SHOWN:
-        last = context.cell({dim: indices[-1]}).removeprefix(f"{dim}=")
+        last = part.cell({dim: indices[-1]}).removeprefix(f"{dim}=")
         return f"{texts[0]} to {last}"
     return ", ".join(texts)

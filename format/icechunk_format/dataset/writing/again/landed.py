@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.again.conflicts import refused
 from icechunk_format.dataset.writing.again.moves import Landed, axis_moves, chunk_moves, targets_of
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -79,16 +76,6 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def reader_at(prepared: PreparedWrite, version: Snapshot, node: NodeSnapshot) -> ArrayReader:
-    """Return the reader of an array of a version."""
-    return ArrayReader(
-        storage=open_storage(prepared.location),
-        snapshot=version,
-        variable=Variable(node),
-        chunk_source=prepared.chunk_source,
-    )
-
-
 def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
     """Return an array of a version; None where it has none, or one with another id."""
     node = version.node(path)
@@ -125,7 +112,7 @@ def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, 
                 dim=dim,
             )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
-        places: NDArray[np.int64] = now.dimension_tables[dim].column("place").to_numpy()
+        places = now.places(dim)
         size = max(sizes[1], 1 + int(np.max(tip, initial=-1)), 1 + int(np.max(places, initial=-1)))
         base = _places_of_labels(prepared, rivals, dim, sizes[0])
         found[dim] = Landed(base=tip[base], tip=tip, size=size)
@@ -151,7 +138,7 @@ def _places_of_labels(
     if before is None or after is None:
         return same
     old, new = (
-        reader_at(prepared, version, node).read_box((0,), node.array.shape)
+        prepared.destination.reader(version, node).read_box((0,), node.array.shape)
         for version, node in ((rivals.base, before), (rivals.tip, after))
         if node.array is not None
     )
@@ -186,7 +173,7 @@ def can_move(now: WritePlan) -> bool:
             if variable.shape[axis] != len(now.moved[dim]):
                 return False
             first = int(np.argmax(now.moved[dim] != np.arange(len(now.moved[dim]))))
-            axes = grid_axes(variable.metadata.grid)
+            axes = variable.metadata.grid.axes
             counts = [each.count for each in axes]
             counts[axis] -= int(axes[axis].chunk_of(np.array([first]))[0])
             chunks += int(np.prod(counts, dtype=np.float64))
@@ -217,7 +204,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
     node = array_at(tip, array.path, array.node_id)
     if node is None or not now.moved.keys() & set(array.dims):
         return None
-    reader = reader_at(now.prepared, tip, node)
+    reader = now.prepared.destination.reader(tip, node)
     grids = reader.metadata.grid, array.metadata.grid
     counts = grids[0].num_chunks
     axes, first = [], []
@@ -227,7 +214,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         landed = Landed(base=same[:0], tip=places, size=array.metadata.shape[axis])
         axes.append(axis_moves(grids, axis, (same, places), base_size=0, landed=landed))
         has_moved = dim in now.moved
-        at = grid_axes(grids[0])[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
+        at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
         first.append(int(at[0]) if has_moved else counts[axis])
     parts = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):

@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,14 +20,16 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.writing.cells.chunk_batches import padded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
     from icechunk_format.dataset.writing.again.moves import AxisMoves
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+
+_MOST_LOST_CHUNKS: Final = 16
 
 
 class CellMerge:
@@ -79,6 +81,18 @@ class CellMerge:
         self._codecs = array.metadata.chunk_codecs()
         self.lost: list[set[int]] = [set() for _ in axes]
         self.cells_lost = 0
+
+    def chunks(
+        self, targets: NDArray[np.int64], touched: NDArray[np.bool_]
+    ) -> Iterator[tuple[list[int], bytes]]:
+        """Yield the merged chunks with their coordinates, until too many have lost cells."""
+        chunks_lost = 0
+        for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
+            before = self.cells_lost
+            yield at, self.encoded(at, is_touched=is_touched)
+            chunks_lost += self.cells_lost > before
+            if chunks_lost >= _MOST_LOST_CHUNKS:
+                return
 
     def encoded(self, target: Sequence[int], *, is_touched: bool) -> bytes:
         """Return the encoded chunk; ``is_touched`` says that others may have written it."""

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -143,7 +141,7 @@ def axis_moves(
         The places of the dimension in the versions of others.
     """
     pairs = np.unique(np.stack(places, axis=1), axis=0)
-    before, now = (grid_axes(grid)[axis] for grid in grids)
+    before, now = (grid.axes[axis] for grid in grids)
     sources, targets = before.chunk_of(pairs[:, 0]), now.chunk_of(pairs[:, 1])
     order = np.lexsort((pairs[:, 1], targets, sources))
     pairs, sources, targets = pairs[order], sources[order], targets[order]

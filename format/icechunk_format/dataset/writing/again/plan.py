@@ -33,8 +33,8 @@ from icechunk_format.dataset.writing.result import WriteResult, find_committed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
     from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.dataset.writing.plan import WritePlan
     from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -177,7 +177,7 @@ def _with_their_shapes(
 ) -> WriteOptions:
     """Return options whose shapes are at least those of now: an array only grows."""
     encoding = dict(options.encoding)
-    for target in _targets(plan).values():
+    for target in plan.arrays.values():
         node = tip.node(target.path)
         said = encoding.get(target.name)
         if node is None or node.array is None or said is None or said.get("shape") is None:
@@ -192,19 +192,14 @@ def _with_their_shapes(
     return replace(options, encoding=encoding)
 
 
-def _targets(plan: WritePlan) -> dict[str, ArrayTarget]:
-    return {array.name: array for part in plan.parts for array in part.context.arrays}
-
-
 def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Rivals) -> WritePlan:
     """Return the new plan with the arrays that tasks wrote for; refuse where they changed."""
-    targets = _targets(now)
     changed = written | {path for path, _ in plan.resized}
     kept: dict[str, ArrayTarget] = {}
-    for name, old in _targets(plan).items():
+    for name, old in plan.arrays.items():
         if old.old_shape is not None and old.path not in changed:
             continue
-        new = targets.get(name)
+        new = now.arrays.get(name)
         if new is None or (old.old_shape is not None and new.node_id != old.node_id):
             raise refused(
                 plan.prepared,
@@ -225,13 +220,7 @@ def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Riv
             document = old.metadata.with_shape(new.metadata.shape)
             kept[name] = replace(new, node_id=old.node_id, metadata=document)
     parts = [
-        replace(
-            part,
-            context=replace(
-                part.context,
-                arrays=tuple(kept.get(array.name, array) for array in part.context.arrays),
-            ),
-        )
+        replace(part, arrays=tuple(kept.get(array.name, array) for array in part.arrays))
         for part in now.parts
     ]
     created = tuple(kept.get(array.name, array) for array in now.created)

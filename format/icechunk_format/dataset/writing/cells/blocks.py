@@ -11,14 +11,13 @@ Rules of this file
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icechunk_format.dataset.cf.column_types import missing_value_advice
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches, padded
+from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+    from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
     from icechunk_format.spec.snapshot.file import Snapshot
     from icechunk_format.storage.protocol import Storage
@@ -37,11 +36,14 @@ if TYPE_CHECKING:
 class OldArrays:
     """The arrays as they are before the write, opened when a chunk has to be patched."""
 
-    def __init__(self, context: WriteContext, storage: Storage) -> None:
-        self._context = context
-        self._storage = storage
-        self._snapshot: Snapshot | None = None
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
         self._readers: dict[str, ArrayReader] = {}
+
+    @cached_property
+    def _version(self) -> Snapshot | None:
+        base = self._destination.base
+        return None if base is None else load_snapshot(self._destination.open_storage(), base)
 
     def reader(self, path: str) -> ArrayReader:
         """Return the reader of an array of the base version.
@@ -52,22 +54,14 @@ class OldArrays:
             The version has no such array.
         """
         if path not in self._readers:
-            base = self._context.base
-            if self._snapshot is None and base is not None:
-                self._snapshot = load_snapshot(self._storage, base)
-            node = None if self._snapshot is None else self._snapshot.node(path)
-            if node is None or self._snapshot is None:
+            node = None if self._version is None else self._version.node(path)
+            if node is None or self._version is None:
                 raise NotFoundError(
-                    f"snapshot {base} has no array {path}; plan the write anew",
+                    f"snapshot {self._destination.base} has no array {path}; plan the write anew",
                     kind="variable",
                     name=path,
                 )
-            self._readers[path] = ArrayReader(
-                storage=self._storage,
-                snapshot=self._snapshot,
-                variable=Variable(node),
-                chunk_source=self._context.chunk_source,
-            )
+            self._readers[path] = self._destination.reader(self._version, node)
         return self._readers[path]
 
     def read_into(
@@ -98,15 +92,15 @@ def _box(lower: Sequence[int], end: Sequence[int]) -> tuple[slice, ...]:
 class BlockWriter:
     """Stores chunks of the arrays of a part."""
 
-    def __init__(self, context: WriteContext, storage: Storage) -> None:
-        self._context = context
+    def __init__(self, part: WritePart, storage: Storage) -> None:
+        self._part = part
         self._storage = storage
-        self._old = OldArrays(context, storage)
-        self._codecs: dict[str, ChunkCodecs] = {}
+        self._old = OldArrays(part.destination)
+        self._codecs = {array.path: array.metadata.chunk_codecs() for array in part.arrays}
 
     def store(
         self, array: ArrayTarget, values: NDArray[Any], seen: NDArray[np.bool_], start: list[int]
-    ) -> list[ChunkRefs]:
+    ) -> Iterator[ChunkRefs]:
         """Store the chunks of a block that have rows.
 
         Parameters
@@ -120,9 +114,9 @@ class BlockWriter:
         start
             First indices of the block, in the order of the part.
 
-        Returns
-        -------
-        list of ChunkRefs
+        Yields
+        ------
+        ChunkRefs
             The stored chunks; several parts where they are many.
 
         Raises
@@ -130,21 +124,17 @@ class BlockWriter:
         InvalidInputError
             A cell has no row, and the array no missing value.
         """
-        order = [self._context.dims.index(dim) for dim in array.dims]
+        order = [self._part.dims.index(dim) for dim in array.dims]
         seen = seen.transpose(order)
         origin = [start[axis] for axis in order]
-        batches = ChunkBatches(
-            self._storage, len(array.dims), inline_threshold=self._context.inline_threshold
+        codecs = self._codecs[array.path]
+        chunks = self._chunks(array, values, seen, origin)
+        return store_in_batches(
+            self._storage,
+            len(array.dims),
+            ((at, codecs.encode(chunk)) for at, chunk in chunks),
+            inline_threshold=self._part.destination.inline_threshold,
         )
-        for at, chunk in self._chunks(array, values, seen, origin):
-            batches.add(at, self._encode(array, chunk))
-        return batches.finish()
-
-    def _encode(self, array: ArrayTarget, chunk: NDArray[Any]) -> bytes:
-        codecs = self._codecs.get(array.path)
-        if codecs is None:
-            codecs = self._codecs[array.path] = array.metadata.chunk_codecs()
-        return codecs.encode(chunk)
 
     def _chunks(
         self,
@@ -196,7 +186,7 @@ class BlockWriter:
         self, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
     ) -> None:
         gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
-        cell = self._context.cell(
+        cell = self._part.cell(
             {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
         )
         assert array.encoder is not None

@@ -9,7 +9,7 @@ import numpy as np
 from icechunk_format.repository.files.chunk_files import store_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,39 +21,31 @@ _BATCH_BYTES: Final = 32 * 2**20
 _BATCH_CHUNKS: Final = 1024
 
 
-class ChunkBatches:
-    """Takes chunks one by one, and stores them in batches of bounded size."""
+def store_in_batches(
+    storage: Storage,
+    ndim: int,
+    chunks: Iterable[tuple[Sequence[int], bytes]],
+    *,
+    inline_threshold: int,
+) -> Iterator[ChunkRefs]:
+    """Store encoded chunks, each with its coordinates; yield their references batch by batch."""
+    coords: list[Sequence[int]] = []
+    payloads: list[bytes] = []
 
-    def __init__(self, storage: Storage, ndim: int, *, inline_threshold: int) -> None:
-        self._storage = storage
-        self._ndim = ndim
-        self._inline_threshold = inline_threshold
-        self._found: list[ChunkRefs] = []
-        self._coords: list[Sequence[int]] = []
-        self._payloads: list[bytes] = []
-        self._nbytes = 0
+    def stored() -> ChunkRefs:
+        at = np.array(coords, np.int64).reshape(len(coords), ndim)
+        return store_chunks(storage, at, payloads, inline_threshold=inline_threshold)
 
-    def add(self, coords: Sequence[int], payload: bytes) -> None:
-        """Take an encoded chunk; no two have the same coordinates."""
-        self._coords.append(coords)
-        self._payloads.append(payload)
-        self._nbytes += len(payload)
-        if self._nbytes >= _BATCH_BYTES or len(self._payloads) >= _BATCH_CHUNKS:
-            self._store()
-
-    def finish(self) -> list[ChunkRefs]:
-        """Store what is left; return the references of all chunks, batch by batch."""
-        if self._payloads:
-            self._store()
-        return self._found
-
-    def _store(self) -> None:
-        at = np.array(self._coords, np.int64).reshape(len(self._coords), self._ndim)
-        refs = store_chunks(
-            self._storage, at, self._payloads, inline_threshold=self._inline_threshold
-        )
-        self._found.append(refs)
-        self._coords, self._payloads, self._nbytes = [], [], 0
+    nbytes = 0
+    for place, payload in chunks:
+        coords.append(place)
+        payloads.append(payload)
+        nbytes += len(payload)
+        if nbytes >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
+            yield stored()
+            coords, payloads, nbytes = [], [], 0
+    if payloads:
+        yield stored()
 
 
 def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int]) -> NDArray[Any]:

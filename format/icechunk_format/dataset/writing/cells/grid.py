@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from icechunk_format.arrays.zarr_json import ArrayMetadata
 
@@ -46,7 +43,7 @@ def common_axes(
     """
     found = []
     for dim in dims:
-        axes = [grid_axes(metadata.grid)[own.index(dim)] for own, metadata in arrays]
+        axes = [metadata.grid.axes[own.index(dim)] for own, metadata in arrays]
         found.append(reduce(_joined, axes))
     return tuple(found)
 
@@ -55,15 +52,8 @@ def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
     if one.edges is None and other.edges is None:
         # A block that reaches beyond the array has no other chunk to share.
         step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
-        return ChunkAxis(size=one.size, step=max(1, step))
-    edges = np.intersect1d(_edges(one), _edges(other))
-    return ChunkAxis(size=one.size, step=1, edges=edges)
-
-
-def _edges(axis: ChunkAxis) -> NDArray[np.int64]:
-    if axis.edges is not None:
-        return axis.edges
-    return axis.start_of(np.arange(axis.count + 1, dtype=np.int64))
+        return RegularAxis(one.size, max(1, step))
+    return RunAxis.of_edges(np.intersect1d(listed_edges(one), listed_edges(other)))
 
 
 def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
@@ -83,10 +73,10 @@ def group_arrays(
     """Group the names of arrays on one set of dimensions so that each group shares blocks."""
     groups: list[list[str]] = []
     for name, (dims, metadata) in arrays.items():
-        own = cells_of_block(grid_axes(metadata.grid))
+        own = cells_of_block(metadata.grid.axes)
         for group in groups:
             members = [arrays[other] for other in group]
-            largest = max(own, *(cells_of_block(grid_axes(grid.grid)) for _, grid in members))
+            largest = max(own, *(cells_of_block(grid.grid.axes) for _, grid in members))
             axes = common_axes(dims, [(dims, metadata), *members])
             if cells_of_block(axes) <= _MOST_GROWTH * largest:
                 group.append(name)

@@ -25,10 +25,8 @@ import numpy as np
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.blocks import BlockWriter
-from icechunk_format.dataset.writing.context import TaskReceipt, native_sizes
+from icechunk_format.dataset.writing.unit_files import UnitFiles
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,21 +34,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
+    from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
 
 _MOST_SHOWN: Final = 3
 
 _Bounds: TypeAlias = "tuple[list[int], list[int]]"
 
 
-def write_batches(context: WriteContext, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
     """Write the rows of one task.
 
     Parameters
     ----------
-    context
-        Of the part of the write.
+    part
+        The part of the write.
     batches
         Column ``_cell`` (``int64``) and the variables of the part, sorted by the former.
 
@@ -62,7 +59,7 @@ def write_batches(context: WriteContext, batches: Iterable[pa.RecordBatch]) -> T
     StorageError, FormatError
         The store failed, or a chunk that had to be patched is damaged.
     """
-    task = _Task(context)
+    task = _Task(part)
     for batch in batches:
         task.add(batch)
     return task.finish()
@@ -74,13 +71,13 @@ class _Block:
     Arrays have the shape of the largest block, whose cells are what numbers count.
     """
 
-    def __init__(self, context: WriteContext, shape: tuple[int, ...], bounds: _Bounds) -> None:
-        self.context = context
+    def __init__(self, part: WritePart, shape: tuple[int, ...], bounds: _Bounds) -> None:
+        self._part = part
         self.start, self.stop = bounds
         self._shape = shape
         self._seen = np.zeros(math.prod(shape), np.bool_)
         self._values = [
-            np.zeros(math.prod(shape), array.metadata.data_type.numpy) for array in context.arrays
+            np.zeros(math.prod(shape), array.metadata.data_type.numpy) for array in part.arrays
         ]
 
     def add(self, cells: NDArray[np.int64], batch: pa.RecordBatch) -> None:
@@ -89,7 +86,7 @@ class _Block:
         # Rows without gaps, as most are, need no list of places.
         at = slice(first, last + 1) if last - first + 1 == len(cells) else cells
         self._seen[at] = True
-        for array, values in zip(self.context.arrays, self._values, strict=True):
+        for array, values in zip(self._part.arrays, self._values, strict=True):
             assert array.encoder is not None
             column = batch.column(batch.schema.get_field_index(array.name))
             values[at] = array.encoder.encode(column)
@@ -101,8 +98,8 @@ class _Block:
 
     def values(self) -> Iterator[tuple[ArrayTarget, NDArray[Any]]]:
         """Yield each array with its values, in its own order of dimensions."""
-        dims = self.context.dims
-        for array, values in zip(self.context.arrays, self._values, strict=True):
+        dims = self._part.dims
+        for array, values in zip(self._part.arrays, self._values, strict=True):
             order = [dims.index(dim) for dim in array.dims]
             yield array, self._clipped(values).transpose(order)
 
@@ -115,28 +112,27 @@ class _Block:
 
 
 class _Task:
-    def __init__(self, context: WriteContext) -> None:
-        assert context.numbers is not None, "cells are written with their numbers"
-        self._context = context
-        self._numbers = context.numbers
+    def __init__(self, part: WritePart) -> None:
+        assert part.numbers is not None, "cells are written with their numbers"
+        self._part = part
+        self._numbers = part.numbers
         self._shape = self._numbers.shape
         self._per_block = self._numbers.cells_per_block
         self._per_unit = self._numbers.cells_per_unit
-        self._storage = context.open_storage()
-        self._writer = BlockWriter(context, self._storage)
+        storage = part.destination.open_storage()
+        self._writer = BlockWriter(part, storage)
+        self._unit_files = UnitFiles(part, storage)
         self._last = -1
         self._block_number: int | None = None
         self._block: _Block | None = None
-        self._refs: list[list[ChunkRefs]] = [[] for _ in context.arrays]
-        self._receipts: dict[str, list[ManifestReceipt]] = {a.path: [] for a in context.arrays}
-        self.rows = self._files = self._nbytes = 0
+        self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in sorted rows."""
         if not batch.num_rows:
             return
         cells = self._cells(batch)
-        self.rows += batch.num_rows
+        self._rows += batch.num_rows
         start = 0
         while start < len(cells):
             number = int(cells[start]) // self._per_block
@@ -153,10 +149,10 @@ class _Task:
         column = batch.column(batch.schema.get_field_index(CELL))
         if column.null_count:
             raise InvalidInputError(
-                f"a row has a value of {' or '.join(map(repr, self._context.dims))} that was not "
+                f"a row has a value of {' or '.join(map(repr, self._part.dims))} that was not "
                 "there when the write was planned: the source of the DataFrame changed meanwhile, "
                 "or is not deterministic. Persist the DataFrame, and write again",
-                dims=self._context.dims,
+                dims=self._part.dims,
             )
         cells: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
         steps = np.diff(cells, prepend=self._last)
@@ -176,22 +172,20 @@ class _Task:
             block, within = divmod(cell, self._per_block)
             bounds = self._numbers.block_bounds(block)
             assert bounds is not None
-            places = zip(
-                self._context.dims, bounds[0], _unravelled(within, self._shape), strict=True
-            )
-            texts.append(self._context.cell({dim: low + index for dim, low, index in places}))
-        names = ", ".join(array.name for array in self._context.arrays[:_MOST_SHOWN])
+            places = zip(self._part.dims, bounds[0], _unravelled(within, self._shape), strict=True)
+            texts.append(self._part.cell({dim: low + index for dim, low, index in places}))
+        names = ", ".join(array.name for array in self._part.arrays[:_MOST_SHOWN])
         where = "; ".join(f"({text})" for text in texts)
-        context = self._context
-        if len(context.dims) < len(context.table_dims):
+        part = self._part
+        if part.is_distinct:
             raise InvalidInputError(
                 f"more than one value for the cell {where} of {names}, which was read from an "
-                f"array over ({', '.join(context.dims)}) while this write has the dimensions "
-                f"({', '.join(context.table_dims)}): its values differ along the others now. Write "
+                f"array over ({', '.join(part.dims)}) while this write has the dimensions "
+                f"({', '.join(part.table_dims)}): its values differ along the others now. Write "
                 f"it as a column that was computed, such as {names} + 0, to store it over all",
                 cells=tuple(texts),
             )
-        dims = ", ".join(context.dims)
+        dims = ", ".join(part.dims)
         raise InvalidInputError(
             f"more than one row for the cell {where} of {names}; a cell has one value. The "
             f"dimensions of this write are ({dims}): if another column tells such rows apart, it "
@@ -204,14 +198,7 @@ class _Task:
     def finish(self) -> TaskReceipt:
         """Store what is left and say what was written."""
         self._end_block()
-        self._end_unit()
-        return TaskReceipt(
-            part=self._context.part,
-            rows=self.rows,
-            manifests={path: tuple(found) for path, found in self._receipts.items() if found},
-            files=self._files,
-            nbytes=self._nbytes,
-        )
+        return self._unit_files.receipt(self._rows)
 
     def _begin(self, number: int) -> None:
         self._end_block()
@@ -219,7 +206,7 @@ class _Task:
         if self._block_number is not None and (
             unit != self._block_number * self._per_block // self._per_unit
         ):
-            self._end_unit()
+            self._unit_files.end_unit()
         bounds = self._numbers.block_bounds(number)
         if bounds is None:
             raise InvalidInputError(
@@ -227,30 +214,15 @@ class _Task:
                 "dimension tables of the plan"
             )
         self._block_number = number
-        self._block = _Block(self._context, self._shape, bounds)
+        self._block = _Block(self._part, self._shape, bounds)
 
     def _end_block(self) -> None:
         block, self._block = self._block, None
         if block is None:
             return
-        for refs, (array, values) in zip(self._refs, block.values(), strict=True):
-            refs += self._writer.store(array, values, block.seen, block.start)
-
-    def _end_unit(self) -> None:
-        """Store the references of a unit: one manifest for each array, or more where huge."""
-        arrays = [
-            (array, refs)
-            for array, refs in zip(self._context.arrays, self._refs, strict=True)
-            if refs
-        ]
-        for files, nbytes in (native_sizes(part) for _, refs in arrays for part in refs):
-            self._files += files
-            self._nbytes += nbytes
-        parts = ((array.node_id, ChunkRefs.concat(refs)) for array, refs in arrays)
-        stored = store_manifests(self._storage, self._context.manifest_format, parts)
-        for (array, _), receipts in zip(arrays, stored, strict=True):
-            self._receipts[array.path] += receipts
-        self._refs = [[] for _ in self._context.arrays]
+        for array, values in block.values():
+            refs = self._writer.store(array, values, block.seen, block.start)
+            self._unit_files.add(array, refs)
 
 
 def _unravelled(number: int, shape: tuple[int, ...]) -> list[int]:

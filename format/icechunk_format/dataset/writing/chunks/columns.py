@@ -14,7 +14,7 @@ from icechunk_format.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:

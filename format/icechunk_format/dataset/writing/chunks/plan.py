@@ -21,9 +21,7 @@ import pyarrow as pa
 
 from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset.writing.chunks.task import (
-    BASE,
-)
+from icechunk_format.dataset.writing.chunks.task import BASE
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
     declared_missing,
@@ -33,8 +31,8 @@ from icechunk_format.dataset.writing.columns.new_arrays import (
     named_type,
     sizes_of,
 )
-from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
-from icechunk_format.dataset.writing.plan import WritePart, WritePlan, new_node_id
+from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, WritePart
+from icechunk_format.dataset.writing.plan import WritePlan, new_node_id
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -77,32 +75,21 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
             '"dims": [...]}}',
             group=str(prepared.group),
         )
-    context = WriteContext(
-        location=prepared.location,
-        part=0,
-        dims=(),
-        arrays=tuple(targets),
-        base=prepared.base,
-        chunk_source=prepared.chunk_source,
-        manifest_format=prepared.manifest_format,
-        decoded=prepared.options.decoded,
-    )
     table, units = _array_table(targets, prepared.options.layout)
-    fields = [pa.field("_unit", pa.int64()), pa.field("_block", pa.int64())]
+    fields = [pa.field(UNIT, pa.int64()), pa.field(BLOCK, pa.int64())]
     fields += [pa.field(name, column.arrow_type) for name, column in prepared.columns.items()]
     part = WritePart(
+        destination=prepared.destination,
         number=0,
         dims=(),
-        variables=tuple(prepared.columns),
-        is_distinct=False,
+        arrays=tuple(targets),
         units=units,
-        context=context,
         input_schema=pa.schema(fields),
+        decoded=prepared.options.decoded,
     )
     return WritePlan(
         prepared=prepared,
         parts=(part,),
-        base=prepared.base,
         created=tuple(created),
         resized=tuple(resized),
         array_table=table,
@@ -120,16 +107,7 @@ def _targets(
         metadata = _existing(variable, encoding.get(variable.name, {}))
         if metadata is not variable.metadata:
             resized.append((variable.path, metadata))
-        targets.append(
-            ArrayTarget(
-                name=variable.name,
-                path=variable.path,
-                node_id=variable.node.id,
-                dims=variable.dims,
-                metadata=metadata,
-                old_shape=variable.shape,
-            )
-        )
+        targets.append(ArrayTarget.of_existing(variable, metadata))
     described = {name: said for name, said in encoding.items() if name not in prepared.kept}
     # Replaced arrays that nobody describes anew keep their description, without chunks.
     before = {n: v for n, v in prepared.replaced.items() if n not in described}

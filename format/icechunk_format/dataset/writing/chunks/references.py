@@ -34,7 +34,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, virtual_re
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.repository.chunks.source import ChunkSource
 
 _SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
@@ -97,7 +97,7 @@ def references(
             variable=target.name,
             kind=others[0],
         )
-    return joined_refs(target, parts), roots
+    return ChunkRefs.concat(parts), roots
 
 
 def _virtual(
@@ -185,20 +185,3 @@ def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
             column=name,
         )
     return column
-
-
-def joined_refs(target: ArrayTarget, parts: list[ChunkRefs]) -> ChunkRefs:
-    """Join references of one array; refuses a chunk that comes twice.
-
-    Raises
-    ------
-    InvalidInputError
-        Two parts have one chunk.
-    """
-    joined = ChunkRefs.concat(parts)
-    if len(joined) < sum(map(len, parts)):
-        raise InvalidInputError(
-            f"a chunk of array {target.name!r} comes in more than one row; each has one",
-            variable=target.name,
-        )
-    return joined

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
-from icechunk_format.dataset.writing.cells.chunk_batches import ChunkBatches, padded
+from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
-from icechunk_format.dataset.writing.chunks.references import joined_refs, references
-from icechunk_format.dataset.writing.context import BLOCK, UNIT, TaskReceipt, native_sizes
+from icechunk_format.dataset.writing.chunks.references import references
+from icechunk_format.dataset.writing.part import BLOCK, UNIT
+from icechunk_format.dataset.writing.unit_files import UnitFiles
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.repository.files.manifest_files import store_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.dataset.writing.context import ArrayTarget, WriteContext
+    from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
     from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 BASE: Final = "base"
@@ -43,13 +42,13 @@ _BATCH_BYTES: Final = 32 * 2**20
 _ROWS_PER_BATCH: Final = 65_536
 
 
-def write_layout_batches(context: WriteContext, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
     """Write the rows of one task.
 
     Parameters
     ----------
-    context
-        Of the write.
+    part
+        The one part of the write.
     batches
         The columns of the layout, and ``_unit`` and ``_block``; sorted by ``_unit``, ``array``
         and ``_block``.
@@ -61,7 +60,7 @@ def write_layout_batches(context: WriteContext, batches: Iterable[pa.RecordBatch
     StorageError, FormatError
         The store failed, or a shard that had to be patched is damaged.
     """
-    task = _LayoutTask(context)
+    task = _LayoutTask(part)
     for unit, table in _tables_of_units(batches):
         task.add(unit, table)
     return task.finish()
@@ -72,7 +71,7 @@ def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
     [part] = plan.parts
     assert plan.array_table is not None
     numbered = number_rows(plan.array_table, table)
-    return write_layout_batches(part.context, numbered.to_batches(_ROWS_PER_BATCH))
+    return write_layout_batches(part, numbered.to_batches(_ROWS_PER_BATCH))
 
 
 def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
@@ -135,22 +134,21 @@ def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
 
 
 class _LayoutTask:
-    def __init__(self, context: WriteContext) -> None:
-        self._context = context
-        self._storage = context.open_storage()
-        self._old = OldArrays(context, self._storage)
-        self._targets = {array.name: array for array in context.arrays}
+    def __init__(self, part: WritePart) -> None:
+        self._part = part
+        self._storage = part.destination.open_storage()
+        self._old = OldArrays(part.destination)
+        self._unit_files = UnitFiles(part, self._storage)
+        self._targets = {array.name: array for array in part.arrays}
         self._codecs: dict[str, ChunkCodecs] = {}
         self._unit: int | None = None
-        self._refs: dict[str, list[ChunkRefs]] = {}
-        self._receipts: dict[str, list[ManifestReceipt]] = {}
-        self._rows = self._files = self._nbytes = 0
+        self._rows = 0
         self._places: set[str] = set()
 
     def add(self, unit: int, table: pa.Table) -> None:
         """Take in rows of one unit."""
         if unit != self._unit:
-            self._end_unit()
+            self._unit_files.end_unit()
             self._unit = unit
         self._rows += table.num_rows
         names = array_names(table.column("array"))
@@ -167,43 +165,22 @@ class _LayoutTask:
             rows = table.filter(pc.equal(names, name)).combine_chunks()
             coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
             if "kind" in rows.column_names:
-                refs, places = references(target, coords, rows, self._context.chunk_source)
+                source = self._part.destination.chunk_source
+                refs, places = references(target, coords, rows, source)
                 self._places |= places
-                found = [refs]
+                self._unit_files.add(target, [refs])
             else:
-                found = self._chunks(target, coords, rows)
-            self._refs.setdefault(name, []).extend(found)
+                self._unit_files.add(target, self._chunks(target, coords, rows))
 
     def finish(self) -> TaskReceipt:
         """Store what is left and say what was written."""
-        self._end_unit()
-        return TaskReceipt(
-            part=self._context.part,
-            rows=self._rows,
-            manifests={path: tuple(found) for path, found in self._receipts.items()},
-            files=self._files,
-            nbytes=self._nbytes,
-            places=tuple(self._places),
-        )
-
-    def _end_unit(self) -> None:
-        targets = [self._targets[name] for name in self._refs]
-        for files, nbytes in (native_sizes(part) for refs in self._refs.values() for part in refs):
-            self._files += files
-            self._nbytes += nbytes
-        parts = (
-            (target.node_id, joined_refs(target, self._refs[target.name])) for target in targets
-        )
-        stored = store_manifests(self._storage, self._context.manifest_format, parts)
-        for target, receipts in zip(targets, stored, strict=True):
-            self._receipts.setdefault(target.path, []).extend(receipts)
-        self._refs = {}
+        return self._unit_files.receipt(self._rows, self._places)
 
     # -- chunks -----------------------------------------------------------------------------
 
     def _chunks(
         self, target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table
-    ) -> list[ChunkRefs]:
+    ) -> Iterator[ChunkRefs]:
         codecs = self._codecs_of(target)
         grid = target.metadata.grid
         sharding = codecs.sharding
@@ -228,12 +205,15 @@ class _LayoutTask:
         data = rows.column("data").combine_chunks()
         if isinstance(data, pa.ChunkedArray):
             data = pa.concat_arrays(data.chunks)
-        batches = ChunkBatches(
-            self._storage, grid.ndim, inline_threshold=self._context.inline_threshold
+        return store_in_batches(
+            self._storage,
+            grid.ndim,
+            (
+                (place, self._payload(target, codecs, place, coords, members, data))
+                for place, members in _by_place(outer)
+            ),
+            inline_threshold=self._part.destination.inline_threshold,
         )
-        for place, members in _by_place(outer):
-            batches.add(place, self._payload(target, codecs, place, coords, members, data))
-        return batches.finish()
 
     def _payload(
         self,
@@ -250,7 +230,7 @@ class _LayoutTask:
             if len(members) > 1:
                 raise _twice(target, place)
             raw = _bytes_at(target, data, members[0], place)
-            if not self._context.decoded:
+            if not self._part.decoded:
                 self._check_stored(target, raw, codecs, grid.full_chunk_shape(place), place)
                 return raw
             lower, upper = grid.box_of(place)
@@ -268,7 +248,7 @@ class _LayoutTask:
             seen.add(at)
             raw = _bytes_at(target, data, member, at)
             first = [i * n for i, n in zip(at, inner, strict=True)]
-            if self._context.decoded:
+            if self._part.decoded:
                 shape = [
                     min(n, size - a)
                     for n, size, a in zip(inner, target.metadata.shape, first, strict=True)

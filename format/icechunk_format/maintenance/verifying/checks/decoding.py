@@ -12,10 +12,14 @@ Specification: Zarr v3 core, "Codecs"; the codec ``sharding_indexed``.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.errors import (
     ChunkModifiedError,
@@ -26,20 +30,12 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
+from icechunk_format.maintenance.verifying.findings import Report
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.object_keys import CHUNKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.chunk_grid import ChunkGrid
-    from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.repository.chunks.source import ChunkSource
 
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _CHUNKS_AT_ONCE: Final = 512

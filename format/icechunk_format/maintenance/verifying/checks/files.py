@@ -10,38 +10,33 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.maintenance.fetching import batches, fetched_present, sized_batches
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
 from icechunk_format.maintenance.verifying.checks.logs import check_log
-from icechunk_format.maintenance.verifying.checks.manifests import check_manifest
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
 from icechunk_format.maintenance.verifying.checks.snapshots import (
     SeenNodes,
     check_nodes,
     check_snapshot,
 )
+from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
-from icechunk_format.maintenance.verifying.object_reading import batches, read_present
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.checks.state import Version
-    from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _VERSIONS_AT_ONCE: Final = 8
 _FILES_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 64 * 2**20
-_UNKNOWN_SIZE: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +80,8 @@ def check_versions(
     seen, seen_logs = SeenNodes(), SeenNodes()
     for batch in batches(versions, _VERSIONS_AT_ONCE):
         ids = [version.snapshot_id for version in batch]
-        snapshots = read_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
-        logs = read_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
+        snapshots = fetched_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
+        logs = fetched_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
         for version, data, log in zip(batch, snapshots, logs, strict=True):
             checked = check_snapshot(version, data, report)
             snapshot = None
@@ -101,7 +96,7 @@ def check_versions(
             if seen_logs.is_new(log_id.raw)
         ]
         for part in batches(pruned, _FILES_AT_ONCE):
-            found = read_present(storage, [transaction_log_key(log_id) for _, log_id in part])
+            found = fetched_present(storage, [transaction_log_key(log_id) for _, log_id in part])
             for (version, log_id), log in zip(part, found, strict=True):
                 check_log(version, log_id, log, None, report)
 
@@ -109,7 +104,7 @@ def check_versions(
 def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:
     """Decode backups of ``repo``; one that was deleted meanwhile is passed over."""
     for batch in batches(object_keys, _FILES_AT_ONCE):
-        for object_key, data in zip(batch, read_present(context.storage, batch), strict=True):
+        for object_key, data in zip(batch, fetched_present(context.storage, batch), strict=True):
             if data is None:
                 continue
             report.count("backups")
@@ -136,8 +131,9 @@ class ManifestChecks:
     def check(self, claims: Iterable[ManifestClaims]) -> Iterator[UsedRefs]:
         """Check manifests; yield their references, array by array, for the check of objects."""
         storage = self._context.storage
-        for batch in _sized_batches(claims):
-            contents = read_present(storage, [manifest_key(c.manifest_id) for c in batch])
+        sized = ((one, one.expected_size or None) for one in claims)
+        for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
+            contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
             while batch:
                 # Each file is let go as soon as it is checked.
                 one, data = batch.pop(), contents.pop()
@@ -146,17 +142,3 @@ class ManifestChecks:
                     if self._context.deep:
                         decode_chunks(used, self._context.source, self._report)
                     yield used
-
-
-def _sized_batches(claims: Iterable[ManifestClaims]) -> Iterator[list[ManifestClaims]]:
-    batch: list[ManifestClaims] = []
-    nbytes = 0
-    for one in claims:
-        size = one.expected_size or _UNKNOWN_SIZE
-        if batch and (nbytes + size > _BYTES_AT_ONCE or len(batch) >= _FILES_AT_ONCE):
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(one)
-        nbytes += size
-    if batch:
-        yield batch

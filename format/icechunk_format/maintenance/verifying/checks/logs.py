@@ -13,20 +13,16 @@ Specification: "Transaction Log Files".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_transaction_log
-
-if TYPE_CHECKING:
-    from icechunk_format.maintenance.verifying.checks.state import Version
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.transaction_log import TransactionLog
 
 _SHOWN = 3
 

@@ -8,33 +8,32 @@ Specification: "Chunk Manifest Files", "ManifestRef", "ManifestFileInfo".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icechunk_format.errors import FormatError, UnsupportedError
-from icechunk_format.maintenance.verifying.findings import Finding
+from icechunk_format.maintenance.verifying.checks.readable import decoded
+from icechunk_format.maintenance.verifying.checks.uses import (
+    ManifestClaims,
+    ManifestUse,
+    VersionMark,
+)
+from icechunk_format.maintenance.verifying.findings import Finding, Report
 from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.spec.snapshot.stored_order import stored_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.verifying.checks.uses import (
-        ManifestClaims,
-        ManifestUse,
-        VersionMark,
-    )
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.spec.manifest.decode import Manifest
 
 _LARGEST = np.uint64(2**63 - 1)
 
@@ -63,12 +62,7 @@ class UsedRefs:
 
     def where(self) -> dict[str, Any]:
         """Return the fields of a finding about these references."""
-        return {
-            "object_key": self.object_key,
-            "snapshot_id": self.mark.snapshot_id,
-            "node_path": self.node_path,
-            "rank": self.mark.rank,
-        }
+        return self.mark.where(self.object_key, node_path=self.node_path)
 
     def chunk(self, row: int) -> tuple[int, ...]:
         """Return the coordinates of a row."""
@@ -96,35 +90,21 @@ def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -
     """
     object_key = manifest_key(claims.manifest_id)
     uses = claims.uses
-    where = {
-        "object_key": object_key,
-        "snapshot_id": claims.mark.snapshot_id,
-        "node_path": uses[0].node_path if uses else None,
-        "rank": claims.mark.rank,
-    }
-    report.count("manifests")
-    if data is None:
-        report.count("unread")
-        report.add("manifest-missing", "the manifest file is not there", **where)
+    where = claims.mark.where(object_key, node_path=uses[0].node_path if uses else None)
+    payload = b""
+
+    def decode(data: bytes, *, object_key: str) -> Manifest:
+        nonlocal payload
+        payload = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key).payload
+        return manifest_file.decode_payload(payload, object_key=object_key)
+
+    size, listed = len(data or b""), claims.expected_size
+    note = "" if listed in (0, size) else f" (listed with {listed} bytes, it has {size})"
+    manifest = decoded("manifest", data, decode, claims.manifest_id, report, where, note)
+    if manifest is None:
         return []
-    try:
-        envelope = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key)
-        manifest = manifest_file.decode_payload(envelope.payload, object_key=object_key)
-    except (FormatError, UnsupportedError) as error:
-        report.count("unread")
-        size = (
-            ""
-            if claims.expected_size in (0, len(data))
-            else (f" (listed with {claims.expected_size} bytes, it has {len(data)})")
-        )
-        report.add("manifest-damaged", error.message.splitlines()[0] + size, **where)
-        return []
-    if manifest.id != claims.manifest_id:
-        report.count("unread")
-        report.add("manifest-id-mismatch", f"the file says that it is {manifest.id}", **where)
-        return []
-    _check_entries(claims, manifest, len(data), report)
-    _check_order(manifest, envelope.payload, where, report)
+    _check_entries(claims, manifest, size, report)
+    _check_order(payload, where, report)
     if not manifest.num_chunk_refs:
         report.add("manifest-empty", "it holds no reference", **where)
     return list(_check_arrays(claims, manifest, object_key, report))
@@ -132,11 +112,7 @@ def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -
 
 def _check_entries(claims: ManifestClaims, manifest: Manifest, nbytes: int, report: Report) -> None:
     for entry in claims.entries:
-        where = {
-            "object_key": manifest_key(claims.manifest_id),
-            "snapshot_id": entry.mark.snapshot_id,
-            "rank": entry.mark.rank,
-        }
+        where = entry.mark.where(manifest_key(claims.manifest_id))
         if entry.size not in (0, nbytes):
             report.add(
                 "manifest-size-mismatch",
@@ -152,7 +128,7 @@ def _check_entries(claims: ManifestClaims, manifest: Manifest, nbytes: int, repo
             )
 
 
-def _check_order(manifest: Manifest, payload: bytes, where: dict[str, Any], report: Report) -> None:
+def _check_order(payload: bytes, where: dict[str, Any], report: Report) -> None:
     stored = stored_manifest(payload, object_key=where["object_key"])
     unsorted = sum(not array.is_sorted for array in stored.arrays)
     if unsorted or not stored.is_sorted:
@@ -171,23 +147,17 @@ def _check_order(manifest: Manifest, payload: bytes, where: dict[str, Any], repo
                 "the reference has more than one of chunk id, location and inline bytes",
             ),
         ):
-            _report_rows(report, kind, coords, np.arange(len(coords)), problem, where)
+            _report_chunks(report, kind, coords, problem, where)
 
 
-def _report_rows(
-    report: Report,
-    kind: str,
-    coords: NDArray[Any],
-    rows: NDArray[Any],
-    problem: str,
-    where: dict[str, Any],
+def _report_chunks(
+    report: Report, kind: str, coords: NDArray[Any], problem: str, where: dict[str, Any]
 ) -> None:
     def make(position: int) -> Finding:
-        chunk = tuple(coords[rows[position]].tolist())
+        chunk = tuple(coords[position].tolist())
         return Finding(kind=kind, problem=problem, chunk=chunk, **where)
 
-    if len(rows):
-        report.add_many(kind, len(rows), make)
+    report.add_many(kind, len(coords), make)
 
 
 def _check_arrays(
@@ -202,10 +172,7 @@ def _check_arrays(
                 "manifest-lacks-array",
                 f"the manifest holds nothing of array {uses[0].node_path}, which should have "
                 "chunks in it",
-                object_key=object_key,
-                snapshot_id=uses[0].mark.snapshot_id,
-                node_path=uses[0].node_path,
-                rank=uses[0].mark.rank,
+                **uses[0].mark.where(object_key, node_path=uses[0].node_path),
             )
     for entry in manifest.arrays:
         uses = uses_of.get(entry.node_id, [])
@@ -219,6 +186,12 @@ def _check_arrays(
         _check_payloads(used, report)
         _check_places(used, report)
         yield used
+
+
+def needed_bytes(refs: ChunkRefs, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return how many bytes the objects of some references must have: int64, clamped."""
+    ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
+    return np.asarray(np.minimum(ends, 2**63 - 1), dtype=np.int64)
 
 
 def _count_refs(refs: ChunkRefs, report: Report) -> None:
@@ -235,19 +208,12 @@ def _count_refs(refs: ChunkRefs, report: Report) -> None:
 
 def _check_payloads(used: UsedRefs, report: Report) -> None:
     refs = used.refs
-    empty = np.flatnonzero(refs.length == 0)
-    _report_rows(
-        report, "ref-empty", refs.coords, empty, "the chunk has no bytes at all", used.where()
-    )
-    beyond = np.flatnonzero((refs.offset > _LARGEST) | (refs.length > _LARGEST - refs.offset))
-    _report_rows(
-        report,
-        "ref-range",
-        refs.coords,
-        beyond,
-        "its offset and length lie beyond what any object can have",
-        used.where(),
-    )
+    is_beyond = (refs.offset > _LARGEST) | (refs.length > _LARGEST - refs.offset)
+    for kind, is_bad, problem in (
+        ("ref-empty", refs.length == 0, "the chunk has no bytes at all"),
+        ("ref-range", is_beyond, "its offset and length lie beyond what any object can have"),
+    ):
+        _report_chunks(report, kind, refs.coords[is_bad], problem, used.where())
 
 
 def _check_places(used: UsedRefs, report: Report) -> None:
@@ -259,12 +225,7 @@ def _check_places(used: UsedRefs, report: Report) -> None:
     low = coords.min(axis=0).astype(np.int64)
     high = coords.max(axis=0).astype(np.int64) + 1
     for use in used.uses:
-        where = {
-            "object_key": used.object_key,
-            "snapshot_id": use.mark.snapshot_id,
-            "node_path": use.node_path,
-            "rank": use.mark.rank,
-        }
+        where = use.mark.where(used.object_key, node_path=use.node_path)
         if refs.ndim != len(use.extents):
             report.add(
                 "ref-dimensions",

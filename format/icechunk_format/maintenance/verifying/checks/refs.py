@@ -11,7 +11,7 @@ Specification: spec version 1, "References".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.verifying.checks.state import (
@@ -22,9 +22,11 @@ from icechunk_format.maintenance.verifying.checks.state import (
     count_unreferenced,
     rank_versions,
 )
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.history.history import RefFilesHistory
 from icechunk_format.repository.history.resolve import resolve
-from icechunk_format.spec.config.config import decode_yaml_config
+from icechunk_format.spec.config.config import VirtualChunkContainer, decode_yaml_config
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     CONFIG_YAML,
     REFS,
@@ -36,12 +38,7 @@ from icechunk_format.spec.object_keys import (
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN, decode_ref_json, parse_ref_key
 from icechunk_format.spec.snapshot import file as snapshot_file
-
-if TYPE_CHECKING:
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.config.config import VirtualChunkContainer
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> VerifyState:
@@ -57,13 +54,8 @@ def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> 
     containers = _check_config(storage, report)
     if not wanted.is_all:
         try:
-            chosen = resolve(
-                RefFilesHistory(storage),
-                branch=wanted.branch,
-                tag=wanted.tag,
-                snapshot=wanted.snapshot,
-                repository_url=storage.root_url,
-            )
+            history = RefFilesHistory(storage)
+            chosen = resolve(history, repository_url=storage.root_url, **asdict(wanted))
         except FormatError as error:
             report.add("ref-damaged", error.message, object_key=error.facts["object_key"])
             return VerifyState(containers=containers, is_whole=False)

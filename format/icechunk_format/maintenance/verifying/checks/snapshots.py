@@ -9,34 +9,35 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
+from icechunk_format.arrays.zarr_json import (
+    ArrayMetadata,
+    parse_array_metadata,
+    parse_group_metadata,
+)
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
+from icechunk_format.maintenance.verifying.checks.readable import decoded
+from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestEntry,
     ManifestUse,
+    Said,
     VersionMark,
 )
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import ManifestId, encode_many
 from icechunk_format.spec.node_path import ROOT, is_canonical, parent
-from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.maintenance.verifying.checks.state import Version
-    from icechunk_format.maintenance.verifying.checks.uses import Said
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 
 
 class SeenNodes:
@@ -79,21 +80,9 @@ def check_snapshot(
     """
     object_key = snapshot_key(version.snapshot_id)
     mark = VersionMark(str(version.snapshot_id), version.rank)
-    where = {"object_key": object_key, "snapshot_id": mark.snapshot_id, "rank": mark.rank}
-    report.count("snapshots")
-    if data is None:
-        report.count("unread")
-        report.add("snapshot-missing", "the snapshot file is not there", **where)
-        return None
-    try:
-        snapshot = snapshot_file.decode(data, object_key=object_key)
-    except (FormatError, UnsupportedError) as error:
-        report.count("unread")
-        report.add("snapshot-damaged", error.message.splitlines()[0], **where)
-        return None
-    if snapshot.id != version.snapshot_id:
-        report.count("unread")
-        report.add("snapshot-id-mismatch", f"the file says that it is {snapshot.id}", **where)
+    where = mark.where(object_key)
+    snapshot = decoded("snapshot", data, snapshot_file.decode, version.snapshot_id, report, where)
+    if snapshot is None or data is None:
         return None
     if version.flushed_at is not None and snapshot.flushed_at != version.flushed_at:
         report.add(
@@ -155,22 +144,13 @@ def check_nodes(
             yield from _uses(node, node.array, num_chunks, mark, with_documents)
 
 
-def _where(node: NodeSnapshot, mark: VersionMark) -> dict[str, object]:
-    return {
-        "object_key": f"snapshots/{mark.snapshot_id}",
-        "snapshot_id": mark.snapshot_id,
-        "node_path": str(node.path),
-        "rank": mark.rank,
-        "place": str(node.id),
-    }
+def _where(node: NodeSnapshot, mark: VersionMark) -> dict[str, Any]:
+    object_key = f"{SNAPSHOTS}{mark.snapshot_id}"
+    return mark.where(object_key, node_path=str(node.path), place=str(node.id))
 
 
 def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> None:
-    file = {
-        "object_key": snapshot_key(snapshot.id),
-        "snapshot_id": mark.snapshot_id,
-        "rank": mark.rank,
-    }
+    file = mark.where(snapshot_key(snapshot.id))
     for path in snapshot.duplicate_paths:
         report.add(
             "node-path-duplicate",
@@ -248,9 +228,7 @@ def _check_manifest_files(
         report.add(
             "manifest-unused",
             f"{int(unused.sum())} manifest files are listed that no array uses",
-            object_key=snapshot_key(snapshot.id),
-            snapshot_id=mark.snapshot_id,
-            rank=mark.rank,
+            **mark.where(snapshot_key(snapshot.id)),
         )
     for raw, size, num_refs in zip(
         files.ids, files.size_bytes.tolist(), files.num_chunk_refs.tolist(), strict=True
@@ -309,7 +287,7 @@ def _check_document(
     spec_version: int,
     array: ArrayNode,
     document: ArrayMetadata,
-    where: dict[str, object],
+    where: dict[str, Any],
     report: Report,
 ) -> tuple[int, ...]:
     """Compare ``zarr.json`` with the node; return the larger grid of the two."""

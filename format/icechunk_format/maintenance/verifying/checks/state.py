@@ -13,16 +13,23 @@ Specification: "Repo info file", "Updates to the repo info file".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.history.history import RepoInfoHistory
 from icechunk_format.repository.history.resolve import resolve
-from icechunk_format.spec.config.config import decode_flexbuffer_config
+from icechunk_format.spec.config.config import (
+    RepositoryConfig,
+    VirtualChunkContainer,
+    decode_flexbuffer_config,
+)
 from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     CHUNKS,
     CONFIG_YAML,
@@ -36,17 +43,10 @@ from icechunk_format.spec.object_keys import (
     snapshot_key,
 )
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_repo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.config.config import RepositoryConfig, VirtualChunkContainer
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 ID_PREFIXES: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
 
@@ -144,13 +144,7 @@ def read_repo_state(
         return VerifyState(is_whole=False)
     containers = _check_contents(info, report)
     if not wanted.is_all:
-        chosen = resolve(
-            RepoInfoHistory(info),
-            branch=wanted.branch,
-            tag=wanted.tag,
-            snapshot=wanted.snapshot,
-            repository_url=storage.root_url,
-        )
+        chosen = resolve(RepoInfoHistory(info), repository_url=storage.root_url, **asdict(wanted))
         versions = rank_versions([info.snapshots[chosen]])
         return VerifyState(versions=versions, containers=containers, is_whole=False)
     check_history(info.snapshots, report)

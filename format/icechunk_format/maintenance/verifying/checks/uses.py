@@ -7,13 +7,11 @@ expectations are sent from tasks that read snapshots to tasks that read manifest
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.ids import ManifestId, NodeId
 
 
 class VersionMark(NamedTuple):
@@ -21,6 +19,10 @@ class VersionMark(NamedTuple):
 
     snapshot_id: str
     rank: int
+
+    def where(self, object_key: str, **more: Any) -> dict[str, Any]:
+        """Return the fields of a finding about an object of the version."""
+        return {"object_key": object_key, **self._asdict(), **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

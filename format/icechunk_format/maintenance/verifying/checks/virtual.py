@@ -12,42 +12,37 @@ Specification: "Virtual chunks", "Virtual chunk containers".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
     NotFoundError,
-    StorageError,
     UnauthorizedVirtualChunkError,
 )
+from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
+from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
-from icechunk_format.storage.concurrency import WorkerThreads
+from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
-    from icechunk_format.maintenance.verifying.findings import Report
-    from icechunk_format.spec.config.config import VirtualChunkContainer
-    from icechunk_format.storage.protocol import ObjectInfo
+from icechunk_format.storage.protocol import ObjectInfo
 
 # Absolute URLs of plain characters without '.' and '..' segments; what is not like this is looked
 # at one by one.
 _SEGMENT: Final = "/[A-Za-z0-9_=+~-][A-Za-z0-9._=+~,-]*"
 _PLAIN: Final = rf"^(file://|[a-z][a-z0-9+-]*://[A-Za-z0-9._-]+)({_SEGMENT})+$"
 _NAMED: Final = "vcc://"
-_THREADS: Final = WorkerThreads(16)
+_THREADS: Final = PacedThreads(16)
 _MOST_REMEMBERED: Final = 100_000
 
 
@@ -195,12 +190,12 @@ def _problem_with(
     refs = used.refs
     if answer is None or isinstance(answer, NotFoundError):
         return "virtual-missing", int(rows[0]), "the file is not there"
-    if isinstance(answer, StorageError | IcechunkError):
+    if isinstance(answer, IcechunkError):
         return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
-    ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
-    if int(ends.max()) > answer.size:
-        row = int(rows[int(ends.argmax())])
-        problem = f"the file has {answer.size} bytes, and {int(ends.max())} are needed"
+    ends = needed_bytes(refs, rows)
+    if int(np.max(ends)) > answer.size:
+        row = int(rows[int(np.argmax(ends))])
+        problem = f"the file has {answer.size} bytes, and {int(np.max(ends))} are needed"
         return "virtual-too-short", row, problem
     expected = refs.last_modified[rows]
     late = (expected != 0) & (expected < int(answer.last_modified.timestamp()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import obstore.exceptions
 
@@ -16,9 +17,6 @@ from icechunk_format.storage.remote.retry import (
     failure_of_status,
     safe_reason,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")

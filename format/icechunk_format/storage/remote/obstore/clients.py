@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import obstore.store
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.remote.endpoint import check_reachable, endpoint_url, server_url
 from icechunk_format.storage.remote.retry import DEFAULT_RETRIES, Backoff
 from icechunk_format.storage.remote.s3_credentials import S3Credentials, S3Settings, s3_settings
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.address import Address
 
 _MEMORY: Final = obstore.store.MemoryStore()
 """One space per process for ``memory://`` URLs with ``storage.client=obstore``."""

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import obstore
 import obstore.exceptions
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.storage.concurrency import PacedThreads, WorkerThreads
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
-    NO_ATTRIBUTES,
     OVERWRITE,
     Condition,
     CreateOnly,
@@ -36,6 +38,7 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
+    Storage,
     Written,
     check_key,
     missing_object,
@@ -57,12 +60,6 @@ from icechunk_format.storage.remote.retry import (
     FailureKind,
     RequestFailedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from icechunk_format.storage.address import Address
-    from icechunk_format.storage.options import StorageOptions
 
 T = TypeVar("T")
 
@@ -117,7 +114,7 @@ def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorag
     )
 
 
-class ObjectStoreStorage:
+class ObjectStoreStorage(Storage):
     """Objects below a root of a bucket or an HTTP folder.
 
     Parameters
@@ -167,13 +164,10 @@ class ObjectStoreStorage:
         self._kind = kind
         self._lists_in_order = lists_in_order
         self._max_gap = max_gap
-        self._threads = WorkerThreads(concurrency or DEFAULT_CONCURRENCY)
+        self._threads = PacedThreads(concurrency or DEFAULT_CONCURRENCY)
         self._paced = PacedThreads(
             concurrency or DEFAULT_CONCURRENCY, concurrency or _MOST_CONCURRENCY
         )
-
-    def __repr__(self) -> str:
-        return f"ObjectStoreStorage({self.root_url!r})"
 
     @property
     def root_url(self) -> str:
@@ -260,14 +254,7 @@ class ObjectStoreStorage:
 
     # Writing
 
-    def put(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Condition = OVERWRITE,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
         path = self._prefix + check_key(key)
         self._server.refuse_writing(key)
         match condition:
@@ -279,17 +266,10 @@ class ObjectStoreStorage:
                     return Lost()
                 mode = update_mode(current)
             case _:
-                return Written(version=self._overwrite(key, data, attributes))
+                return Written(version=self._overwrite(key, data))
 
         def send() -> Any:
-            return obstore.put(
-                self._clients.once,
-                path,
-                data,
-                mode=mode,
-                attributes=dict(attributes) or None,
-                use_multipart=False,
-            )
+            return obstore.put(self._clients.once, path, data, mode=mode, use_multipart=False)
 
         result = self._server.write_conditionally(key, send)
         return Lost() if result is None else Written(version=version_of(result))
@@ -301,7 +281,7 @@ class ObjectStoreStorage:
         found = self.head(key)
         return None if found is None or found.version.etag != version.etag else found.version
 
-    def _overwrite(self, key: str, data: bytes, attributes: Mapping[str, str]) -> ObjectVersion:
+    def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         path = self._prefix + check_key(key)
         result = self._server.call(
             "write",
@@ -310,21 +290,15 @@ class ObjectStoreStorage:
                 self._clients.patient,
                 path,
                 data,
-                attributes=dict(attributes) or None,
                 use_multipart=len(data) > 2 * _PART_SIZE,
                 chunk_size=_PART_SIZE,
             ),
         )
         return version_of(result)
 
-    def put_many(
-        self,
-        items: Iterable[tuple[str, bytes]],
-        *,
-        attributes: Mapping[str, str] = NO_ATTRIBUTES,
-    ) -> list[ObjectVersion]:
+    def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
         self._server.refuse_writing()
-        return self._threads.map(lambda item: self._overwrite(*item, attributes), items)
+        return self._threads.map(lambda item: self._overwrite(*item), items)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         self._server.refuse_writing()
@@ -357,10 +331,7 @@ class ObjectStoreStorage:
         self._server.refuse_writing(target)
         if source_version is not None:
             # obstore's copy has no condition on the source: fetch, compare, write.
-            fetched = self.get(source)
-            if fetched.version.etag != source_version.etag:
-                return Lost()
-            return self.put(target, fetched.data)
+            return super().copy(source, target, source_version=source_version)
         action = f"copy to {target!r} the"
         self._server.call(action, source, lambda: obstore.copy(self._clients.patient, *paths))
         info = self.head(target)

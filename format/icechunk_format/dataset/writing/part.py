@@ -1,4 +1,4 @@
-"""``WriteContext``, which every task of a write receives, and ``TaskReceipt``, which it returns.
+"""``WritePart``, which every task of a write receives, and ``TaskReceipt``, which it returns.
 
 Both are pickled, so they hold no connection, no session, and nothing that grows with the number of
 chunks.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.storage.location import open_storage
 
 if TYPE_CHECKING:
@@ -23,13 +24,43 @@ if TYPE_CHECKING:
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
     from icechunk_format.storage.location import Location
     from icechunk_format.storage.protocol import Storage
 
 UNIT = "_unit"
 BLOCK = "_block"
 """In the layouts of chunks, the columns that say where rows belong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """The repository that a write goes to, and the version that the write starts from."""
+
+    location: Location
+    base: SnapshotId | None
+    """None where there is no repository yet."""
+    manifest_format: ManifestFormat
+    chunk_source: ChunkSource
+    """Fetches chunks of ``base``."""
+
+    def open_storage(self) -> Storage:
+        """Return the repository's objects, opened in this process."""
+        return open_storage(self.location)
+
+    def reader(self, version: Snapshot, node: NodeSnapshot) -> ArrayReader:
+        """Return a reader of the stored values of an array in a version."""
+        return ArrayReader(
+            storage=self.open_storage(),
+            snapshot=version,
+            variable=Variable(node),
+            chunk_source=self.chunk_source,
+        )
+
+    @property
+    def inline_threshold(self) -> int:
+        """Encoded chunks of up to so many bytes become part of their reference."""
+        return self.manifest_format.config.inline_chunk_threshold_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,47 +87,62 @@ class ArrayTarget:
     encoder: VariableEncoder | None = None
     old_shape: tuple[int, ...] | None = None
 
+    @classmethod
+    def of_existing(
+        cls, variable: Variable, metadata: ArrayMetadata, encoder: VariableEncoder | None = None
+    ) -> ArrayTarget:
+        """Return the target for an array of the repository, with its metadata after the write."""
+        return cls(
+            name=variable.name,
+            path=variable.path,
+            node_id=variable.node.id,
+            dims=variable.dims,
+            metadata=metadata,
+            encoder=encoder,
+            old_shape=variable.shape,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteContext:
-    """What all tasks of one part of a write share.
+class WritePart:
+    """Arrays that are written together, with all that their tasks have to know.
 
     Parameters
     ----------
+    units
+        How many units of work the rows fall into; a unit never goes to two tasks.
+    input_schema
+        Of the batches that tasks take.
     numbers
         How its cells are numbered; None in the layouts of chunks.
     table_dims
-        All dimensions of the write, for messages.
-    base
-        The version that partial chunks are patched from.
-    chunk_source
-        How to fetch chunks of that version.
+        All dimensions of the write.
     labels
         Labels by dimension, for messages; those of very long dimensions are left out.
     decoded
         In the layout ``chunks``: whether data are values.
     """
 
-    location: Location
-    part: int
+    destination: Destination
+    number: int
     dims: tuple[str, ...]
-    numbers: CellNumbers | None = None
     arrays: tuple[ArrayTarget, ...]
+    units: int
+    input_schema: pa.Schema
+    numbers: CellNumbers | None = None
     table_dims: tuple[str, ...] = ()
-    base: SnapshotId | None
-    chunk_source: ChunkSource
-    manifest_format: ManifestFormat
     labels: Mapping[str, pa.Array] = field(default_factory=dict)
     decoded: bool = True
 
-    def open_storage(self) -> Storage:
-        """Return the repository's objects, opened in this process."""
-        return open_storage(self.location)
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(array.name for array in self.arrays)
 
     @property
-    def inline_threshold(self) -> int:
-        """Encoded chunks of up to so many bytes become part of their reference."""
-        return self.manifest_format.config.inline_chunk_threshold_bytes
+    def is_distinct(self) -> bool:
+        """Whether rows repeat along dimensions that the part has not, and must be made distinct."""
+        return len(self.dims) < len(self.table_dims)
 
     def cell(self, indices: Mapping[str, int]) -> str:
         """Return the coordinates of a cell as a user knows them."""
@@ -111,18 +157,14 @@ class WriteContext:
         return ", ".join(parts)
 
 
-def native_sizes(refs: ChunkRefs) -> tuple[int, int]:
-    """Return how many references are to objects of the repository, and the bytes of these."""
-    own = refs.kind == KIND_NATIVE
-    return int(own.sum()), int(refs.length[own].sum())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
     """What a task has written; it counts once it is handed to ``finish_write``.
 
     Parameters
     ----------
+    part
+        Number of the part.
     manifests
         By path of the array: the manifests that the task has stored.
     files, nbytes

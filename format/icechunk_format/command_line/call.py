@@ -1,0 +1,108 @@
+"""`Call`, one run of a command on a repository: its location, its options and its output.
+
+``on_repository`` gives a command the arguments that all of them have. Nothing that reads
+repositories is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icechunk_format.command_line.arguments import (
+    JsonOption,
+    OptionOption,
+    RepositoryArgument,
+    location_at,
+    parse_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icechunk_format.repository.repository import Repository
+
+_R = TypeVar("_R")
+
+
+class Call:
+    """A repository that a command works on, and the screen that gets the answer."""
+
+    def __init__(self, place: str, option: list[str] | None, *, as_json: bool) -> None:
+        from icechunk_format.command_line.views.screen import Screen
+
+        self.screen = Screen(as_json=as_json)
+        self.options = parse_options(option)
+        self.location = location_at(place, option)
+
+    @functools.cached_property
+    def repository(self) -> Repository:
+        """The repository, opened when a command first needs it."""
+        from icechunk_format.repository.repository import Repository
+
+        return Repository.open(self.location)
+
+    def document(self, **keys: Any) -> None:
+        """Print the JSON document, where one was asked for."""
+        self.screen.document({"repository": str(self.location), **keys})
+
+    def carry_out(
+        self,
+        run: Callable[[bool], _R],
+        show: Callable[[Callable[[Any], None], _R], None],
+        question: str,
+        *,
+        yes: bool,
+        dry_run: bool,
+        asks: bool = True,
+        is_needed: Callable[[_R], bool] = lambda planned: True,
+        document: Callable[[Any], dict[str, Any]] = asdict,
+    ) -> _R:
+        """Show what a command would do, ask, do it, and report it.
+
+        Parameters
+        ----------
+        run
+            Does it; or only plans it, where its argument is true.
+        show
+            Prints a result, with a function that prints a line.
+        yes
+            Whether it is done without a plan and a question.
+        asks
+            Whether a question is certain, so that nothing is done where nobody can be asked.
+        is_needed
+            Whether a planned result changes anything.
+        """
+        self.screen.require_confirmation(yes or dry_run or not asks)
+        result = run(dry_run or not yes)
+        if not (dry_run or yes) and is_needed(result):
+            show(self.screen.aside, result)
+            self.screen.confirm(question, yes)
+            result = run(False)
+        self.document(**document(result))
+        show(self.screen.line, result)
+        return result
+
+
+def on_repository(
+    command: Callable[..., None], argument: Any = RepositoryArgument
+) -> Callable[..., None]:
+    """Add a repository, ``--option`` and ``--json`` to the arguments of a command."""
+
+    @functools.wraps(command)
+    def run(repository: str, option: list[str] | None, as_json: bool, **own: Any) -> None:
+        command(Call(repository, option, as_json=as_json), **own)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [
+        inspect.Parameter("repository", kind, annotation=argument),
+        *own,
+        inspect.Parameter("option", kind, annotation=OptionOption, default=None),
+        inspect.Parameter("as_json", kind, annotation=JsonOption, default=False),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run

@@ -1,0 +1,97 @@
+"""``InspectionContext`` and ``InspectionTask``: what a read of a metadata table is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.storage.location import Location
+    from icechunk_format.storage.protocol import Storage
+
+    Run = Callable[["InspectionContext", "InspectionTask"], Iterator["Row | pa.RecordBatch"]]
+    """Yields the rows of a task, or batches of them with the columns of the context."""
+
+Row = dict[str, Any]
+Part = tuple[int, int, int]
+"""The number of an array among the nodes, and the first and last of its manifests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionContext:
+    """What all tasks of one read share; small and picklable.
+
+    Parameters
+    ----------
+    table
+        Name of the metadata table.
+    snapshot_id
+        The version; the newer one of ``changes``. None for a table about the repository.
+    older_id
+        The older version of ``changes``.
+    group
+        Path of the group at or below which nodes are shown; None shows all.
+    """
+
+    location: Location
+    table: str
+    columns: tuple[str, ...]
+    snapshot_id: SnapshotId | None = None
+    older_id: SnapshotId | None = None
+    group: str | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        whole = METADATA_TABLES[self.table].arrow_schema
+        return pa.schema([whole.field(name) for name in self.columns])
+
+    @property
+    def version(self) -> SnapshotId:
+        """The version that the table is about."""
+        if self.snapshot_id is None:
+            raise InvalidInputError(f"the metadata table {self.table!r} needs a version")
+        return self.snapshot_id
+
+    def repository(self) -> Repository:
+        """Return the repository, opened in this process."""
+        return Repository.open(self.location)
+
+    def opened(self) -> tuple[Storage, Snapshot]:
+        """Return the repository's objects, and the version."""
+        storage = open_storage(self.location)
+        return storage, pinned_snapshot(storage, self.version)
+
+    def nodes(self, snapshot: Snapshot) -> list[int]:
+        """Return the numbers of the nodes at or below the group."""
+        if self.group is None or self.group == "/":
+            return list(range(len(snapshot.nodes)))
+        below = f"{self.group}/"
+        return [
+            number
+            for number, node in enumerate(snapshot.nodes)
+            if node.path == self.group or node.path.startswith(below)
+        ]
+
+    def arrays(self, snapshot: Snapshot) -> list[int]:
+        """Return the numbers of the arrays among these nodes."""
+        return [n for n in self.nodes(snapshot) if snapshot.nodes[n].array is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionTask:
+    """A part of a read: arrays and their manifests; empty if the only task reads everything."""
+
+    parts: tuple[Part, ...] = ()

@@ -1,0 +1,124 @@
+"""Cuts work into batches of bounded size, and fetches the objects of a batch.
+
+A batch read of a storage fails as a whole if one object is missing: ``fetched`` says what follows
+from that, ``fetched_present`` returns None for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.storage.protocol import ReadRequest, Storage
+
+T = TypeVar("T")
+
+# What an object may have whose size nobody listed.
+_UNKNOWN_SIZE: Final = 2**20
+
+
+def batches(items: Iterable[T], count: int) -> Iterator[list[T]]:
+    """Yield items in lists of at most ``count``."""
+    return sized_batches(((item, 0) for item in items), count, 0)
+
+
+def sized_batches(
+    items: Iterable[tuple[T, int | None]], count: int, nbytes: int
+) -> Iterator[list[T]]:
+    """Yield items in lists of at most ``count``, and of at most ``nbytes`` unless one has more.
+
+    Parameters
+    ----------
+    items
+        Each with the bytes that it takes; None where that is not known.
+    """
+    batch: list[T] = []
+    held = 0
+    for item, listed in items:
+        size = _UNKNOWN_SIZE if listed is None else listed
+        if batch and (held + size > nbytes or len(batch) == count):
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += size
+    if batch:
+        yield batch
+
+
+def sized_ids(
+    ids: NDArray[np.uint8], sizes: NDArray[Any], count: int, nbytes: int
+) -> Iterator[list[bytes]]:
+    """Yield ids, uint8 of shape (n, 12), in batches by the sizes of their objects; 0 is unknown."""
+    items = ((row.tobytes(), size or None) for row, size in zip(ids, sizes.tolist(), strict=True))
+    return sized_batches(items, count, nbytes)
+
+
+def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) -> list[bytes]:
+    """Return the bytes of objects that all must be there.
+
+    Raises
+    ------
+    NotFoundError
+        One is not; the text says what needs it and what to do.
+    """
+    try:
+        return storage.get_many([ReadRequest(key=key) for key in keys])
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        missing = error.facts["key"]
+        raise NotFoundError(
+            f"{missing!r} is not in {storage.root_url}, although {needed_by} needs it; {advice}",
+            kind="object",
+            key=missing,
+            root_url=storage.root_url,
+        ) from error
+
+
+def fetched_present(storage: Storage, object_keys: Sequence[str]) -> list[bytes | None]:
+    """Return the bytes of each object, None where there is none.
+
+    Raises
+    ------
+    NotFoundError
+        The whole bucket is missing.
+    """
+    try:
+        return [*storage.get_many([ReadRequest(key=key) for key in object_keys])]
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        if len(object_keys) == 1:
+            return [None]
+    return [found for key in object_keys for found in fetched_present(storage, [key])]
+
+
+def decoded_manifest(data: bytes, key: str, raw_id: bytes) -> manifest_file.Manifest:
+    """Decode a manifest.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or belongs to another id.
+    """
+    found = manifest_file.decode(data, object_key=key)
+    check_id(found.id, ManifestId(raw_id), key, "manifest")
+    return found
+
+
+def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
+    """Raise FormatError where a file says another id than its key."""
+    if found != wanted:
+        raise FormatError(
+            f"the file says that it is {found}, its key says {wanted}; another file was copied "
+            "over it",
+            object_key=key,
+            file_type=file_type,
+            field="id",
+        )

@@ -1,0 +1,33 @@
+"""Fetches objects that need not exist, such as refs and ``config.yaml`` of spec version 1.
+
+A missing object is None; a missing bucket stays an error, since its objects are unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.errors import NotFoundError
+from icechunk_format.spec.repo_info.v1_branches_and_tags import decode_ref_json
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
+
+
+def fetch_if_there(storage: Storage, key: str) -> Fetched | None:
+    """Fetch an object; None where there is none."""
+    try:
+        return storage.get(key)
+    except NotFoundError as error:
+        if error.facts.get("kind") != "object":
+            raise
+        return None
+
+
+def read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:
+    """Read a ref file of spec version 1; None where there is none."""
+    fetched = fetch_if_there(storage, key)
+    if fetched is None:
+        return None
+    return decode_ref_json(fetched.data, object_key=key), fetched.version
