@@ -98,17 +98,12 @@ def draw(sampled: pd.DataFrame, dataset: xr.Dataset) -> Path:
 def main() -> None:
     dataset = write_grid()
     tracks = storm_tracks()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("storm-points")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[2]").appName("storm-points").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     # Longitudes count from -180 here and from 0 in the grid, whose months all have 30 days.
     at = F.when(F.dayofmonth("at") == 31, F.expr("at - INTERVAL 1 DAY")).otherwise(F.col("at"))
     sampled = icechunk_spark.sample(
-        spark.createDataFrame(tracks),
+        spark.createDataFrame(tracks, "storm int, at timestamp_ntz, lat double, lon double"),
         str(OUTPUT),
         on={"time": at, "latitude": "lat", "longitude": "lon"},
         method={"time": "nearest", "latitude": "linear", "longitude": "linear"},
