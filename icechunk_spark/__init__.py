@@ -14,6 +14,7 @@ from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
 from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
+from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import VirtualizeResult, virtualize
 from icechunk_spark.writing.function import write
@@ -28,6 +29,7 @@ __all__ = [
     "mirrored",
     "read",
     "register",
+    "sample",
     "to_xarray",
     "unregister",
     "virtualize",

@@ -184,3 +184,13 @@ def test_copies_answer_as_repositories_do(report):
         assert rows[f"{question}, copy"]["versus"] == f"{question}, repository"
     assert rows["refresh after 1 of 100 days"]["figures"]["rows"] == 22 * 22
     assert rows["refresh of one of 50 files"]["figures"]["files"] == 50
+
+
+@pytest.mark.needs_reference
+def test_points_fetch_what_is_ideal(report):
+    pytest.importorskip("icechunk")
+    rows = {row["case"]: row for row in report("points", "--scale", "0.002", "--no-memory")["rows"]}
+    figures = rows["sample nearest"]["figures"]
+    assert rows["sample nearest"]["versus"] == "join of cells"
+    assert figures["chunk_requests"] == figures["chunks_with_points"] < figures["chunks_of_array"]
+    assert figures["bytes_by_ideal"] == 1.0

@@ -37,6 +37,7 @@ SHOWN = {
         "the first snapshot has 252,288 cells",
         "DuckDB: [(datetime.datetime(2024, 7, 1",
     ],
+    "storm_points": ["2,400 positions, 2,400 with a temperature", "storm_points.png"],
 }
 
 

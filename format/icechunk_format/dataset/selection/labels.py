@@ -48,6 +48,8 @@ _DURATION_UNITS: Final = {
     )
     for unit in units.split()
 }
+#: Examples of durations, for errors.
+DURATION_TEXT: Final = "6h, 1 day 12 hours or 90 min"
 _DURATION_PART: Final = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", re.ASCII)
 _ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re.ASCII)
 
@@ -114,7 +116,7 @@ class Labels:
         if self.is_time:
             return _read_time(value) if isinstance(value, str) else _period_of(value)
         if self.is_duration:
-            exact = _read_duration(value) if isinstance(value, str) else _duration_of(value)
+            exact = read_duration(value) if isinstance(value, str) else _duration_of(value)
             return None if exact is None else Period(exact, exact)
         if self.values.dtype.kind == "b":
             flag = {"true": True, "false": False}.get(str(value).lower())
@@ -126,7 +128,7 @@ class Labels:
         if self.is_time:
             return "a date or time such as 2024-07, 2024-07-01 or 2024-07-01T06:00"
         if self.is_duration:
-            return "a duration such as 6h, 1 day 12 hours or 90 min"
+            return f"a duration such as {DURATION_TEXT}"
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
     def matches(self, period: Period) -> NDArray[np.bool_]:
@@ -268,7 +270,8 @@ def _duration_of(value: Any) -> int | None:
     return int(exact.astype(np.int64)) if exact == value else None
 
 
-def _read_duration(text: str) -> int | None:
+def read_duration(text: str) -> int | None:
+    """Return the microseconds of a duration such as ``"1 day 12 hours"``, or None."""
     total, position = 0.0, 0
     while position < len(text):
         part = _DURATION_PART.match(text, position)

@@ -1,0 +1,159 @@
+"""Finds the two horizontal coordinates of a variable by their CF attributes.
+
+Rules of this file
+------------------
+1. ``standard_name`` decides, then ``units`` (``degrees_north``), then ``axis`` beside a grid
+   mapping, then the name of a coordinate that says no units: ``lat``, ``longitude``, ``nav_lat``.
+2. Coordinates with one dimension are preferred to those with two, and coordinates that have the
+   name of their dimension to others. Two coordinates make a grid if they are of one kind and lie
+   along two dimensions of the variable: a coordinate each, or two coordinates on both.
+3. Attributes are untrusted: whatever is no text counts as absent.
+
+CF conventions, sections 4.1 "Latitude Coordinate", 4.2 "Longitude Coordinate" and 5.6 "Horizontal
+Coordinate Reference Systems, Grid Mappings, and Projections".
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from icechunk_format.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icechunk_format.dataset.table.variable import Variable
+
+Direction = Literal["y", "x"]
+GridKind = Literal["geographic", "rotated", "projected"]
+
+_STANDARD_NAMES: Final[Mapping[str, tuple[Direction, GridKind]]] = {
+    "latitude": ("y", "geographic"),
+    "longitude": ("x", "geographic"),
+    "grid_latitude": ("y", "rotated"),
+    "grid_longitude": ("x", "rotated"),
+    "projection_y_coordinate": ("y", "projected"),
+    "projection_x_coordinate": ("x", "projected"),
+    "projection_y_angular_coordinate": ("y", "projected"),
+    "projection_x_angular_coordinate": ("x", "projected"),
+}
+_DEGREES: Final = ("degree", "degrees")
+_UNITS: Final[Mapping[str, tuple[Direction, GridKind]]] = {
+    **dict.fromkeys(
+        ("degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"),
+        ("y", "geographic"),
+    ),
+    **dict.fromkeys(
+        ("degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"),
+        ("x", "geographic"),
+    ),
+}
+_NAMES: Final[Mapping[str, tuple[Direction, GridKind]]] = {
+    **dict.fromkeys(("lat", "latitude", "nav_lat", "xlat"), ("y", "geographic")),
+    **dict.fromkeys(("lon", "long", "longitude", "nav_lon", "xlong"), ("x", "geographic")),
+    "rlat": ("y", "rotated"),
+    "rlon": ("x", "rotated"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorizontalGrid:
+    """The horizontal coordinates of a variable.
+
+    Parameters
+    ----------
+    kind
+        ``geographic`` for latitudes and longitudes, ``rotated`` for those of a rotated pole,
+        ``projected`` for lengths on a map.
+    y, x
+        The coordinates. Both have one dimension, or both have the same two.
+    """
+
+    kind: GridKind
+    y: Variable
+    x: Variable
+
+    @property
+    def dims(self) -> tuple[str, str]:
+        """The two dimensions, in the order of the coordinates: of y, then of x."""
+        return (self.y.dims[0], self.x.dims[-1])
+
+    @property
+    def is_curvilinear(self) -> bool:
+        """Whether the coordinates have two dimensions."""
+        return len(self.y.dims) == 2
+
+
+def text_attribute(variable: Variable, name: str) -> str:
+    """Return an attribute, or the empty text where it is absent or no text."""
+    value = variable.attributes.get(name)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
+    """Return in which direction a coordinate runs, and of which kind its grid is.
+
+    None means that nothing calls it a horizontal coordinate.
+    """
+    named = _STANDARD_NAMES.get(text_attribute(coordinate, "standard_name").lower())
+    if named is not None:
+        return named
+    units = text_attribute(coordinate, "units")
+    by_units = _UNITS.get(units.lower())
+    if by_units is not None:
+        return by_units
+    if not units or units.lower() in _DEGREES:
+        return _NAMES.get(coordinate.name.lower())
+    return None
+
+
+def horizontal_grid(variable: Variable, variables: Mapping[str, Variable]) -> HorizontalGrid | None:
+    """Return the horizontal coordinates of a variable, or None where it has none.
+
+    Parameters
+    ----------
+    variable
+        An array of the group.
+    variables
+        All arrays of the group, by name.
+    """
+    found = [
+        (coordinate, *directed)
+        for coordinate in _coordinates(variable, variables)
+        for directed in [direction_of(coordinate)]
+        if directed is not None
+    ]
+    ys = [(c, kind) for c, direction, kind in found if direction == "y"]
+    xs = [(c, kind) for c, direction, kind in found if direction == "x"]
+    for (y, y_kind), (x, x_kind) in itertools.product(ys, xs):
+        apart = len(y.dims) == len(x.dims) == 1 and y.dims != x.dims
+        if y_kind == x_kind and (apart or (len(y.dims) == 2 and y.dims == x.dims)):
+            return HorizontalGrid(kind=y_kind, y=y, x=x)
+    return None
+
+
+def _coordinates(variable: Variable, variables: Mapping[str, Variable]) -> Iterator[Variable]:
+    """Yield the coordinates along dimensions of a variable, in the order of rule 2."""
+    dimensions = set(variable.dimensions)
+    along = [
+        other
+        for other in variables.values()
+        if other is not variable
+        and other.dims
+        and set(other.dimensions) <= dimensions
+        and not other.has_repeated_dimension
+        and _is_number(other)
+    ]
+    yield from sorted(
+        (other for other in along if len(other.dims) <= 2),
+        key=lambda other: (len(other.dims), not other.is_dimension_coordinate),
+    )
+
+
+def _is_number(variable: Variable) -> bool:
+    try:
+        return variable.metadata.data_type.numpy.kind in "iuf"
+    except FormatError:
+        return False

@@ -1,0 +1,35 @@
+"""Datasets of xarray in repositories, written through the reference library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import icechunk
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import xarray as xr
+
+    from icechunk_format.dataset.dataset import Dataset
+
+
+def store_dataset(
+    dataset: xr.Dataset, path: Path | str, encoding: dict[str, Any] | None = None
+) -> str:
+    """Write a dataset to a new local repository in one commit; return the path."""
+    icechunk.set_logs_filter("off")
+    storage = icechunk.local_filesystem_storage(str(path))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    dataset.to_zarr(session.store, consolidated=False, mode="w", encoding=encoding or {})
+    session.commit("a dataset")
+    return str(path)
+
+
+def opened(path: str) -> Dataset:
+    """Open the root of ``main`` with this library."""
+    repository = Repository.open(path)
+    return open_dataset(repository, repository.resolve(branch="main"))
