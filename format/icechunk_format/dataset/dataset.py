@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import Snapshot
+    from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
     from icechunk_format.storage.location import Location
 
 MissingChunks = Literal["fill", "skip"]
@@ -378,6 +378,11 @@ class Dataset:
             "it with isel",
             dim=dim,
         )
+
+    @property
+    def manifest_files(self) -> ManifestFiles:
+        """The manifests that the snapshot lists."""
+        return self._snapshot.manifest_files
 
     def _arrays(self, table: Table) -> ScanArrays:
         return ScanArrays(
