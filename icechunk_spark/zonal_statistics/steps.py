@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from icechunk_format.dataset.zones.combining import Combining
 from icechunk_format.dataset.zones.covering import Covering
-from icechunk_format.dataset.zones.summing import Summing
 from icechunk_spark.schema import fit_batch
 from icechunk_spark.session.errors import errors_on_one_line
 
@@ -24,7 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from icechunk_format.dataset.zones.combining import Combining
     from icechunk_format.dataset.zones.plan import ZonalContext
+    from icechunk_format.dataset.zones.summing import Summing
 
 
 class CoverStep:

@@ -59,9 +59,10 @@ def with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructFi
     if not found:
         found = [field for field in fields if field.name.lower() == geometry.lower()]
     if len(found) != 1:
+        known = ", ".join(field.name for field in fields)
         raise InvalidInputError(
-            f"geometry={geometry!r} is {'no' if not found else 'more than one'} column of the zones,"
-            f" which have {', '.join(field.name for field in fields)}",
+            f"geometry={geometry!r} is {'more than one' if found else 'no'} column of the zones,"
+            f" which have {known}",
             option="geometry",
         )
     [field] = found

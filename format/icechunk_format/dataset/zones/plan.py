@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.horizontal.axes import HorizontalGrid
     from icechunk_format.dataset.reading.scan import ScanContext
-    from icechunk_format.dataset.table.table import Column, Table
+    from icechunk_format.dataset.table.table import Column
     from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.zones.cover import Coverage
     from icechunk_format.dataset.zones.geometries import Antimeridian
@@ -192,7 +192,7 @@ class ZonalContext:
 def value_type(column: Column) -> pa.DataType:
     """Return the type of smallest and largest values: the variable's, or DOUBLE for wide ones."""
     kind = column.arrow_type
-    narrow = pa.types.is_float32(kind) or pa.types.is_integer(kind) and kind.bit_width <= 32
+    narrow = pa.types.is_float32(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32)
     return kind if narrow else pa.float64()
 
 
