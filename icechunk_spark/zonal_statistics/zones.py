@@ -36,11 +36,8 @@ def from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[Data
             f"geometry={geometry!r} is not a column of the zones, which have {columns or 'none'}",
             option="geometry",
         )
-    import pandas as pd  # comes with geopandas
-
     shapes = zones.set_geometry(geometry).geometry
-    plain = pd.DataFrame(zones.drop(columns=geometry))
-    plain[geometry] = shapes.to_wkb()
+    plain = zones.drop(columns=geometry).assign(**{geometry: shapes.to_wkb()})
     return spark.createDataFrame(plain), shapes.crs
 
 

@@ -69,7 +69,7 @@ class CellAxis:
         """Return the positions of coordinates, which may lie outside of all cells."""
         first, last = self.edges[0], self.edges[-1]
         if self.is_even:
-            return (values - first) * (self.size / (last - first))
+            return np.asarray((values - first) * (self.size / (last - first)))
         numbers = np.arange(self.size + 1, dtype=np.float64)
         ascending = last > first
         edges = self.edges if ascending else self.edges[::-1]

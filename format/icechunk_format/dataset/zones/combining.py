@@ -72,9 +72,9 @@ class Combining:
         at = tuple(slice(first, last) for first, last in ends)
         shape = (*found.shape[:2], *(last - first for first, last in ends))
         more = np.frombuffer(parts, dtype=np.float64).reshape(shape)
-        for number in range(len(found)):
-            held = (number, slice(None), *at)
-            found[held] = combine(found[held], more[number], self._context.parts)
+        for known, added in zip(found, more, strict=True):
+            held = known[(slice(None), *at)]
+            held[...] = combine(held, added, self._context.parts)
 
     def _finished(
         self, done: Sequence[tuple[int, NDArray[np.float64], pa.RecordBatch]]

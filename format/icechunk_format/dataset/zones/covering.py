@@ -25,6 +25,7 @@ from icechunk_format.dataset.zones.cover import cover_cells
 from icechunk_format.dataset.zones.geometries import (
     Projector,
     across_antimeridian,
+    invalid,
     read_geometries,
     turns,
     unusable,
@@ -123,16 +124,22 @@ class Covering:
         context = self._context
         geometries, problems = read_geometries(column)
         self._drop(geometries, problems, keys)
+        if context.projection is None:
+            # Before edges are looked at: metres make far edges, too.
+            found = unusable(geometries, is_geographic=context.is_geographic)
+            self._drop(geometries, found, keys)
+            if context.period is not None:
+                how = context.request.antimeridian
+                geometries, problems = across_antimeridian(geometries, how)
+                self._drop(geometries, problems, keys)
+        self._drop(geometries, invalid(geometries), keys)
         if context.projection is not None:
             geometries = Projector(*context.projection)(geometries)
-            self._drop(geometries, unusable(geometries, is_geographic=False), keys)
-        self._drop(geometries, unusable(geometries, is_geographic=context.is_geographic), keys)
-        if context.period is not None:
-            # Edges of moved zones are short, so far ones can only cross the antimeridian.
-            is_moved = context.projection is not None
-            how = "split" if is_moved else context.request.antimeridian
-            geometries, problems = across_antimeridian(geometries, how)
-            self._drop(geometries, problems, keys)
+            found = unusable(geometries, is_geographic=context.is_geographic)
+            self._drop(geometries, found, keys)
+            if context.period is not None:
+                # Edges of moved zones are short, so far ones can only cross the antimeridian.
+                geometries, _ = across_antimeridian(geometries, "split")
         return geometries
 
     def _drop(

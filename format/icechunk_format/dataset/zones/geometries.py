@@ -69,19 +69,24 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
     problems: list[str | None] = [None] * len(values)
     kinds = lib.get_type_id(geometries)
     polygonal = (kinds == _POLYGON) | (kinds == _MULTI_POLYGON)
-    valid = lib.is_valid(geometries)
-    for number in np.flatnonzero(~(polygonal & valid)).tolist():
+    for number in np.flatnonzero(~polygonal).tolist():
         geometry = geometries[number]
-        if values[number] is None:
-            continue
-        if geometry is None:
-            problems[number] = f"is no {'WKT' if is_text else 'WKB'}"
-        elif not polygonal[number]:
+        if geometry is not None:
             problems[number] = f"is a {geometry.geom_type}, and zones are polygons"
-        else:
-            problems[number] = f"is invalid: {lib.is_valid_reason(geometry)}"
+        elif values[number] is not None:
+            problems[number] = f"is no {'WKT' if is_text else 'WKB'}"
         geometries[number] = None
     return lib.force_2d(geometries), problems
+
+
+def invalid(geometries: NDArray[Any]) -> list[str | None]:
+    """Return for each geometry why it is invalid, or None."""
+    lib = shapely()
+    problems: list[str | None] = [None] * len(geometries)
+    given = np.array([geometry is not None for geometry in geometries.tolist()], dtype=bool)
+    for number in np.flatnonzero(given & ~lib.is_valid(geometries)).tolist():
+        problems[number] = f"is invalid: {lib.is_valid_reason(geometries[number])}"
+    return problems
 
 
 class Projector:
@@ -112,8 +117,8 @@ class Projector:
         lib = shapely()
 
         def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
-            moved = self._transformer.transform(points[:, 0], points[:, 1])
-            return np.stack(moved, axis=1) / self._scale
+            placed = self._transformer.transform(points[:, 0], points[:, 1])
+            return np.asarray(np.stack(placed, axis=1) / self._scale)
 
         moved: NDArray[Any] = lib.transform(lib.segmentize(geometries, self._longest), move)
         return moved
@@ -178,7 +183,7 @@ def _unwrapped(geometry: Any) -> Any:
     lib = shapely()
     parts, is_changed = [], False
     for part in lib.get_parts(geometry):
-        rings = []
+        rings: list[NDArray[np.float64]] = []
         for ring in (part.exterior, *part.interiors):
             points = lib.get_coordinates(ring)
             steps = np.diff(points[:, 0])
