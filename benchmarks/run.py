@@ -60,6 +60,7 @@ BENCHMARKS = {
     "distant": ("reading.distant", True),
     "append": ("writing.appending", False),
     "rival-writers": ("writing.rival_writers", False),
+    "points": ("workflows.points", True),
     "large": ("upkeep.large_repositories", False),
 }
 """Modules by name, and whether they need Spark."""

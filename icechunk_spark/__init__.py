@@ -11,10 +11,19 @@ from __future__ import annotations
 
 from icechunk_spark.reading.function import read
 from icechunk_spark.registration import register, unregister
+from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.function import write
 from icechunk_spark.zonal_statistics.function import zonal
 
 __version__ = "0.1.0"
 
-__all__ = ["IcechunkDataSource", "read", "register", "unregister", "write", "zonal"]
+__all__ = [
+    "IcechunkDataSource",
+    "read",
+    "register",
+    "sample",
+    "unregister",
+    "write",
+    "zonal",
+]

@@ -47,7 +47,7 @@ def build_grid(folder: Path, scale: float) -> Grid:
         "shards": (tile, shard),
     }
     values = temperatures(shape)
-    session = _new_repository(folder / "grid").writable_session("main")
+    session = new_repository(folder / "grid").writable_session("main")
     root = zarr.open_group(session.store, mode="a")
     for name, (chunks, shards) in layouts.items():
         group = root.create_group(name)
@@ -166,7 +166,7 @@ def build_tiny_chunks(place: Path | S3Place, chunks: int, width: int) -> None:
     if isinstance(place, S3Place):
         repository = icechunk.Repository.create(reference_s3_storage(place))
     else:
-        repository = _new_repository(place)
+        repository = new_repository(place)
     described = repository.writable_session("main")
     zarr.create_array(
         described.store,
@@ -197,7 +197,7 @@ def location_of(place: Path | S3Place) -> Location:
     return Location(str(place))
 
 
-def _new_repository(path: Path) -> Any:
+def new_repository(path: Path) -> Any:
     import icechunk
 
     return icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))

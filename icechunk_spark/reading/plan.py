@@ -85,6 +85,25 @@ def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository,
     )
 
 
+def open_group(options: ReadOptions, *, snapshot: str | None) -> tuple[str, Dataset]:
+    """Return the id of the snapshot that the options mean, and the group there.
+
+    Raises
+    ------
+    NotFoundError
+        The repository, the branch, tag or snapshot, or the group does not exist.
+    """
+    repository, snapshot_id = _open_version(options, snapshot)
+    dataset = open_dataset(
+        repository,
+        snapshot_id,
+        options.group,
+        authorize=options.virtual_authorize,
+        virtual_options=options.virtual_storage_options,
+    )
+    return str(snapshot_id), dataset
+
+
 def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     """Open the group that the options name, at `snapshot` where one is pinned already.
 
@@ -95,14 +114,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     InvalidInputError
         An option cannot be used with this group.
     """
-    repository, snapshot_id = _open_version(options, snapshot)
-    dataset = open_dataset(
-        repository,
-        snapshot_id,
-        options.group,
-        authorize=options.virtual_authorize,
-        virtual_options=options.virtual_storage_options,
-    )
+    opened, dataset = open_group(options, snapshot=snapshot)
     table = dataset.table(
         options.layout,
         variables=options.variables,
@@ -112,7 +124,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
         block=options.block,
         decoded=options.decoded,
     )
-    return OpenedTable(snapshot=str(snapshot_id), dataset=dataset, table=table)
+    return OpenedTable(snapshot=opened, dataset=dataset, table=table)
 
 
 def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.spark.connect_client import answer_over_connect
-from helpers.spark.repositories import SHAPE, T2M
+from helpers.spark.repositories import SHAPE, T2M, T2M_V1
 
 pytestmark = pytest.mark.needs_reference
 
@@ -39,6 +39,18 @@ answer["function_schema_is_the_same"] = by_function.schema == frame.schema
 sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % path
 spark.sql(sql)
 answer["view"] = spark.sql("SELECT count(t2m) FROM v").first()[0]
+points = spark.range(0, 4).selectExpr(
+    "timestamp_ntz'2024-07-01' AS at", "60 - 5D * id AS lat", "2D * id AS lon"
+)
+on = {"time": "at", "latitude": "lat", "longitude": F.col("lon") + 360}
+few = icechunk_spark.sample(points, path, on=on, variables=["t2m"], tag="v1")
+answer["few"] = [few.orderBy("lon").toArrow()["t2m"].to_pylist(), few.columns]
+answer["few_shuffled"] = "Exchange" in few._explain_string()
+many = icechunk_spark.sample(
+    spark.range(200000).join(points), path, on=on, variables=["t2m"], tag="v1"
+)
+answer["many"] = list(many.agg(F.count("*"), F.sum("t2m")).first())
+answer["many_shuffled"] = "REBALANCE" in many._explain_string()
 try:
     spark.read.format("icechunk").load(path, tag="v9").count()
 except Exception as error:
@@ -64,6 +76,13 @@ def test_rows(answer):
     assert answer["where"] == answer["function"] == 240
     assert answer["function_schema_is_the_same"] is True
     assert answer["view"] == int(np.prod(SHAPE)) - 3
+
+
+def test_sampling(answer):
+    values = [float(T2M_V1[0, step, step]) for step in range(4)]
+    assert answer["few"] == [values, ["at", "lat", "lon", "t2m"]]
+    assert answer["many"] == [800_000, pytest.approx(200_000 * sum(values))]
+    assert (answer["few_shuffled"], answer["many_shuffled"]) == (False, True)
 
 
 def test_errors(answer):

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "statement",
     [
-        "from icechunk_spark import IcechunkDataSource, read, register, unregister, write",
+        "from icechunk_spark import IcechunkDataSource, read, register, sample, unregister, write",
         "from icechunk_spark.options import OPTIONS, option_table_markdown",
         "import icechunk_spark; icechunk_spark.options.OPTIONS",
         "from icechunk_spark import maintenance; maintenance.collect_garbage",

@@ -100,8 +100,8 @@ class Dataset:
 
     Attributes
     ----------
-    path
-        The group.
+    path, place
+        The group, and the group with its repository, for messages.
     snapshot_id
         The version.
     attributes
@@ -125,7 +125,7 @@ class Dataset:
         self.snapshot_id = snapshot_id
         self.path = str(path)
         # For messages: a user may read several repositories at once.
-        self._place = f"{path} of {location}"
+        self.place = f"{path} of {location}"
         node = snapshot.node(path)
         self.attributes: dict[str, Any] = (
             {}
@@ -162,7 +162,7 @@ class Dataset:
         NotFoundError
             There is no such array.
         """
-        [variable] = named_variables([name], self.variables, self._place)
+        [variable] = named_variables([name], self.variables, self.place)
         reader = self._arrays(_no_table()).reader(variable.path)
         return reader.read_box(
             [0] * len(variable.shape) if lower is None else lower,
@@ -216,7 +216,7 @@ class Dataset:
         table = TableBuilder(
             self.variables,
             self.data_variables,
-            group_path=self._place,
+            group_path=self.place,
             factory=ColumnFactory(
                 self.variables,
                 decode_cf=decode_cf,
@@ -379,21 +379,22 @@ class Dataset:
             dim=dim,
         )
 
+    def context(self, **given: Any) -> ScanContext:
+        """Return what tasks need to open this dataset's arrays; `given` are further fields."""
+        return ScanContext(
+            location=self._location,
+            snapshot_id=self.snapshot_id,
+            chunk_source=self._chunk_source,
+            **{"table": _no_table(), "selections": {}, **given},
+        )
+
     @property
     def manifest_files(self) -> ManifestFiles:
         """The manifests that the snapshot lists."""
         return self._snapshot.manifest_files
 
     def _arrays(self, table: Table) -> ScanArrays:
-        return ScanArrays(
-            ScanContext(
-                location=self._location,
-                snapshot_id=self.snapshot_id,
-                chunk_source=self._chunk_source,
-                table=table,
-                selections={},
-            )
-        )
+        return ScanArrays(self.context(table=table))
 
     def _by_path(self, path: str) -> Variable:
         for variable in self.variables.values():

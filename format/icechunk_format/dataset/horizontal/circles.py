@@ -65,6 +65,15 @@ def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
     return Circle(period=period, is_closed=period - span <= _MOST_OF_A_STEP * widest)
 
 
+def period_of(coordinate: Variable) -> float | None:
+    """Return the period of a coordinate whose attributes call it a longitude in degrees."""
+    directed = direction_of(coordinate)
+    if directed is None or directed[0] != "x" or directed[1] == "projected":
+        return None
+    units = text_attribute(coordinate, "units").lower()
+    return None if units and not units.startswith("deg") else DEGREES_OF_A_TURN
+
+
 def detected_circle(coordinate: Variable, labels: NDArray[Any]) -> Circle | None:
     """Return the circle of a coordinate that its attributes call a longitude in degrees.
 
@@ -75,10 +84,5 @@ def detected_circle(coordinate: Variable, labels: NDArray[Any]) -> Circle | None
     labels
         Its decoded values.
     """
-    directed = direction_of(coordinate)
-    if directed is None or directed[0] != "x" or directed[1] == "projected":
-        return None
-    units = text_attribute(coordinate, "units").lower()
-    if units and not units.startswith("deg"):
-        return None
-    return circle_of(labels, DEGREES_OF_A_TURN)
+    period = period_of(coordinate)
+    return None if period is None else circle_of(labels, period)

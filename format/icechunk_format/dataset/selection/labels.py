@@ -46,6 +46,8 @@ _DURATION_UNITS: Final = {
     )
     for unit in units.split()
 }
+#: Examples of durations, for errors.
+DURATION_TEXT: Final = "6h, 1 day 12 hours or 90 min"
 _DURATION_PART: Final = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", re.ASCII)
 _ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re.ASCII)
 
@@ -112,7 +114,7 @@ class Labels:
         if self.is_time:
             return _read_time(text)
         if self.is_duration:
-            exact = _read_duration(text)
+            exact = read_duration(text)
             return None if exact is None else Period(exact, exact)
         if self.values.dtype.kind == "b":
             flag = {"true": True, "false": False}.get(text.lower())
@@ -124,7 +126,7 @@ class Labels:
         if self.is_time:
             return "a date or time such as 2024-07, 2024-07-01 or 2024-07-01T06:00"
         if self.is_duration:
-            return "a duration such as 6h, 1 day 12 hours or 90 min"
+            return f"a duration such as {DURATION_TEXT}"
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
     def matches(self, period: Period) -> NDArray[np.bool_]:
@@ -245,7 +247,8 @@ def _days_in_month(year: int, month: int) -> int:
     return 30 if month in (4, 6, 9, 11) else 31
 
 
-def _read_duration(text: str) -> int | None:
+def read_duration(text: str) -> int | None:
+    """Return the microseconds of a duration such as ``"1 day 12 hours"``, or None."""
     total, position = 0.0, 0
     while position < len(text):
         part = _DURATION_PART.match(text, position)

@@ -1,0 +1,1 @@
+"""Samples arrays at points: finds places by labels, gathers their values, interpolates."""

@@ -1,0 +1,250 @@
+"""Reads the labels of a coordinate and the values of a point's column as numbers of one kind.
+
+=============  ===================================  =============================================
+kind           labels                               columns that go with it
+=============  ===================================  =============================================
+``number``     integers and floats, and positions   any number
+               of a dimension without labels
+``time``       timestamps                           TIMESTAMP, TIMESTAMP_NTZ, DATE
+``duration``   durations                            INTERVAL DAY TO SECOND
+``calendar``   times of calendars such as 360_day,  STRING in ISO 8601; TIMESTAMP, TIMESTAMP_NTZ
+               which are ISO 8601 texts             and DATE, by the date that they show
+``text``       texts                                STRING, with the method ``exact``
+=============  ===================================  =============================================
+
+Times and durations are ``int64`` microseconds. Times without a time zone count as UTC, as in
+columns that are read.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.cf.calendars import canonical_calendar, day_number
+from icechunk_format.dataset.selection.labels import DURATION_TEXT, read_duration
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.table.table import Column
+
+Kind = Literal["number", "time", "duration", "calendar", "text"]
+
+_DAY: Final = 86_400_000_000
+_ISO: Final = re.compile(
+    r"\s*(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6})\d*)?)?)?)?Z?\s*",
+    re.ASCII,
+)
+_COLUMNS: Final[dict[Kind, str]] = {
+    "number": "a number",
+    "time": "TIMESTAMP, TIMESTAMP_NTZ or DATE",
+    "duration": "INTERVAL DAY TO SECOND",
+    "calendar": "STRING such as '2001-02-30T12:00:00', TIMESTAMP_NTZ, TIMESTAMP or DATE",
+    "text": "STRING",
+}
+
+
+def kind_of(column: Column) -> Kind:
+    """Return the kind of a coordinate's labels.
+
+    Raises
+    ------
+    UnsupportedError
+        Points cannot be found by labels of its type.
+    """
+    labels = column.arrow_type
+    if pa.types.is_integer(labels) or pa.types.is_floating(labels) or pa.types.is_decimal(labels):
+        return "number"
+    if pa.types.is_timestamp(labels):
+        return "time"
+    if pa.types.is_duration(labels):
+        return "duration"
+    if pa.types.is_string(labels):
+        return "text" if calendar_of(column) is None else "calendar"
+    raise UnsupportedError(
+        f"coordinate {column.name!r} is {labels}, by which no point can be found; choose its"
+        " positions with option isel",
+        coordinate=column.name,
+    )
+
+
+def calendar_of(column: Column) -> str | None:
+    """Return the calendar of a coordinate whose times are texts; None for other texts."""
+    decoder = column.decoder
+    if decoder is None or "since" not in str(decoder.encoding.get("units")):
+        return None
+    return canonical_calendar(str(decoder.encoding.get("calendar", "standard")))
+
+
+def check_column(name: str, arrow_type: pa.DataType, coordinate: str, kind: Kind) -> None:
+    """Refuse a column that cannot hold labels of a kind.
+
+    Raises
+    ------
+    InvalidInputError
+        It names the column, its type, the coordinate and what goes with it.
+    """
+    types = pa.types
+    is_time = types.is_timestamp(arrow_type) or types.is_date(arrow_type)
+    is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type)
+    is_number = (
+        types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+        or types.is_decimal(arrow_type)
+    )
+    fits = {
+        "number": is_number,
+        "time": is_time,
+        "duration": types.is_duration(arrow_type),
+        "calendar": is_time or is_text,
+        "text": is_text,
+    }[kind]
+    if not fits:
+        hint = ": cast it first, as in F.col(...).cast('timestamp_ntz')" if kind == "time" else ""
+        hint = ": cast it first, as in F.col(...).cast('double')" if kind == "number" else hint
+        raise InvalidInputError(
+            f"on[{coordinate!r}] is {name}, which is {arrow_type}, but the labels of"
+            f" {coordinate!r} need {_COLUMNS[kind]}{hint}",
+            column=name,
+            coordinate=coordinate,
+        )
+
+
+def column_numbers(
+    column: pa.Array, kind: Kind, calendar: str | None
+) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_] | None]:
+    """Return the values of a point's column as numbers.
+
+    Returns
+    -------
+    tuple
+        The numbers (0 where absent); where a value is present (NaN is absent); and where a value
+        exists in the calendar of the labels, or None where all do.
+    """
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if kind == "calendar":
+        numbers, exists = _calendar_numbers(column, str(calendar))
+        return numbers, valid, exists
+    if kind == "time":
+        if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+            zone = getattr(column.type, "tz", None)
+            column = column.cast(pa.timestamp("us", zone), safe=False)
+        return _integers(column), valid, None
+    if kind == "duration":
+        return _integers(column.cast(pa.duration("us"), safe=False)), valid, None
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if pa.types.is_floating(column.type):
+        floats: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        is_number = ~np.isnan(floats)
+        return np.where(is_number, floats, 0), valid & is_number, None
+    return _integers(column), valid, None
+
+
+def coordinate_numbers(
+    labels: pa.Array, kind: Kind, calendar: str | None
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return decoded labels as numbers to search, and where they are present."""
+    numbers, valid, exists = column_numbers(labels, kind, calendar)
+    if numbers.dtype.kind in "iu":
+        numbers = numbers.astype(np.int64)
+    return numbers, valid if exists is None else valid & exists
+
+
+def _integers(column: pa.Array) -> NDArray[Any]:
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.int64())
+    numbers: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _calendar_numbers(
+    column: pa.Array, calendar: str
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return microseconds in a calendar, date by date, and which dates exist there."""
+    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+        instants = _integers(column.cast(pa.timestamp("us"), safe=False))
+        days, rest = np.divmod(instants, _DAY)
+        distinct, places = np.unique(days, return_inverse=True)
+        dates = distinct.astype("M8[D]").astype(str).tolist()
+        starts = [_calendar_time(date, calendar) for date in dates]
+        exists = np.array([start is not None for start in starts], np.bool_)
+        numbers = np.array([start or 0 for start in starts], np.int64)
+        return numbers[places] + rest, exists[places]
+    encoded = column.dictionary_encode()
+    times = [_calendar_time(text, calendar) for text in encoded.dictionary.to_pylist()]
+    places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    if not times:
+        return np.zeros(len(column), np.int64), np.ones(len(column), np.bool_)
+    numbers = np.array([time or 0 for time in times], np.int64)[places]
+    return numbers, np.array([time is not None for time in times], np.bool_)[places]
+
+
+def _calendar_time(text: str, calendar: str) -> int | None:
+    """Return microseconds of a date in a calendar; None if it has no such date.
+
+    Raises
+    ------
+    InvalidInputError
+        The text is no date.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise InvalidInputError(
+            f"{text!r} is no time of the {calendar} calendar: write it like 2001-02-30T12:00:00"
+        )
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction = int((match[7] or "").ljust(6, "0"))
+    try:
+        days = day_number(calendar, year, month, day)
+    except ValueError:
+        return None
+    seconds = (hour * 60 + minute) * 60 + second
+    return days * _DAY + seconds * 1_000_000 + fraction
+
+
+def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
+    """Read a tolerance in the units of the labels; microseconds for times.
+
+    Parameters
+    ----------
+    value
+        A number; for times and durations a text such as ``"1 hour"``, or a duration of Python,
+        NumPy or pandas.
+
+    Raises
+    ------
+    InvalidInputError
+        It has no meaning for labels of that kind, or is negative.
+    """
+    is_number = isinstance(value, int | float | np.number) and not isinstance(
+        value, bool | np.timedelta64
+    )
+    read: float | None = None
+    if kind == "number":
+        read = float(value) if is_number else None
+        expected = "a number in the units of its labels, such as 0.2"
+    elif kind == "text":
+        expected = "left out, because texts have no distance"
+    else:
+        if isinstance(value, str):
+            read = read_duration(value)
+        elif isinstance(value, timedelta):
+            read = value / timedelta(microseconds=1)
+        elif isinstance(value, np.timedelta64):
+            read = float(value / np.timedelta64(1, "us"))
+        elif is_number and float(value) in (0.0, float("inf")):
+            read = float(value)
+        expected = f"a duration such as {DURATION_TEXT}"
+    if read is None or not read >= 0:
+        raise InvalidInputError(
+            f"tolerance[{coordinate!r}]={value!r} must be {expected}",
+            coordinate=coordinate,
+        )
+    return float(read)

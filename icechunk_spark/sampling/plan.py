@@ -1,0 +1,246 @@
+"""Plans a sampling on the driver: reads the options, and brings points of one chunk together.
+
+Rules of this file
+------------------
+1. The driver holds metadata alone; points never reach it.
+2. Points are shuffled by the number of their chunk with Spark's hint ``rebalance``, which splits
+   partitions that are too large, so that a chunk with very many points is shared by tasks. Where
+   Spark does not adapt plans (streams, or its setting), a hash of the row splits every chunk.
+3. Few points, as Spark's estimate tells, are not shuffled.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import AtomicType, LongType, StructField, StructType
+
+from icechunk_format.dataset.sampling.chunk_steps import chunk_steps
+from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.dataset.sampling.sampler import Sampler
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.values import listed, parse_names
+from icechunk_spark.reading.plan import open_group
+from icechunk_spark.sampling.chunk_column import chunk_column
+from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
+from icechunk_spark.schema import arrow_target, spark_schema, spark_type
+from icechunk_spark.session.errors import errors_on_one_line
+from icechunk_spark.session.partitions import cores_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset.sampling.sampled import Sampling
+    from icechunk_spark.options.python_values import Names
+
+_TAKEN: Final = (
+    "path",
+    "branch",
+    "tag",
+    "snapshot",
+    "asOf",
+    "storage.client",
+    "storage.*",
+    "virtual.authorize",
+    "virtual.storage.*",
+    "group",
+    "variables",
+    "decodeCf",
+    "missingChunks",
+    "timestampType",
+    "sel",
+    "sel.method",
+    "isel",
+    "readAheadBytes",
+)
+# Numbers among which points without a place are dealt out.
+_SPREAD: Final = 1024
+_MOST_SHOWN: Final = 8
+_CHUNK: Final = "__icechunk_chunk"
+_POINT: Final = "__icechunk_point_{}"
+_COLUMN: Final = "column_{}"
+# Estimated bytes of points that are sampled where they are: some ten thousand.
+_FEW_BYTES: Final = 1 << 20
+# Tasks that share a chunk where Spark does not split partitions by itself.
+_SHARES: Final = 4
+
+
+def sampled_points(
+    points: DataFrame,
+    path: str,
+    *,
+    on: Mapping[str, str | Column],
+    variables: Names | None,
+    keep: Names,
+    options: Mapping[str, Any],
+    **given: Any,
+) -> DataFrame:
+    """Return points with values; the arguments are those of ``icechunk_spark.sample``.
+
+    Raises
+    ------
+    IcechunkError
+        An option cannot be used, a column has the wrong type, or what they name does not exist.
+    """
+    if not hasattr(points, "mapInArrow"):
+        raise InvalidInputError(
+            f"points must be a Spark DataFrame, but is of type {type(points).__name__}: make one"
+            " with spark.createDataFrame(...)"
+        )
+    texts = option_texts({"path": str(path), "variables": variables, **options})
+    foreign = [name for name in collect_options(texts, use="read") if name not in _TAKEN]
+    if foreign:
+        raise InvalidInputError(
+            f"option '{foreign[0]}' means nothing for sampling: it takes {listed(_TAKEN[1:])}",
+            option=foreign[0],
+        )
+    read = parse_read_options(texts)
+    if read.table is not None:
+        raise InvalidInputError(
+            f"the path names the metadata table {read.table!r}, which has no places to sample",
+            option="path",
+        )
+    existing = points.columns
+    points, chosen = _with_point_columns(points, on)
+    fields = list(points.schema.fields)
+    with errors_on_one_line():
+        _, dataset = open_group(read, snapshot=None)
+        sampling = plan_sampling(
+            dataset,
+            SampleRequest(
+                points={
+                    key: (told, arrow_target(StructType([fields[place]])).field(0).type)
+                    for key, (place, told) in chosen.items()
+                },
+                existing=existing,
+                variables=read.variables,
+                keep=parse_names("keep", keep) if isinstance(keep, str) else tuple(keep),
+                sel=read.sel,
+                isel=read.isel,
+                sel_method=None if read.sel_method == "exact" else read.sel_method,
+                decode_cf=read.decode_cf,
+                timestamp_type=read.timestamp_type,
+                missing_chunks=read.missing_chunks,
+                read_ahead_bytes=read.read_ahead_bytes,
+                **given,
+            ),
+        )
+    if read.variables is None:
+        _warn_of_left_out(dataset, sampling)
+    places = [place for place, _ in chosen.values()]
+    added = _value_fields(sampling)
+    task = SamplePoints(sampling, places, existing, arrow_target(added))
+    result = StructType([*fields[: len(existing)], *added.fields])
+    # Spark finds the columns of a function by name: names may hold dots, or come twice.
+    plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
+    return _together(plain, sampling, places).mapInArrow(task, result)
+
+
+def _with_point_columns(
+    points: DataFrame, on: Mapping[str, str | Column]
+) -> tuple[DataFrame, dict[str, tuple[int, str]]]:
+    """Add a column for each expression; return also the place and the name of each key's column."""
+    columns = points.columns
+    chosen: dict[str, tuple[int, str]] = {}
+    added: list[Column] = []
+    for key, value in on.items():
+        if isinstance(value, str) and columns.count(value) == 1:
+            chosen[key] = (columns.index(value), value)
+            continue
+        if isinstance(value, str):
+            same = [name for name in columns if name.lower() == value.lower()]
+            if len(same) != 1 and "." not in value:
+                how = "has several columns" if same else "has no column"
+                raise InvalidInputError(
+                    f"on[{key!r}]={value!r}: the table of points {how} of that name; it has"
+                    f" {', '.join(columns)}",
+                    option="on",
+                    column=value,
+                )
+        elif not hasattr(value, "alias"):
+            raise InvalidInputError(
+                f"on[{key!r}]={value!r} must be the name of a column or a Column expression",
+                option="on",
+            )
+        chosen[key] = (len(columns) + len(added), str(value))
+        expression = F.col(value) if isinstance(value, str) else value
+        added.append(expression.alias(_POINT.format(len(added))))
+    return (points.select("*", *added) if added else points), chosen
+
+
+def _warn_of_left_out(dataset: Dataset, sampling: Sampling) -> None:
+    taken = {variable.column.path for variable in sampling.variables}
+    others = [v for v in dataset.data_variables if v.path not in taken and v.dims]
+    if others:
+        shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
+        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+        warnings.warn(
+            f"sampling leaves out variables of group {dataset.path} with dimensions that are not"
+            f" chosen: {shown}{more}. Name their dimensions in on, keep, sel or isel, or name the"
+            " variables that you want with variables",
+            UserWarning,
+            stacklevel=1,
+        )
+
+
+def _value_fields(sampling: Sampling) -> StructType:
+    """Return the columns of the values, with a comment from their attributes."""
+    fields = []
+    for variable in sampling.variables:
+        (described,) = spark_schema([variable.column]).fields
+        comment = {k: v for k, v in described.metadata.items() if k == "comment"}
+        fields.append(
+            StructField(variable.column.name, spark_type(variable.arrow_type), True, comment)
+        )
+    return StructType(fields)
+
+
+def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> DataFrame:
+    """Bring points of one chunk together."""
+    with errors_on_one_line():
+        steps = chunk_steps(sampling, Sampler(sampling))
+    if _are_few(points):
+        return points.coalesce(max(1, cores_of(points.sparkSession)))
+    fields = points.schema.fields
+    hashed = F.xxhash64(
+        *(F.col(field.name) for field in fields if isinstance(field.dataType, AtomicType))
+    )
+    if steps:
+        number = chunk_column(steps, [fields[place] for place in places])
+        # Points that lie nowhere are dealt out evenly.
+        nowhere = -1 - F.pmod(hashed, F.lit(_SPREAD))
+        numbered = points.withColumn(_CHUNK, F.coalesce(number, nowhere))
+    else:
+        schema = StructType([*fields, StructField(_CHUNK, LongType())])
+        numbered = points.mapInArrow(NumberChunks(sampling, places), schema)
+    adaptive = points.sparkSession.conf.get("spark.sql.adaptive.enabled", "true")
+    if not points.isStreaming and str(adaptive).lower() == "true":
+        return numbered.hint("rebalance", _CHUNK)
+    return numbered.repartition(F.col(_CHUNK), F.pmod(hashed, F.lit(_SHARES)))
+
+
+def _are_few(points: DataFrame) -> bool:
+    """Whether Spark's estimate of the points is small; False where it has none."""
+    frame: Any = points
+    if points.isStreaming:
+        return False
+    # Neither way is public; without one, points are shuffled, which is only slower.
+    with suppress(Exception):
+        if hasattr(frame, "_jdf"):
+            plan = frame._jdf.queryExecution().optimizedPlan()
+            return int(str(plan.stats().sizeInBytes())) <= _FEW_BYTES
+        # The first statistics that a client of Connect is told are those of the whole plan.
+        told = re.search(r"sizeInBytes=([\d.]+) (\w+)", frame._explain_string(mode="cost"))
+        if told is not None:
+            factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}.get(told[2], _FEW_BYTES + 1)
+            return float(told[1]) * factor <= _FEW_BYTES
+    return False

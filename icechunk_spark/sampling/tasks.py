@@ -1,0 +1,133 @@
+"""Samples points inside ``mapInArrow``, on executors.
+
+Rules of this file
+------------------
+1. Batches are gathered into groups within a budget of bytes, so that a chunk is decoded once for
+   many points. Rows leave in batches as they came, with columns added.
+2. The columns of the points pass through untouched.
+3. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from icechunk_format.dataset.sampling.sampler import Sampler
+from icechunk_spark.session.errors import errors_on_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icechunk_format.dataset.sampling.sampled import Sampling
+
+_GROUP_BYTES: Final = 64 << 20
+
+
+class SamplePoints:
+    """A function for ``mapInArrow`` from points to points with values.
+
+    The class has no `repr` of its own, since the plan may hold credentials.
+
+    Parameters
+    ----------
+    sampling
+        The plan.
+    points
+        The places of the points' columns among all columns.
+    names
+        The names under which columns leave again; those after them were added for this function.
+    added
+        The Arrow types that Spark expects of the values.
+    """
+
+    def __init__(
+        self, sampling: Sampling, points: Sequence[int], names: Sequence[str], added: pa.Schema
+    ) -> None:
+        self.__name__ = "icechunk_sample"
+        self._sampling = sampling
+        self._points = tuple(points)
+        self._names = tuple(names)
+        self._added = added
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the points of one task with their values."""
+        with errors_on_one_line():
+            sampler = Sampler(self._sampling)
+            for group in grouped(batches, self._sampling.bytes_of_a_point):
+                yield from self._sampled(sampler, group)
+
+    def _sampled(self, sampler: Sampler, group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = [_joined(group, place) for place in self._points]
+        places = sampler.places(columns)
+        if self._sampling.outside == "error":
+            sampler.check_outside(places, columns)
+        values = [
+            array if array.type.equals(field.type) else array.cast(field.type)
+            for array, field in zip(sampler.sample(places), self._added, strict=True)
+        ]
+        keep = pa.array(~places.outside) if self._sampling.outside == "drop" else None
+        begin = 0
+        for batch in group:
+            rows = batch.num_rows
+            kept = zip(batch.schema, self._names, strict=False)
+            schema = pa.schema([*(item.with_name(name) for item, name in kept), *self._added])
+            own = batch.columns[: len(self._names)]
+            made = pa.RecordBatch.from_arrays(
+                [*own, *(array.slice(begin, rows) for array in values)], schema=schema
+            )
+            yield made if keep is None else made.filter(keep.slice(begin, rows))
+            begin += rows
+
+
+class NumberChunks:
+    """A function for ``mapInArrow`` that adds the number of the chunk in which a point lies.
+
+    Parameters
+    ----------
+    sampling
+        The plan.
+    points
+        The places of the points' columns among all columns.
+    """
+
+    def __init__(self, sampling: Sampling, points: Sequence[int]) -> None:
+        self.__name__ = "icechunk_chunk_of_point"
+        self._sampling = sampling
+        self._points = tuple(points)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the points of one task with a column more."""
+        with errors_on_one_line():
+            sampler = Sampler(self._sampling)
+            for batch in batches:
+                places = sampler.places([batch.column(place) for place in self._points])
+                numbers = pa.array(sampler.chunk_of(places), pa.int64())
+                schema = pa.schema([*batch.schema, pa.field("chunk", pa.int64())])
+                yield pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
+
+
+def grouped(
+    batches: Iterator[pa.RecordBatch], bytes_of_a_point: int
+) -> Iterator[list[pa.RecordBatch]]:
+    """Gather batches as long as their points are sampled within the budget of bytes."""
+    group: list[pa.RecordBatch] = []
+    held = 0
+    most_rows = max(1, _GROUP_BYTES // bytes_of_a_point)
+    for whole in batches:
+        for begin in range(0, whole.num_rows, most_rows):
+            batch = whole.slice(begin, most_rows)
+            needed = batch.nbytes + batch.num_rows * bytes_of_a_point
+            if group and held + needed > 2 * _GROUP_BYTES:
+                yield group
+                group, held = [], 0
+            group.append(batch)
+            held += needed
+    if group:
+        yield group
+
+
+def _joined(group: list[pa.RecordBatch], place: int) -> pa.Array:
+    parts = [batch.column(place) for batch in group]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

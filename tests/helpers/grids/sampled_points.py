@@ -1,0 +1,40 @@
+"""Samples points in this process, without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.dataset.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icechunk_format.dataset.dataset import Dataset
+
+
+def sampled(dataset: Dataset, on: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the sampled values of points as lists, by variable.
+
+    ``on`` maps dimensions to NumPy or Arrow arrays, which are the points' columns.
+    """
+    columns = {
+        key: values if isinstance(values, pa.Array) else pa.array(values)
+        for key, values in on.items()
+    }
+    request = SampleRequest(
+        points={key: (f"{key}_of_point", column.type) for key, column in columns.items()},
+        **options,
+    )
+    sampler = Sampler(plan_sampling(dataset, request))
+    places = sampler.places(list(columns.values()))
+    if request.outside == "error":
+        sampler.check_outside(places, list(columns.values()))
+    plan = sampler.sampling
+    found = {}
+    for variable, values in zip(plan.variables, sampler.sample(places), strict=True):
+        assert values.type == variable.arrow_type
+        found[variable.column.name] = values.to_pylist()
+    return found
