@@ -26,6 +26,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.options import collect_options, parse_read_options
 from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.values import parse_names
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.partitions import cores_of, together
 
@@ -157,7 +158,9 @@ def zonal(
         from icechunk_spark.zonal_statistics.zones import from_geopandas, is_geopandas, with_keys
 
         check_packages()
-        names = check_statistics(statistics)
+        names = check_statistics(
+            parse_names("statistics", statistics) if isinstance(statistics, str) else statistics
+        )
         if is_geopandas(zones):
             zones, known = from_geopandas(zones, geometry, spark or _active_session())
             crs = known if crs is None else crs
@@ -202,11 +205,11 @@ def _options(path: str, variables: Names | None, options: dict[str, Any]) -> Rea
 
 def _planned(options: ReadOptions, request: Any) -> ZonalContext:
     from icechunk_format.dataset.zones.plan import plan_zonal
-    from icechunk_spark.reading.plan import open_table
+    from icechunk_spark.reading.plan import open_group
 
-    opened = open_table(options, snapshot=None)
+    _, dataset = open_group(options, snapshot=None)
     return plan_zonal(
-        opened.dataset,
+        dataset,
         request,
         variables=options.variables,
         decode_cf=options.decode_cf,

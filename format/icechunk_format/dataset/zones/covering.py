@@ -155,9 +155,8 @@ class Covering:
                     for name, key in zip(self._names[:_MOST_SHOWN], keys, strict=False)
                 )
                 raise InvalidInputError(
-                    f"the geometry of zone {shown or number} {problem}; repair it (shapely's"
-                    " make_valid, Spark's filters), or give on_invalid='null' for NULL as its"
-                    " statistics",
+                    f"the geometry of zone {shown or number} {problem}; or give on_invalid='null'"
+                    " for NULL as its statistics",
                     zone=shown,
                 )
             geometries[number] = None

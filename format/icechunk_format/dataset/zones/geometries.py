@@ -72,9 +72,9 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
     for number in np.flatnonzero(~polygonal).tolist():
         geometry = geometries[number]
         if geometry is not None:
-            problems[number] = f"is a {geometry.geom_type}, and zones are polygons"
+            problems[number] = f"is a {geometry.geom_type}, and zones are polygons: leave it out"
         elif values[number] is not None:
-            problems[number] = f"is no {'WKT' if is_text else 'WKB'}"
+            problems[number] = f"is no {'WKT' if is_text else 'WKB'}: repair or leave it out"
         geometries[number] = None
     return lib.force_2d(geometries), problems
 
@@ -85,7 +85,8 @@ def invalid(geometries: NDArray[Any]) -> list[str | None]:
     problems: list[str | None] = [None] * len(geometries)
     given = np.array([geometry is not None for geometry in geometries.tolist()], dtype=bool)
     for number in np.flatnonzero(given & ~lib.is_valid(geometries)).tolist():
-        problems[number] = f"is invalid: {lib.is_valid_reason(geometries[number])}"
+        reason = lib.is_valid_reason(geometries[number])
+        problems[number] = f"is invalid: {reason}; repair it, as with shapely's make_valid"
     return problems
 
 
@@ -130,7 +131,9 @@ def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | Non
     problems: list[str | None] = [None] * len(geometries)
     given = ~np.isnan(bounds).all(axis=1)
     for number in np.flatnonzero(given & ~np.isfinite(bounds).all(axis=1)).tolist():
-        problems[number] = "has vertices that have no place in the reference system of the grid"
+        problems[number] = (
+            "has vertices that have no place in the reference system of the grid: cut them off"
+        )
     if is_geographic:
         low, high = bounds[:, 1], bounds[:, 3]
         with np.errstate(invalid="ignore"):

@@ -52,7 +52,7 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
     InvalidInputError
         There is none, one is not known, or one comes twice.
     """
-    names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
+    names = tuple(statistics)
     known = ", ".join(STATISTICS)
     for name in names:
         if name not in PARTS:
