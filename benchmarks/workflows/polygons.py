@@ -192,8 +192,10 @@ def joined(spark: SparkSession, path: str, zones: str) -> DataFrame:
 def check(spark: SparkSession, path: str, zones: str) -> None:
     """See that exactextract finds the same means."""
     theirs = exactextract_alone(path, zones)
-    ours = zonal_frame(spark, path, zones, ["mean"]).toArrow().sort_by(
-        [("time", "ascending"), ("zone", "ascending")]
+    ours = (
+        zonal_frame(spark, path, zones, ["mean"])
+        .toArrow()
+        .sort_by([("time", "ascending"), ("zone", "ascending")])
     )
     found = ours.column("t2m_mean").to_numpy().reshape(theirs.shape)
     if not np.allclose(found, theirs, rtol=1e-6):

@@ -18,12 +18,16 @@ ALL = ("count", "mean", "sum", "min", "max", "std")
 def grid_of(values, lat, lon, *, chunks, bounds=None, missing=frozenset(), **more):
     """Write a grid of (time, lat, lon) or (lat, lon) with labels, and further arrays."""
     dims = ("time", "lat", "lon")[-values.ndim :]
+    named = {} if bounds is None else {"bounds": "lat_bnds"}
     arrays = {
         "lat": ArrayToWrite(
             values=np.asarray(lat),
             chunks=(len(lat),),
             dims=("lat",),
-            attributes={"units": "degrees_north", **({} if bounds is None else {"bounds": "lat_bnds"})},
+            attributes={
+                "units": "degrees_north",
+                **named,
+            },
         ),
         "lon": ArrayToWrite(
             values=np.asarray(lon),
@@ -84,11 +88,13 @@ def zonal(dataset, polygons, *, statistics=ALL, batches=1, names=None, **asked):
 
 def fractions_of(polygon, lat_edges, lon_edges):
     """Return the covered fraction of every cell, by shapely alone."""
-    south, north = np.minimum(lat_edges[:-1], lat_edges[1:]), np.maximum(
-        lat_edges[:-1], lat_edges[1:]
+    south, north = (
+        np.minimum(lat_edges[:-1], lat_edges[1:]),
+        np.maximum(lat_edges[:-1], lat_edges[1:]),
     )
-    west, east = np.minimum(lon_edges[:-1], lon_edges[1:]), np.maximum(
-        lon_edges[:-1], lon_edges[1:]
+    west, east = (
+        np.minimum(lon_edges[:-1], lon_edges[1:]),
+        np.maximum(lon_edges[:-1], lon_edges[1:]),
     )
     cells = shapely.box(west[None, :], south[:, None], east[None, :], north[:, None])
     return shapely.area(shapely.intersection(cells, polygon)) / shapely.area(cells)

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.needs_reference
 LAT_EDGES, LON_EDGES = np.linspace(62.5, 32.5, 7), np.linspace(-1.0, 19.0, 11)
 POLYGONS = {
     "west": shapely.box(1, 36, 9, 52),
-    "east": shapely.Polygon([(8, 40), (18, 44), (12, 58), (8, 40)], [[(10, 44), (11, 45), (11, 44)]]),
+    "east": shapely.Polygon(
+        [(8, 40), (18, 44), (12, 58), (8, 40)], [[(10, 44), (11, 45), (11, 44)]]
+    ),
     "out": shapely.box(100, 0, 101, 1),
 }
 
