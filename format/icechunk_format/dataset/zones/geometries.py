@@ -186,7 +186,7 @@ def _unwrapped(geometry: Any) -> Any:
     lib = shapely()
     parts, is_changed = [], False
     for part in lib.get_parts(geometry):
-        rings: list[NDArray[np.float64]] = []
+        rings: list[NDArray[Any]] = []
         for ring in (part.exterior, *part.interiors):
             points = lib.get_coordinates(ring)
             steps = np.diff(points[:, 0])
@@ -201,7 +201,8 @@ def _unwrapped(geometry: Any) -> Any:
                 points = np.concatenate([points, ends, points[:1]])
             if rings:
                 # A hole lies in its polygon, on whichever turn that is.
-                outer, inner = rings[0][:, 0], points[:, 0]
+                outer: Any = rings[0][:, 0]
+                inner: Any = points[:, 0]
                 middle = (outer.min() + outer.max() - inner.min() - inner.max()) / 2
                 points[:, 0] += 360 * np.round(middle / 360)
             rings.append(points)
