@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from icechunk_spark.reading.function import read
+from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
@@ -23,6 +24,7 @@ __all__ = [
     "read",
     "register",
     "sample",
+    "to_xarray",
     "unregister",
     "write",
     "zonal",
