@@ -12,6 +12,7 @@ import pytest
     "statement",
     [
         "from icechunk_spark import IcechunkDataSource, read, register, sample, unregister, write",
+        "from icechunk_spark import zonal",
         "from icechunk_spark.options import OPTIONS, option_table_markdown",
         "import icechunk_spark; icechunk_spark.options.OPTIONS",
         "from icechunk_spark import maintenance; maintenance.collect_garbage",
