@@ -18,7 +18,7 @@ def test_edges_lie_midway_and_positions_count_cells():
 
 def test_labels_rounded_to_float32_have_even_edges():
     axis = cell_axis("lon", np.arange(3600, dtype=np.float32) * np.float32(0.1))
-    assert axis.is_even
+    assert axis.even_ends is not None
     assert np.allclose(axis.edges[[0, -1]], [-0.05, 359.95], atol=1e-4)
 
 
@@ -38,7 +38,10 @@ def test_bounds_with_gaps_are_told_and_left():
 def test_cells_end_at_the_poles():
     axis = cell_axis("lat", np.linspace(90, -90, 5), ends_at_poles=True)
     assert axis.edges.tolist() == [90, 67.5, 22.5, -22.5, -67.5, -90]
-    assert not axis.is_even
+    assert axis.stretches.tolist() == [2, 1, 1, 1, 2]
+    assert axis.position(np.array([90.0, -90.0])).tolist() == [0.5, 4.5]
+    with pytest.raises(InvalidInputError, match="some lie beyond the poles"):
+        cell_axis("lat", np.linspace(200, -200, 5), ends_at_poles=True)
 
 
 def test_longitudes_that_jump_go_on():

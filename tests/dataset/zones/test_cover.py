@@ -16,6 +16,10 @@ UNEVEN = (
     cell_axis("lat", np.array([21.0, 17, 16.5, 11, 6, 2, 1.5])),
     cell_axis("lon", np.array([0.0, 1, 3, 8, 9, 14.5, 20, 28])),
 )
+POLES = (
+    cell_axis("lat", np.linspace(-90, 90, 10), ends_at_poles=True),
+    cell_axis("lon", np.arange(0.0, 360.0, 30.0)),
+)
 
 
 def dense(geometries, y, x, coverage="fraction"):
@@ -59,6 +63,12 @@ def test_centers_and_touched_cells_are_those_of_shapely(seed, axes):
         assert (inside == labels).all()
         areas = fractions_of(polygon, y.edges, x.edges)
         assert (touched == (areas > 0))[(areas == 0) | (areas > 1e-7)].all()
+
+
+def test_cells_cut_at_the_poles_are_covered_whole():
+    found = dense([shapely.box(-15, -90, 345, 90), shapely.box(0, 85, 30, 90)], *POLES)
+    assert np.allclose(found[0], 1)
+    assert np.allclose(found[1, -1, :2], 0.25)
 
 
 def test_cells_that_only_share_an_edge_are_not_touched():

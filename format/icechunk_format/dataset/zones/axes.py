@@ -41,14 +41,15 @@ class CellAxis:
         ``float64 (n,)``: strictly ascending or strictly descending.
     edges
         ``float64 (n + 1,)``: where cells begin and end, in the order of the labels.
-    is_even
-        Whether all cells are equally long.
+    even_ends
+        Where the first cell begins and the last one ends if all cells are equally long, before
+        cells are cut at the poles; None for cells of other lengths.
     """
 
     name: str
     labels: NDArray[np.float64]
     edges: NDArray[np.float64]
-    is_even: bool
+    even_ends: tuple[float, float] | None = None
 
     @property
     def size(self) -> int:
@@ -65,11 +66,22 @@ class CellAxis:
         """The largest coordinate of a cell."""
         return float(max(self.edges[0], self.edges[-1]))
 
+    @property
+    def stretches(self) -> NDArray[np.float64] | None:
+        """By how much longer each cell is in positions than it is, or None where none is cut."""
+        if self.even_ends is None:
+            return None
+        begin, end = self.even_ends
+        if (begin, end) == (self.edges[0], self.edges[-1]):
+            return None
+        return np.asarray((end - begin) / self.size / np.diff(self.edges))
+
     def position(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the positions of coordinates, which may lie outside of all cells."""
+        if self.even_ends is not None:
+            begin, end = self.even_ends
+            return np.asarray((values - begin) * (self.size / (end - begin)))
         first, last = self.edges[0], self.edges[-1]
-        if self.is_even:
-            return np.asarray((values - first) * (self.size / (last - first)))
         numbers = np.arange(self.size + 1, dtype=np.float64)
         ascending = last > first
         edges = self.edges if ascending else self.edges[::-1]
@@ -137,12 +149,20 @@ def cell_axis(
             middles = (values[1:] + values[:-1]) / 2
             first = values[0] - steps[0] / 2
             edges = np.concatenate([[first], middles, [values[-1] + steps[-1] / 2]])
+    even = np.linspace(edges[0], edges[-1], len(edges))
+    is_even = np.abs(edges - even).max() <= 1e-12 * np.abs(np.diff(edges)).max() * len(edges)
+    ends = (float(edges[0]), float(edges[-1])) if is_even else None
+    edges = even if is_even else edges
     if ends_at_poles:
         edges = np.clip(edges, -_POLE, _POLE)
-    lengths = np.diff(edges)
-    even = np.linspace(edges[0], edges[-1], len(edges))
-    is_even = bool(np.abs(edges - even).max() <= 1e-12 * np.abs(lengths).max() * len(edges))
-    return CellAxis(name=name, labels=values, edges=even if is_even else edges, is_even=is_even)
+        if not (np.diff(edges) != 0).all():
+            raise InvalidInputError(
+                f"coordinate {name!r} has latitudes from {values.min():g} to {values.max():g}, of"
+                " which some lie beyond the poles: choose variables on another grid with"
+                " variables=",
+                coordinate=name,
+            )
+    return CellAxis(name=name, labels=values, edges=edges, even_ends=ends)
 
 
 def _bound_edges(

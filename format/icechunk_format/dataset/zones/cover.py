@@ -84,9 +84,12 @@ def cover_cells(
     high = np.clip(np.ceil(bounds[:, 2:]), 0, [x.size, y.size])
     sizes = np.prod(np.maximum(np.nan_to_num(high - low), 0), axis=1)
     least = _ROUNDING * np.minimum(1.0, areas)
+    stretches = y.stretches
     for numbers, window in _windows(low, high, sizes, y.size, x.size):
         found = _exact(placed[numbers], window, y.size)
         zones = numbers[found.zones]
+        if stretches is not None:
+            found.fractions[...] *= stretches[found.rows]
         some = found.fractions > least[zones]
         cover = Cover(
             zones=zones[some],
@@ -129,7 +132,7 @@ def _windows(
 def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray[Any]:
     """Return polygons in positions along x, and along y counted from the end."""
     lib = shapely()
-    if y.is_even and x.is_even:
+    if y.even_ends is not None and x.even_ends is not None:
 
         def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.stack([x.position(points[:, 0]), y.size - y.position(points[:, 1])], axis=1)

@@ -73,6 +73,7 @@ class Covering:
         self._names = names
         self._partition = partition
         self._seen: Counter[bytes] = Counter()
+        self._move = None if context.projection is None else Projector(*context.projection)
         self._selected: list[NDArray[np.bool_] | None] = []
         for place in context.places:
             chosen = context.selection(place)
@@ -124,7 +125,7 @@ class Covering:
         context = self._context
         geometries, problems = read_geometries(column)
         self._drop(geometries, problems, keys)
-        if context.projection is None:
+        if self._move is None:
             # Before edges are looked at: metres make far edges, too.
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
@@ -133,8 +134,8 @@ class Covering:
                 geometries, problems = across_antimeridian(geometries, how)
                 self._drop(geometries, problems, keys)
         self._drop(geometries, invalid(geometries), keys)
-        if context.projection is not None:
-            geometries = Projector(*context.projection)(geometries)
+        if self._move is not None:
+            geometries = self._move(geometries)
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
             if context.period is not None:

@@ -103,6 +103,22 @@ class CoverMatrix:
         """How many zones there are."""
         return len(self.starts) - 1
 
+    def some(self, first: int, last: int) -> CoverMatrix:
+        """Return the cover by the zones from `first` up to but not including `last`."""
+        if first == 0 and last >= self.zones:
+            return self
+        starts = self.starts[first : last + 1]
+        cells = slice(int(starts[0]), int(starts[-1]))
+        fractions = self.fractions[cells]
+        same = self.weights is self.fractions
+        return CoverMatrix(
+            starts=starts - starts[0],
+            cells=self.cells[cells],
+            fractions=fractions,
+            weights=fractions if same else self.weights[cells],
+            size=self.size,
+        )
+
     @cached_property
     def by_fraction(self) -> Any:
         """The matrix of fractions, in SciPy's compressed rows."""

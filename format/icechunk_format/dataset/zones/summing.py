@@ -13,11 +13,13 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.block_reads import BlockReads
@@ -86,12 +88,21 @@ class Summing:
         waiting: list[pa.RecordBatch] = []
         filled = 0
         for batch in batches:
-            sizes = batch.column(2).get_total_buffer_size() + batch.column(3).nbytes
-            if waiting and filled + sizes > _MOST_COVER_BYTES:
-                yield from self._of_rows(pa.Table.from_batches(waiting))
-                waiting, filled = [], 0
-            waiting.append(batch)
-            filled += sizes
+            sizes = [pc.binary_length(batch.column(name)) for name in ("cells", "fractions")]
+            ends = np.cumsum(sizes[0].to_numpy() + sizes[1].to_numpy())
+            start = 0
+            while start < len(ends):
+                before = int(ends[start - 1]) if start else 0
+                room = before + _MOST_COVER_BYTES - filled
+                stop = int(np.searchsorted(ends, room, side="right"))
+                stop = stop if waiting else max(stop, start + 1)
+                if stop > start:
+                    waiting.append(batch.slice(start, stop - start))
+                    filled += int(ends[stop - 1]) - before
+                    start = stop
+                if start < len(ends):
+                    yield from self._of_rows(pa.Table.from_batches(waiting))
+                    waiting, filled = [], 0
         if waiting:
             yield from self._of_rows(pa.Table.from_batches(waiting))
 
@@ -162,7 +173,7 @@ class Summing:
         shape = [s.count for s in context.split_selections(split)]
         kept = (len(rows), len(self._variables), len(self._parts), *shape)
         collected = None
-        if 8 * np.prod(kept, dtype=np.float64) <= _MOST_PARTS_BYTES:
+        if 8 * math.prod(kept) <= _MOST_PARTS_BYTES:
             collected = np.empty(kept)
         return _Task(
             rows=rows, column=column, split=split, box=box, cover=cover, collected=collected
@@ -242,37 +253,31 @@ class Summing:
             place.append((first, first + block[number].count))
         shape = block_shape(block)
         others = tuple(shape[number] for number in context.others)
-        # Where zones of one task are very many, some of them at once.
-        steps = int(np.prod(others, dtype=np.int64))
-        kept = len(self._variables) * len(self._parts) * steps
-        found = np.empty((task.cover.zones, len(self._variables), len(self._parts), *others))
-        assert kept >= 0
-        for number, column in enumerate(self._variables):
-            numbers, valid = values[column.source]
-            moved = numbers.transpose(self._order)
-            own = moved.shape[: len(others)]
-            flat = moved.reshape(-1, task.cover.size)
-            there = None if valid is None else valid.transpose(self._order).reshape(flat.shape)
-            parts = block_parts(flat, there, task.cover, self._parts)
-            found[:, number] = parts.reshape(*parts.shape[:2], *own)
-        if task.collected is None:
-            yield from self._cut(task.rows, task.split, place, found)
-            return
-        at = tuple(slice(first, last) for first, last in place)
-        task.collected[(slice(None), slice(None), slice(None), *at)] = found
+        each = 8 * len(self._variables) * len(self._parts) * math.prod(others)
+        at_once = max(1, _MOST_PARTS_BYTES // max(1, each))
+        for first in range(0, task.cover.zones, at_once):
+            cover = task.cover.some(first, first + at_once)
+            found = np.empty((cover.zones, len(self._variables), len(self._parts), *others))
+            for number, column in enumerate(self._variables):
+                numbers, valid = values[column.source]
+                moved = numbers.transpose(self._order)
+                flat = moved.reshape(-1, cover.size)
+                there = None if valid is None else valid.transpose(self._order).reshape(flat.shape)
+                parts = block_parts(flat, there, cover, self._parts)
+                # A variable may lack other dimensions.
+                found[:, number] = parts.reshape(*parts.shape[:2], *moved.shape[: len(others)])
+            if task.collected is None:
+                some = task.rows.slice(first, at_once)
+                yield self._rows_of(some, task.split, place, found)
+            else:
+                at = tuple(slice(start, stop) for start, stop in place)
+                zones = slice(first, first + at_once)
+                task.collected[(zones, slice(None), slice(None), *at)] = found
 
     def _collected(self, task: _Task) -> Iterator[pa.RecordBatch]:
         if task.collected is not None:
             place = [(0, size) for size in task.collected.shape[3:]]
-            yield from self._cut(task.rows, task.split, place, task.collected)
-
-    def _cut(
-        self, rows: pa.Table, split: int, place: list[tuple[int, int]], parts: NDArray[np.float64]
-    ) -> Iterator[pa.RecordBatch]:
-        at_once = max(1, _MOST_PARTS_BYTES * len(rows) // max(1, parts.nbytes))
-        for first in range(0, len(rows), at_once):
-            some = rows.slice(first, at_once)
-            yield self._rows_of(some, split, place, parts[first : first + at_once])
+            yield self._rows_of(task.rows, task.split, place, task.collected)
 
     def _rows_of(
         self, rows: pa.Table, split: int, place: list[tuple[int, int]], parts: NDArray[np.float64]
