@@ -277,6 +277,16 @@ def test_zones_in_another_reference_system():
     assert_alike(of_step(zonal(dataset, POLYGONS, crs="OGC:CRS84"), None), found)
 
 
+def test_longitudes_need_no_grid_mapping():
+    values = drawn(9, steps=1)[0]
+    attributes = {"grid_mapping": "not_written"}
+    other = ArrayToWrite(values=values, chunks=(4, 5), dims=("lat", "lon"), attributes=attributes)
+    dataset = grid_of(values, LAT, LON, chunks=(4, 5), u=other)
+    rows = zonal(dataset, POLYGONS, variables=["u"], crs="EPSG:4326", statistics=("mean",))
+    wanted = zonal(dataset, POLYGONS, variables=["t"], statistics=("mean",))
+    assert [row["u_mean"] for row in rows] == [row["t_mean"] for row in wanted]
+
+
 def projected(crs):
     attributes = {"units": "km", "standard_name": "projection_{}_coordinate"}
     axes = {

@@ -374,10 +374,13 @@ def _projection(
         return None
     if isinstance(crs, str) and crs == "grid":
         return None
-    source, target = given_crs(crs), grid_crs(variable, dataset.variables, grid)
-    if grid.kind == "geographic" and any(
-        source.equals(other, ignore_axis_order=True) for other in (target, given_crs(WGS_84))
-    ):
+    source = given_crs(crs)
+    is_geographic = grid.kind == "geographic"
+    # Longitudes and latitudes are taken as they are, whatever ellipsoid the grid is said to have.
+    if is_geographic and source.equals(given_crs(WGS_84), ignore_axis_order=True):
+        return None
+    target = grid_crs(variable, dataset.variables, grid)
+    if is_geographic and source.equals(target, ignore_axis_order=True):
         return None
     x, y = (axis_scale(axis, variable, dataset.variables) for axis in (grid.x, grid.y))
     return source.to_wkt(), target.to_wkt(), (x, y)
