@@ -61,6 +61,7 @@ BENCHMARKS = {
     "append": ("writing.appending", False),
     "rival-writers": ("writing.rival_writers", False),
     "points": ("workflows.points", True),
+    "polygons": ("workflows.polygons", True),
     "large": ("upkeep.large_repositories", False),
     "archives": ("workflows.archives", True),
     "mirror": ("workflows.mirror", True),

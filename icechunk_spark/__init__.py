@@ -18,6 +18,7 @@ from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import VirtualizeResult, virtualize
 from icechunk_spark.writing.function import write
+from icechunk_spark.zonal_statistics.function import zonal
 
 __version__ = "0.1.0"
 
@@ -34,4 +35,5 @@ __all__ = [
     "unregister",
     "virtualize",
     "write",
+    "zonal",
 ]

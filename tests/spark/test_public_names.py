@@ -15,6 +15,7 @@ import pytest
         "from icechunk_spark import VirtualizeResult, virtualize",
         "from icechunk_spark import freshness, mirror, mirrored",
         "from icechunk_spark import sample",
+        "from icechunk_spark import zonal",
         "from icechunk_spark.options import OPTIONS, option_table_markdown",
         "import icechunk_spark; icechunk_spark.options.OPTIONS",
         "from icechunk_spark import maintenance; maintenance.collect_garbage",
