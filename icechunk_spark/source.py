@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from icechunk_spark.options.read import ReadOptions
+
 
 class IcechunkDataSource(DataSource):
     """Icechunk repositories as Spark tables: ``format("icechunk")``.
@@ -51,6 +53,8 @@ class IcechunkDataSource(DataSource):
     # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
     # Spark asks sources to leave `__init__` alone.
     _pinned_snapshot: str | None = None
+    # The id of the snapshot since which changes are read.
+    _pinned_since: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pin the snapshot before the instance leaves for the JVM: see rule 2."""
@@ -64,7 +68,15 @@ class IcechunkDataSource(DataSource):
 
                 resolve = resolve_snapshot if options.table is None else resolve_versions
                 self._pinned_snapshot = resolve(options)
+                self._pin_since(options)
         return self.__dict__
+
+    def _pin_since(self, options: ReadOptions) -> None:
+        if options.changes_since is not None and self._pinned_since is None:
+            # Heavy (the repository layer): see rule 1.
+            from icechunk_spark.reading.changes import resolve_since
+
+            self._pinned_since = resolve_since(options)
 
     @classmethod
     def name(cls) -> str:
@@ -92,6 +104,7 @@ class IcechunkDataSource(DataSource):
                 return table_schema(options)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
+            self._pin_since(options)
             warn_of_left_out(options, opened)
             return spark_schema(opened.table.columns)
 
@@ -115,7 +128,7 @@ class IcechunkDataSource(DataSource):
                 return make_table_reader(options, schema, pinned=self._pinned_snapshot)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
-            return make_reader(options, schema, opened)
+            return make_reader(options, schema, opened, since=self._pinned_since)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of an unplanned write: see `icechunk_spark.register` for planned ones.
