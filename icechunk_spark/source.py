@@ -61,7 +61,7 @@ class IcechunkDataSource(DataSource):
         if self._pinned_snapshot is None:
             # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):
-                options = parse_read_options(self.options)
+                options = parse_read_options(self.options, is_stream=None)
                 # Heavy (the repository layer): see rule 1.
                 from icechunk_spark.reading.metadata_tables import resolve_versions
                 from icechunk_spark.reading.plan import resolve_snapshot
@@ -91,7 +91,7 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or what it names does not exist.
         """
-        options = parse_read_options(self.options)
+        options = parse_read_options(self.options, is_stream=None)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.metadata_tables import resolve_versions, table_schema
         from icechunk_spark.reading.plan import open_table, warn_of_left_out
@@ -146,27 +146,34 @@ class IcechunkDataSource(DataSource):
             return make_writer(request, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Refuse: there is no streaming read.
+        """Return the reader of a stream, for the columns of `schema`.
 
         Raises
         ------
-        UnsupportedError
-            Always.
+        IcechunkError
+            An option cannot be used.
         """
-        _refuse("spark.readStream is not supported; use spark.read, and option asOf or snapshot")
+        options = parse_read_options(self.options, is_stream=True)
+        if options.table is not None:
+            _refuse("streams are of arrays, and metadata tables are read by spark.read")
+        # Heavy (Arrow, NumPy): see rule 1.
+        from icechunk_spark.streaming.source import IcechunkStreamReader
+
+        return IcechunkStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse: there is no streaming write.
+        """Return the writer of one batch, where the session is not registered.
 
         Raises
         ------
-        UnsupportedError
-            Always.
+        IcechunkError
+            An option cannot be used, or a column cannot be written.
         """
-        _refuse(
-            "df.writeStream is not supported; use foreachBatch, which gives DataFrames to"
-            " df.write, with txnAppId and the batch id as txnVersion"
-        )
+        request = parse_write_options(self.options, is_stream=True)
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        from icechunk_spark.streaming.staged import StagedStreamWriter
+
+        return StagedStreamWriter(request, "overwrite" if overwrite else "append", schema)
 
 
 def _refuse(what: str) -> NoReturn:

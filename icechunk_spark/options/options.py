@@ -93,7 +93,7 @@ STREAM_OPTIONS: Final = (
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+def parse_read_options(options: Mapping[str, str], *, is_stream: bool | None = False) -> ReadOptions:
     """Parse and check the options of one load.
 
     Parameters
@@ -101,7 +101,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
     options
         As Spark hands them over: names in any spelling, values as text.
     is_stream
-        Whether the load is a stream.
+        Whether the load is a stream; None where nobody knows yet.
 
     Raises
     ------
@@ -123,7 +123,8 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
     parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
     if parsed.table is None:
         check_layout(given, parsed.layout)
-        _check_changes(given, is_stream=is_stream)
+        if is_stream is not None:
+            _check_changes(given, is_stream=is_stream)
     else:
         _check_table(given, parsed.table)
     return parsed

@@ -87,7 +87,12 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
             option="layout",
         )
-    if (request.txn_app_id is None) != (request.txn_version is None):
+    if is_stream and request.txn_version is not None:
+        raise InvalidInputError(
+            "option 'txnVersion' is the number of the batch in a stream: leave it out",
+            option="txnVersion",
+        )
+    if not is_stream and (request.txn_app_id is None) != (request.txn_version is None):
         missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
         raise InvalidInputError(
             f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
