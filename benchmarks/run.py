@@ -61,6 +61,7 @@ BENCHMARKS = {
     "append": ("writing.appending", False),
     "rival-writers": ("writing.rival_writers", False),
     "large": ("upkeep.large_repositories", False),
+    "streams": ("workflows.streams", False),
 }
 """Modules by name, and whether they need Spark."""
 

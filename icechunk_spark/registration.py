@@ -14,8 +14,8 @@ Rules of this file
    Connect do, since Spark does not tell functions there which query a batch belongs to.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the replaced
    one, and returns its writer unchanged for sessions that were unregistered; so is
-   ``DataFrame.writeStream`` of classic sessions. ``SparkSession.read`` is replaced likewise, and changes for registered sessions only. `unregister` puts them back when
-   no session is left.
+   ``DataFrame.writeStream`` of classic sessions. ``SparkSession.read`` is replaced likewise, and
+   changes for registered sessions only. `unregister` puts them back when no session is left.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
     """Register the data source ``icechunk`` with a session, read it fast, and plan its writes.
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
-    parallel, in classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and in classic sessions ``spark.read.format("icechunk")`` reads as
-    `icechunk_spark.read` does. Other formats are not touched. Spark keeps the source until the
+    parallel. In classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and
+    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. Other formats are not touched. Spark keeps the source until the
     session ends; it has no way to take one back.
 
     Parameters

@@ -93,7 +93,9 @@ STREAM_OPTIONS: Final = (
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-def parse_read_options(options: Mapping[str, str], *, is_stream: bool | None = False) -> ReadOptions:
+def parse_read_options(
+    options: Mapping[str, str], *, is_stream: bool | None = False
+) -> ReadOptions:
     """Parse and check the options of one load.
 
     Parameters

@@ -98,7 +98,9 @@ class PlannedBatches:
             try:
                 if batch.isEmpty():
                     return
-                write_once(request, self._mode, lambda: run_planned_write(batch, request, self._mode))
+                write_once(
+                    request, self._mode, lambda: run_planned_write(batch, request, self._mode)
+                )
             finally:
                 batch.unpersist()
             upkeep_after(request, number)

@@ -1,4 +1,4 @@
-"""Implements ``spark.readStream.format("icechunk")``: each batch is the changes between two versions.
+"""Implements ``spark.readStream.format("icechunk")``: a batch is what two versions differ in.
 
 Rules of this file
 ------------------
@@ -28,7 +28,6 @@ from icechunk_spark.session.errors import errors_on_one_line
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
-        ReadLimit,
         ReadMaxFiles,
         SupportsTriggerAvailableNow,
     )
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
     from icechunk_format import Repository

@@ -159,9 +159,7 @@ ALL_LAYOUTS = [
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    st.integers(0, 2**32), st.sampled_from(ALL_LAYOUTS), st.sampled_from([1, 2]), st.booleans()
-)
+@given(st.integers(0, 2**32), st.sampled_from(ALL_LAYOUTS), st.sampled_from([1, 2]), st.booleans())
 def test_random_histories_of_ours(seed, kind, spec_version, by_snapshot):
     repository, versions = history(None, seed, 4, spec_version)
     layout, options, plan_options = kind

@@ -95,3 +95,9 @@ class Query:
 def repository_at(place: str) -> Repository:
     """Open a repository."""
     return Repository.open(place)
+
+
+def commits_of_streams(place: str) -> list[tuple[str, int]]:
+    """Return query and number of the batches that were committed, oldest first."""
+    found = [info.metadata for info in Repository.open(place).ancestry()]
+    return [(m["txnAppId"], m["txnVersion"]) for m in found[::-1] if "txnAppId" in m]

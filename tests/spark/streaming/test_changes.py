@@ -34,7 +34,10 @@ def test_only_what_was_appended_is_read(spark, path, load):
     old = load(path, tag="v1")
     assert old.union(load(path, changesSince="v1")).exceptAll(whole).count() == 0
     by_snapshot = load(path, changesSince="v1", changesBy="snapshot", changeColumns="true")
-    counts = {row["_snapshot_id"]: row["count"] for row in by_snapshot.groupBy("_snapshot_id").count().collect()}
+    counts = {
+        row["_snapshot_id"]: row["count"]
+        for row in by_snapshot.groupBy("_snapshot_id").count().collect()
+    }
     assert counts == {str(i.id): step for i in list(Repository.open(path).ancestry())[:2]}
     assert load(path, changesSince="main").count() == 0
 
@@ -54,7 +57,12 @@ def test_versions_that_cannot_be_compared(spark, path):
     with pytest.raises(InvalidInputError, match="onHistoryChange=restart"):
         icechunk_spark.read(spark, path, tag="v1", changes_since="main")
     back = icechunk_spark.read(
-        spark, path, tag="v1", changes_since="main", on_history_change="restart", change_columns=True
+        spark,
+        path,
+        tag="v1",
+        changes_since="main",
+        on_history_change="restart",
+        change_columns=True,
     )
     now = icechunk_spark.read(spark, path)
     assert back.where("_change = 'deleted'").count() == now.count() // 2

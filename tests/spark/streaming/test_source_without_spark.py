@@ -1,4 +1,4 @@
-"""The reader of a stream, asked as Spark asks it: offsets, limits, restarts, and what history does."""
+"""The reader of a stream, asked as Spark asks it: offsets, limits, restarts, lost history."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_expired_history():
     repository = repository_at(place)
     repository.expire_snapshots(datetime.now(UTC) + timedelta(days=1))
     append(place, [3])
-    with pytest.raises((InvalidInputError, NotFoundError), match="onHistoryChange|expired|gone"):
+    with pytest.raises((InvalidInputError, NotFoundError), match=r"onHistoryChange|expired|gone"):
         strict.batch()
     assert {row["time"] for row in lenient.batch()} >= {3}
 
