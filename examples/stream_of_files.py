@@ -2,8 +2,9 @@
 
 Each file that arrives in a folder holds ten minutes of readings of twenty stations. The first
 stream writes one commit for each file. The second one follows these commits, reads the hours again
-that changed, and writes their means to another repository. At the end the lags are drawn: the time from the arrival of a file to
-the commit of its readings, and to the commit of the means that know them.
+that changed, and writes their means to another repository. At the end the
+lags are drawn: the time from the arrival of a file to the commit of its readings, and to the commit
+of the means that know them.
 
 Run it with ``python examples/stream_of_files.py [output folder] [number of files]``.
 """
@@ -28,6 +29,7 @@ from icechunk_format import Repository
 
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "stream-of-files"
 FILES = int(sys.argv[2]) if len(sys.argv) > 2 else 6
+PAUSE = 3.0  # seconds between two files
 LANDING, READINGS, MEANS = (str(OUTPUT / name) for name in ("landing", "readings", "means"))
 FIRST, STATIONS, MINUTES = datetime(2024, 7, 1), 20, 10
 SCHEMA = "time timestamp_ntz, station bigint, t double"
@@ -152,7 +154,7 @@ def main() -> None:
     wait_until(lambda: commits(MEANS), second)
     for number in range(1, FILES):
         arrived.append(arrive(number))
-        time.sleep(1.0)
+        time.sleep(PAUSE)
     wait_until(lambda: len(commits(READINGS)) == FILES, first)
     wait_until(lambda: known_up_to(commits(MEANS)[-1]) == FILES - 1, second)
     first.stop()

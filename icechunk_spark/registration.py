@@ -62,8 +62,8 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
     parallel. In classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and
-    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. Other formats are not touched. Spark keeps the source until the
-    session ends; it has no way to take one back.
+    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. Other formats are not
+    touched. Spark keeps the source until the session ends; it has no way to take one back.
 
     Parameters
     ----------

@@ -17,11 +17,11 @@ Rules of this file
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.errors import IcechunkError
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line
@@ -146,20 +146,11 @@ class IcechunkDataSource(DataSource):
             return make_writer(request, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream, for the columns of `schema`.
-
-        Raises
-        ------
-        IcechunkError
-            An option cannot be used.
-        """
-        options = parse_read_options(self.options, is_stream=True)
-        if options.table is not None:
-            _refuse("streams are of arrays, and metadata tables are read by spark.read")
+        """Return the reader of a stream, for the columns of `schema`."""
         # Heavy (Arrow, NumPy): see rule 1.
         from icechunk_spark.streaming.source import IcechunkStreamReader
 
-        return IcechunkStreamReader(options, schema)
+        return IcechunkStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one batch, where the session is not registered.
@@ -174,7 +165,3 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.streaming.staged import StagedStreamWriter
 
         return StagedStreamWriter(request, "overwrite" if overwrite else "append", schema)
-
-
-def _refuse(what: str) -> NoReturn:
-    raise UnsupportedError(f"format('icechunk'): {what}")

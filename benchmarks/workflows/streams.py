@@ -38,7 +38,6 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.local.store import LocalStorage
-from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.streaming import batches
 from icechunk_spark.streaming.source import IcechunkStreamReader
@@ -146,7 +145,6 @@ def soak(folder: Path, options: Namespace) -> Row:
     place = folder / "soak"
     count, kills = max(20, round(1_000 * options.scale)), max(5, round(200 * options.scale))
     rng = random.Random(20260101)
-    dying = set(rng.sample(range(1, count), min(kills, count - 1)))
     follower = Follower(place)
     wanted: dict[tuple[int, int], float] = {}
     seconds: list[float] = []
@@ -154,7 +152,7 @@ def soak(folder: Path, options: Namespace) -> Row:
     for number in range(count):
         rows = rows_of(number)
         began = time.perf_counter()
-        if number in dying:
+        if number and deaths < kills and rng.random() < 2 * kills / count:
             with Faults(rng) as faults, suppress(Killed, StorageError, CommitOutcomeUnknownError):
                 write_batch(place, number, rows)
             deaths += faults.struck
@@ -234,7 +232,7 @@ class Follower:
 
     def __init__(self, place: Path) -> None:
         options = {"path": str(place), "maxSnapshotsPerTrigger": "50", "group": "/"}
-        self._reader = IcechunkStreamReader(parse_read_options(options, is_stream=True), _SCHEMA)
+        self._reader = IcechunkStreamReader(options, _SCHEMA)
         self._at: dict[str, Any] | None = None
         self.table: dict[tuple[int, int], float] = {}
         self.batches = self.rows = 0
@@ -259,7 +257,7 @@ class Faults:
     """Kills the process, loses an answer or fails at one request that writes, drawn at random."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._left = rng.randint(0, 11)
+        self._left = rng.randint(0, 7)
         self._kind = rng.choice(["before", "after", "lost", "failed"])
         self.struck = 0
         self._originals: dict[str, Any] = {}

@@ -9,19 +9,28 @@ Rules of this file
    (without rows) after a restart.
 3. The columns are those that ``load()`` found. A version that no longer has them is an error; until
    a version has all of them for the first time, there are no rows.
-4. A batch is planned as a batch read is: executors open manifests, the driver does not.
+4. Options are parsed when Spark first asks for something: after an error in the constructor, Spark
+   hides it behind one of its own.
+5. A batch is planned as a batch read is: executors open manifests, the driver does not.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from icechunk_format.dataset.change_feed.run import run_feed
-from icechunk_format.errors import IcechunkError, InvalidInputError, NotFoundError
+from icechunk_format.errors import (
+    IcechunkError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
+from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.schema import arrow_target, fit_batch
 from icechunk_spark.session.errors import errors_on_one_line
 
@@ -39,15 +48,14 @@ except ImportError:  # Spark 4.0 and 4.1
     ReadAllAvailable = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from icechunk_format import Repository
+    from icechunk_format import Repository, SnapshotId
     from icechunk_format.dataset.change_feed.offsets import Offset
-    from icechunk_format.spec.ids import SnapshotId
     from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.plan import OpenedTable
 
@@ -58,13 +66,13 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Parameters
     ----------
     options
-        The options of the load.
+        The options of the load, as Spark hands them over.
     schema
         The columns to read, in order.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._given = options
         self._schema = schema
         self._target = arrow_target(schema)
         # What Spark before 4.2 does not tell.
@@ -74,6 +82,15 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_target": self._target}
+
+    @cached_property
+    def _options(self) -> ReadOptions:
+        options = parse_read_options(self._given, is_stream=True)
+        if options.table is not None:
+            raise UnsupportedError(
+                "streams are of arrays: metadata tables are read by spark.read", table=options.table
+            )
+        return options
 
     # -- offsets ----------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ SHOWN = {
     "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
     "write_audit_publish": ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
+    "stream_of_files": ["means committed: 6 files", "1,200 readings in 6 commits"],
     "virtual_from_netcdf": ["27 chunks of 5 files", "that are in the files: True"],
 }
 

@@ -13,7 +13,6 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.streaming.source import IcechunkStreamReader
 
 if TYPE_CHECKING:
@@ -60,9 +59,8 @@ class Query:
 
     def restart(self) -> None:
         """Begin anew from what a checkpoint holds."""
-        parsed = parse_read_options(self.options, is_stream=True)
-        self.reader = IcechunkStreamReader(parsed, self.schema)
-        self.executor = pickle.loads(pickle.dumps(IcechunkStreamReader(parsed, self.schema)))
+        self.reader = IcechunkStreamReader(self.options, self.schema)
+        self.executor = pickle.loads(pickle.dumps(IcechunkStreamReader(self.options, self.schema)))
 
     def plan(self) -> Any:
         """Return the end of the next batch, which may be where it starts."""

@@ -137,7 +137,7 @@ def test_commits_become_a_stream(spark, tmp_path):
     query = run(stream(maxSnapshotsPerTrigger="2"))
     assert times() == [0, 1, 2]
     sources = [progress["sources"][0] for progress in query.recentProgress]
-    assert '"position"' in str(sources[-1]["endOffset"])
+    assert "position" in str(sources[-1]["endOffset"])
     append(path, [3])
     append(path, [4])
     run(stream())
