@@ -10,7 +10,7 @@ SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture lower-bounds test-fast check format clean java
+.PHONY: help demo cluster bench test torture lower-bounds test-fast check docs docs-serve format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -31,7 +31,7 @@ PYTEST   = $(PY) -m pytest -n 2 --dist loadfile
 
 test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
 	$(PYTEST) tests/cluster tests/benchmarks tests/conformance tests/s3 tests/cloud
-	$(PYTEST) tests/spark
+	$(PYTEST) tests/spark tests/manual
 	$(SPARK40)/bin/python -m pytest -n 2 --dist loadfile $(ON_SPARK40)
 
 torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
@@ -57,12 +57,18 @@ check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the s
 	$(VENV)/bin/lint-imports
 	$(PY) .ci/structure.py
 
+docs: $(VENV)/.ready  ## the manual as a site in site/; broken links and docstrings that cannot be read fail
+	$(VENV)/bin/zensical build --strict
+
+docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
+	$(VENV)/bin/zensical serve
+
 format: $(VENV)/.ready  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the environments and what tests leave
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java
@@ -70,7 +76,7 @@ java:
 $(VENV)/.ready: pyproject.toml
 	@python=$$(.ci/find-python) && echo "making $(VENV) with $$python (a few minutes, once)" && "$$python" -m venv --clear $(VENV)
 	@$(call PIP,$(VENV)) install "pip>=25.1"
-	@$(call PIP,$(VENV)) install --editable . "pyspark[connect]==4.3.0" --group test --group conformance --group check
+	@$(call PIP,$(VENV)) install --editable . "pyspark[connect]==4.3.0" --group test --group conformance --group check --group docs
 	@touch $@
 
 $(SPARK40)/.ready: pyproject.toml

@@ -6,7 +6,7 @@ billion chunks in GRIB files. Of the manifests that a snapshot lists only the la
 its size stands for the others. Plans and commits are then the library's own, on a local disk; what
 follows for a cluster is counted, not measured: requests, not seconds of a network.
 
-``python benchmarks/estimate.py`` prints the table of the README.
+``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters".
 """
 
 from __future__ import annotations

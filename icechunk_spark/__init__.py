@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 from icechunk_spark.reading.function import read
+from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.function import write
 
 __version__ = "0.1.0"
 
-__all__ = ["IcechunkDataSource", "read", "register", "unregister", "write"]
+__all__ = ["IcechunkDataSource", "read", "register", "to_xarray", "unregister", "write"]

@@ -69,7 +69,7 @@ def copy(
     *,
     branch: str | None = None,
     tag: str | None = None,
-    target_branch: str = "main",
+    target_branch: str | None = None,
     history: bool = True,
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,

@@ -25,11 +25,13 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 # `path` is an argument of its own; the others concern only the data source, and streams.
 _NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes", *STREAM_OPTIONS})
 # The line of a docstring that the list of options replaces.
-_LIST: Final = "    (options)\n"
+_LIST: Final = (
+    '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'
+)
 
 
 def keyword_options(use: Use) -> list[Option]:
-    """Return the options that have a keyword, in the order of the README's table."""
+    """Return the options that have a keyword, in the order of the manual's table."""
     return [
         option
         for option in OPTIONS
@@ -44,7 +46,7 @@ def given_options(arguments: Mapping[str, Any], use: Use) -> dict[str, Any]:
 
 
 def with_option_help(use: Use) -> Callable[[_Function], _Function]:
-    """Return a decorator that lists the options in the docstring, in place of ``(options)``."""
+    """Return a decorator that lists the options in the docstring, in place of ``each_option``."""
 
     def describe(function: _Function) -> _Function:
         if function.__doc__ is not None:  # as with python -OO

@@ -310,11 +310,11 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
 }
 
 
-# --- the README's table -----------------------------------------------------------------------
+# --- the manual's table -----------------------------------------------------------------------
 
 
 def option_table_markdown(use: Use = "read") -> str:
-    """Return the README's table of the options for `use`, one line per option."""
+    """Return the manual's table of the options for `use`, one line per option."""
     return "\n".join(_table_lines(use)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Declares the options of reading, in the order of the README's table."""
+"""Declares the options of reading, in the order of the manual's table."""
 
 from __future__ import annotations
 

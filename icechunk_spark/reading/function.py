@@ -102,7 +102,8 @@ def read(
     schema
         The columns to read, as ``spark.read.schema`` takes them: some of the table's, in any
         order. Only these are fetched, decoded and sent. All by default.
-    (options)
+    each_option
+        As on the page "Options" of the manual, and in ``help()``.
     **options
         Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
         chunks (``virtual_storage_region``), and the options above in other spellings

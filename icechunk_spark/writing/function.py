@@ -70,7 +70,8 @@ def write(
     mode
         ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
         exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
-    (options)
+    each_option
+        As on the page "Options" of the manual, and in ``help()``.
     **options
         Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
         chunks (``virtual_storage_region``), and the options above in other spellings

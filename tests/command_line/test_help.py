@@ -1,4 +1,4 @@
-"""``--help`` and the README say the same, and both say all that there is."""
+"""``--help`` and the manual say the same, and both say all that there is."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from icechunk_format.command_line.app import COMMANDS, app, commands_markdown
 from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
 from icechunk_format.command_line.views.documents import DOCUMENTS
 
-README = Path(__file__).parents[2] / "README.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 
 
 def help_of(*words):
@@ -25,28 +25,28 @@ def listed(text):
     return dict(re.split(r"  +", line.strip(), maxsplit=1) for line in lines)
 
 
-def test_the_readme_lists_the_commands_of_help():
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_lists_the_commands_of_help():
+    text = MANUAL.read_text(encoding="utf-8")
     assert f"<!-- commands -->\n{commands_markdown()}<!-- /commands -->" in text
     shown = {}
     for name, about in listed(help_of()).items():
         inside = {words for words in COMMANDS if words.startswith(f"{name} ")}
         found = listed(help_of(name)) if inside else {}
         shown |= {f"{name} {inner}": text for inner, text in found.items()} or {name: about}
-    in_readme = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", commands_markdown(), re.MULTILINE))
-    assert shown == in_readme
+    in_manual = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", commands_markdown(), re.MULTILINE))
+    assert shown == in_manual
 
 
-def test_the_readme_lists_the_exit_codes_of_help():
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_lists_the_exit_codes_of_help():
+    text = MANUAL.read_text(encoding="utf-8")
     assert f"<!-- exit codes -->\n{exit_codes_markdown()}<!-- /exit codes -->" in text
     page = " ".join(help_of().split())
     for code in ExitCode:
         assert f" {code.value} {MEANINGS[code]}" in page
 
 
-def test_commands_in_the_readme_exist():
-    text = README.read_text(encoding="utf-8")
+def test_commands_in_the_manual_exist():
+    text = MANUAL.read_text(encoding="utf-8")
     called = re.findall(r"icechunk-spark ([a-z][a-z-]*(?: (?:list|create|delete|show|set))?)", text)
     names = {words.split()[0] for words in COMMANDS}
     assert called

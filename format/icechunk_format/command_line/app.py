@@ -105,7 +105,7 @@ for _words, _command in COMMANDS.items():
 
 
 def commands_markdown() -> str:
-    """Return the README's list of commands."""
+    """Return the manual's list of commands."""
     lines = ["| command | what it does |", "|---|---|"]
     for words, command in COMMANDS.items():
         about = (command.__doc__ or "").partition("\n")[0]

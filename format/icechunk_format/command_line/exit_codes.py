@@ -1,4 +1,4 @@
-"""Declares the exit codes, for commands, ``--help`` and the README."""
+"""Declares the exit codes, for commands, ``--help`` and the manual."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def exit_codes_text() -> str:
 
 
 def exit_codes_markdown() -> str:
-    """Return the README's table of exit codes."""
+    """Return the manual's table of exit codes."""
     lines = ["| exit code | meaning |", "|---|---|"]
     lines += [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
     return "\n".join(lines) + "\n"

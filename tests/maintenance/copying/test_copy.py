@@ -138,6 +138,10 @@ def test_only_the_line_is_copied_and_the_target_can_be_worked_on():
     commit(repository, 7, "published")
     with pytest.raises(ConflictError, match="versions would be lost"):
         copy(source.location, target, tag="v1", target_branch="published")
+    # A branch keeps its name, and main stays where it is.
+    copy(source.location, target, branch="side", history=True)
+    assert repository.branches()["side"] == side
+    assert repository.branches()["main"] == list(source.ancestry())[-1].id
     # Another branch of the same line: only what is new is moved.
     more = copy(source.location, target, target_branch="again")
     assert (more.snapshots, more.chunks) == (1, 1)
@@ -145,6 +149,7 @@ def test_only_the_line_is_copied_and_the_target_can_be_worked_on():
     operations = [type(update.details).__name__ for update in repository.operations()]
     assert operations == [
         "BranchDeletedUpdate",  # of the branch that kept the copy's chunks
+        "BranchCreatedUpdate",
         "BranchCreatedUpdate",
         "BranchCreatedUpdate",
         "NewCommitUpdate",

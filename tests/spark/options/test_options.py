@@ -20,7 +20,7 @@ from icechunk_spark.options.options import collect_options, parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 
-README = Path(__file__).parents[3] / "README.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
 def parse(**options: str) -> ReadOptions:
@@ -343,7 +343,7 @@ def test_no_credential_in_a_repr_or_an_error():
     assert "hunter2" not in message_of(**secrets, varaibles="x")
 
 
-# --- the README -------------------------------------------------------------------------------
+# --- the manual -------------------------------------------------------------------------------
 
 
 def test_table_has_one_line_per_option():
@@ -352,23 +352,23 @@ def test_table_has_one_line_per_option():
     assert all(line.count("|") == 5 for line in lines)
 
 
-def test_readme_holds_the_metadata_tables():
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_holds_the_metadata_tables():
+    text = (REFERENCE / "tables.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", text, re.DOTALL)
-    assert found is not None, "README.md: <!-- tables --> is not there or has no end"
+    assert found is not None, "tables.md: <!-- tables --> is not there or has no end"
     assert found[1].strip() == tables_markdown().strip(), (
-        "README.md: the list of metadata tables differs from their declarations; paste the output"
+        "tables.md: the list of metadata tables differs from their declarations; paste the output"
         " of icechunk_format.dataset.metadata_tables.declared.tables_markdown()"
     )
 
 
 @pytest.mark.parametrize(("use", "mark"), [("read", "options"), ("write", "write options")])
-def test_readme_holds_the_tables(use, mark):
-    text = README.read_text(encoding="utf-8")
+def test_the_manual_holds_the_options(use, mark):
+    text = (REFERENCE / "options.md").read_text(encoding="utf-8")
     found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", text, re.DOTALL)
-    assert found is not None, f"README.md has no <!-- {mark} --> with its <!-- /{mark} -->"
+    assert found is not None, f"options.md has no <!-- {mark} --> with its <!-- /{mark} -->"
     assert found[1].strip() == option_table_markdown(use).strip(), (
-        "README.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
+        "options.md: the table of options differs from icechunk_spark.options.OPTIONS; paste"
         f" the output of icechunk_spark.options.option_table_markdown({use!r})"
     )
 

@@ -60,7 +60,8 @@ def state(seed: int, snapshots: int = 60, updates: int = 50) -> RepoInfo:
     return RepoInfo(
         status=RepoStatus(set_at=1),
         snapshots=dict(sorted(infos.items(), key=lambda item: item[0].raw)),
-        branches={"main": ids[0]},
+        branches={"main": ids[0], **{f"b-{n}é": draw.choice(ids) for n in range(snapshots // 2)}},
+        tags={f"v{n}": draw.choice(ids) for n in range(3)},
         latest_updates=tuple(log),
     )
 

@@ -73,16 +73,14 @@ def copy(
 
     screen = Screen(as_json=as_json)
     place, goal = location_at(source, option), location_at(target, target_option)
-    moved = target_branch or branch or "main"
     with screen.working("Copying"):
         result = maintenance.copy(
-            place, goal, branch=branch, tag=tag, target_branch=moved, history=history
+            place, goal, branch=branch, tag=tag, target_branch=target_branch, history=history
         )
     screen.document(
         {
             "repository": str(place),
             "target": str(goal),
-            "branch": moved,
             **asdict(result),
             "snapshot_id": str(result.snapshot_id),
         }
@@ -97,7 +95,7 @@ def copy(
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
         screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
-    screen.line(f"branch {safe(moved)} of {safe(goal)} is now at {result.snapshot_id}")
+    screen.line(f"branch {safe(result.branch)} of {safe(goal)} is now at {result.snapshot_id}")
 
 
 def import_draft(

@@ -1,6 +1,6 @@
 """Declares the metadata tables: their names, rows and columns.
 
-The schema that Spark shows, the comment of each column and the table in the README are made from
+The schema that Spark shows, the comment of each column and the table in the manual are made from
 these declarations.
 
 Rules of this file
@@ -294,7 +294,7 @@ METADATA_TABLES: Final[dict[str, MetadataTable]] = {
 
 
 def tables_markdown() -> str:
-    """Return the README's list of the tables, one line for each."""
+    """Return the manual's list of the tables, one line for each."""
     lines = ["| table | one row for each | columns |", "|---|---|---|"]
     for table in METADATA_TABLES.values():
         columns = ", ".join(f"`{name}`" for name in table.names)

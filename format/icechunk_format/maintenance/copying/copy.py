@@ -24,7 +24,6 @@ from icechunk_format.maintenance.copying.objects import (
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import publish_copy
-from icechunk_format.repository.state.transitions import MAIN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +39,8 @@ class CopyResult:
 
     Parameters
     ----------
+    branch
+        The branch of the target.
     snapshots, manifests, chunks
         Files that were stored.
     bytes
@@ -47,9 +48,10 @@ class CopyResult:
     skipped_chunks
         Chunks that the target had already.
     snapshot_id
-        Where the branch of the target is.
+        Where that branch is now.
     """
 
+    branch: str
     snapshots: int
     manifests: int
     chunks: int
@@ -64,7 +66,7 @@ def copy(
     *,
     branch: str | None = None,
     tag: str | None = None,
-    target_branch: str = MAIN,
+    target_branch: str | None = None,
     history: bool = True,
 ) -> CopyResult:
     """Copy the history of a branch or a tag into another repository.
@@ -90,8 +92,9 @@ def copy(
     branch, tag
         At most one; without, ``main``.
     target_branch
-        The branch to create, or to move forward: where it is has to be in the copied history. A new
-        repository whose branch has another name gets a ``main`` at the first version.
+        The branch to create, or to move forward: where it is has to be in the copied history.
+        Without it: the name of the copied branch, and ``main`` for a tag. A new repository whose
+        branch has another name gets a ``main`` at the first version.
     history
         Whether all versions are copied, or only the newest one, as one version on top of the first.
 
@@ -133,6 +136,7 @@ def finish_copy(plan: CopyPlan, manifests: Copied, chunks: Copied) -> CopyResult
     stored = publish_copy(plan)
     release_copy(plan)
     return CopyResult(
+        branch=plan.branch,
         snapshots=len(plan.new),
         manifests=manifests.objects,
         chunks=chunks.objects,

@@ -88,7 +88,7 @@ def plan_copy(
     *,
     branch: str | None = None,
     tag: str | None = None,
-    target_branch: str = MAIN,
+    target_branch: str | None = None,
     history: bool = True,
 ) -> CopyPlan:
     """Plan a copy; arguments and errors are those of ``copy``."""
@@ -102,8 +102,10 @@ def plan_copy(
         )
     if storage.is_read_only:
         raise ReadOnlyError(f"{place} can only be read; give a target that can be written")
-    if not target_branch:
+    if target_branch == "":
         raise InvalidInputError("the branch of the target has no name; give one")
+    if target_branch is None:
+        target_branch = branch or MAIN
     existing = _target_state(storage, place)
     line = list(repository.ancestry(branch=branch, tag=tag))
     squashed = None

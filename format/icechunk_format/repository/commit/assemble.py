@@ -336,9 +336,10 @@ def manifest_files_of(
             file_type="snapshot",
             field="manifest_files",
         )
-    rows = np.unique(rows)
+    is_used = np.zeros(len(known.ids), dtype=bool)
+    is_used[rows] = True
     return ManifestFiles(
-        ids=known.ids[rows],
-        size_bytes=known.size_bytes[rows],
-        num_chunk_refs=known.num_chunk_refs[rows],
+        ids=known.ids[is_used],
+        size_bytes=known.size_bytes[is_used],
+        num_chunk_refs=known.num_chunk_refs[is_used],
     )

@@ -37,6 +37,7 @@ from icechunk_format.spec.envelope import (
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.lists import (
     MIN_ROWS,
+    read_refs,
     read_snapshots,
     write_refs,
     write_snapshots,
@@ -212,6 +213,11 @@ def _read_snapshot_info(
 
 
 def _read_refs(root: Table, field_name: str, ids: list[SnapshotId]) -> dict[str, SnapshotId]:
+    found = read_refs(root, field_name)
+    if found is not None:
+        names, indices = found
+        if max(indices) < len(ids) and len(set(names)) == len(names):
+            return dict(sorted(zip(names, map(ids.__getitem__, indices), strict=True)))
     refs: dict[str, SnapshotId] = {}
     for table in root.children(field_name, REF):
         name, index = table.text("name"), table.number("snapshot_index")

@@ -1,12 +1,12 @@
-"""Reads and writes the two long lists of the repo info file, snapshots and log entries, in bulk.
+"""Reads and writes the long lists of the repo info file in bulk: snapshots, refs and log entries.
 
 Every commit reads and writes the whole file. A thousand tables take tens of milliseconds one by
 one, and a few as columns.
 
 Rules of this file
 ------------------
-1. Only common rows are handled here: snapshots without pruned logs, and log entries of commits. The
-   caller reads and writes all other rows one at a time.
+1. Only common rows are handled here: snapshots without pruned logs, refs, and log entries of
+   commits. The caller reads and writes all other rows one at a time.
 2. None is returned for a list with any fault. The caller then reads it table by table, which finds
    the first fault and names its place.
 3. Memory is bounded by the file: None is also returned where rows share texts so often that copies
@@ -199,6 +199,23 @@ def read_commits(root: Table, kind: int) -> CommitColumns | None:
         backups=backups,
         other_rows=np.flatnonzero(~is_commit).tolist(),
     )
+
+
+def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | None:
+    """Read names and indices (not checked) of refs; None where the caller has to read them."""
+    span = root.vector(field_name, 4)
+    if span is None or span[1] < MIN_ROWS:
+        return None
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    try:
+        tables = reader.tables_between(*span, field_name)
+        if not tables.has_all(0, "name"):
+            return None
+        names = _texts(reader, tables.ranges(0, "name"))
+        indices = tables.scalars(1, "snapshot_index", "<u4")
+    except FormatError:
+        return None
+    return None if names is None else (names, indices.tolist())
 
 
 def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:

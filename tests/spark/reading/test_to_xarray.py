@@ -1,0 +1,69 @@
+"""Results come back as datasets: dimensions, attributes and values, or an error that helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import icechunk_spark
+from icechunk_format.errors import InvalidInputError
+
+pytest.importorskip("xarray")
+
+
+@pytest.fixture(scope="module")
+def grid(spark, tmp_path_factory):
+    """Three days on a grid whose latitudes descend."""
+    path = str(tmp_path_factory.mktemp("grid") / "repository")
+    frame = spark.range(3 * 4 * 5).selectExpr(
+        "timestamp_ntz '2024-07-01' + make_dt_interval(cast(id div 20 as int)) AS time",
+        "60 - 10D * (id div 5 % 4) AS latitude",
+        "10D * (id % 5) AS longitude",
+        "cast(id AS double) AS t2m",
+    )
+    icechunk_spark.write(
+        frame,
+        path,
+        dims="time,latitude,longitude",
+        order={"latitude": "descending"},
+        encoding={"t2m": {"attributes": {"units": "K"}}},
+    )
+    return icechunk_spark.read(spark, path)
+
+
+def test_a_whole_table_comes_back_as_it_was(grid):
+    dataset = icechunk_spark.to_xarray(grid)
+    assert dict(dataset.sizes) == {"time": 3, "latitude": 4, "longitude": 5}
+    np.testing.assert_array_equal(dataset.t2m.values.ravel(), np.arange(60.0))
+    assert dataset.t2m.attrs["units"] == "K"
+    assert dataset.latitude.values.tolist() == [60, 50, 40, 30]
+
+
+def test_groups_keep_their_dimensions(grid):
+    means = grid.groupBy("latitude").avg("t2m")
+    dataset = icechunk_spark.to_xarray(means)
+    assert list(dataset.sizes) == ["latitude"]
+    expected = [np.arange(60.0).reshape(3, 4, 5)[:, row].mean() for row in range(4)]
+    np.testing.assert_allclose(dataset["avg(t2m)"].values, expected)
+    named = icechunk_spark.to_xarray(
+        grid.selectExpr("year(time) AS year", "latitude", "t2m").groupBy("year", "latitude").max(),
+        dims=["year", "latitude"],
+    )
+    assert dict(named.sizes) == {"year": 1, "latitude": 4}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["t2m"], {}, "name the columns that are, with dims"),
+        (["t2m"], {"dims": ["x"]}, r"dims names \['x'\]; the columns are \(t2m\)"),
+        (["latitude", "t2m"], {}, "two rows have the labels"),
+        (["time", "latitude", "longitude", "t2m"], {"max_cells": 59}, "more than max_cells=59"),
+        (["nullif(latitude, 60) AS y", "t2m"], {"dims": ["y"]}, "15 NULL labels"),
+        (["id", "id AS other", "t2m"], {"dims": ["id", "other"], "max_cells": 60}, "3600 cells"),
+    ],
+)
+def test_what_cannot_be_a_grid_is_refused(grid, columns, options, message):
+    frame = grid.selectExpr("*", "monotonically_increasing_id() AS id").selectExpr(*columns)
+    with pytest.raises(InvalidInputError, match=message):
+        icechunk_spark.to_xarray(frame, **options)
