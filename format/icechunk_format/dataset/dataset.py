@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
-    from icechunk_format.dataset.selection.where.split import Selection
+    from icechunk_format.dataset.selection.where.condition import Selection
     from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
     from icechunk_format.grid.cover import Boxes

@@ -403,7 +403,8 @@ class _Planner:
         check: _Version | None = None,
     ) -> Iterator[FeedTask]:
         """Plan the scan of one version; ``check`` drops the rows that this version has."""
-        table, keys = version.table, ()
+        table = version.table
+        keys: tuple[Column, ...] = ()
         names = [column.name for column in self._own]
         if change == "deleted":
             if self._request.layout != "cells":
