@@ -173,3 +173,14 @@ def test_rivals_commit_near_and_far(report):
         assert ours["ratio"] > 0
         assert ours["figures"]["chunks"] == ours["figures"]["commits"] == 3
         assert compared[f"{wire}, this library", f"{wire}, one writer"]["ratio"] > 0
+
+
+def test_streams_lose_nothing(report):
+    rows = report("streams", "--scale", "0.02")["rows"]
+    soak = next(row for row in rows if row["case"].startswith("soak"))
+    assert soak["figures"]["lost"] == soak["figures"]["twice"] == 0
+    assert soak["figures"]["deaths"] >= 3
+    assert soak["figures"]["rows_of_the_reader"] >= 1_000
+    assert [row["versus"] for row in rows if "commits" in row["case"]][1:] == [
+        "a batch after 1 commits"
+    ] * 3
