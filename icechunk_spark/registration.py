@@ -10,11 +10,12 @@ Rules of this file
 ------------------
 1. Registering twice, or registering a source that the lookup has found, has no effect.
 2. Writes are planned in classic and in Connect sessions, each of which has its own DataFrame class.
-   Reads of Connect go through the source, since its client may not reach the storage.
+   Reads of Connect go through the source, since its client may not reach the storage; streams of
+   Connect do, since Spark does not tell functions there which query a batch belongs to.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the replaced
-   one, and returns its writer unchanged for sessions that were unregistered. ``SparkSession.read``
-   is replaced likewise, and changes for registered sessions only. `unregister` puts both back when
-   no session is left.
+   one, and returns its writer unchanged for sessions that were unregistered; so is
+   ``DataFrame.writeStream`` of classic sessions. ``SparkSession.read`` is replaced likewise, and
+   changes for registered sessions only. `unregister` puts them back when no session is left.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from icechunk_spark.options.values import listed
 from icechunk_spark.reading.function import MappedLoad
 from icechunk_spark.session.noted_options import noting
 from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.streaming.function import PlannedStream
 from icechunk_spark.writing.function import PlannedSave
 
 if TYPE_CHECKING:
@@ -59,9 +61,9 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
     """Register the data source ``icechunk`` with a session, read it fast, and plan its writes.
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
-    parallel, and in classic sessions ``spark.read.format("icechunk")`` reads as
-    `icechunk_spark.read` does. Other formats are not touched. Spark keeps the source until the
-    session ends; it has no way to take one back.
+    parallel. In classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and
+    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. Other formats are not
+    touched. Spark keeps the source until the session ends; it has no way to take one back.
 
     Parameters
     ----------
@@ -112,7 +114,8 @@ def unregister(spark: SparkSession) -> None:
     _registered[module].discard(spark)
     _unregistered.add(spark)
     if not _registered[module]:
-        _put_back(importlib.import_module(module).DataFrame, "write")
+        for name in ("write", "writeStream"):
+            _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
         _read_by(spark, "source")
 
@@ -132,7 +135,17 @@ def _replace_write(module: str) -> None:
         planned._icechunk_frame = frame
         return planned
 
-    _replace(importlib.import_module(module).DataFrame, "write", write)
+    def write_stream(frame: Any, writer: Any) -> Any:
+        if frame.sparkSession in _unregistered:
+            return writer
+        planned = noting(writer, PlannedStream)
+        planned._icechunk_frame = frame
+        return planned
+
+    cls = importlib.import_module(module).DataFrame
+    _replace(cls, "write", write)
+    if module == _CLASSIC:
+        _replace(cls, "writeStream", write_stream)
 
 
 def _read_by(spark: SparkSession, reader: Reader) -> None:

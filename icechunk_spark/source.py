@@ -17,11 +17,11 @@ Rules of this file
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.errors import IcechunkError
 from icechunk_spark.options.options import parse_read_options
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from icechunk_spark.options.read import ReadOptions
 
 
 class IcechunkDataSource(DataSource):
@@ -51,20 +53,30 @@ class IcechunkDataSource(DataSource):
     # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
     # Spark asks sources to leave `__init__` alone.
     _pinned_snapshot: str | None = None
+    # The id of the snapshot since which changes are read.
+    _pinned_since: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pin the snapshot before the instance leaves for the JVM: see rule 2."""
         if self._pinned_snapshot is None:
             # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):
-                options = parse_read_options(self.options)
+                options = parse_read_options(self.options, is_stream=None)
                 # Heavy (the repository layer): see rule 1.
                 from icechunk_spark.reading.metadata_tables import resolve_versions
                 from icechunk_spark.reading.plan import resolve_snapshot
 
                 resolve = resolve_snapshot if options.table is None else resolve_versions
                 self._pinned_snapshot = resolve(options)
+                self._pin_since(options)
         return self.__dict__
+
+    def _pin_since(self, options: ReadOptions) -> None:
+        if options.changes_since is not None and self._pinned_since is None:
+            # Heavy (the repository layer): see rule 1.
+            from icechunk_spark.reading.changes import resolve_since
+
+            self._pinned_since = resolve_since(options)
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +91,7 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or what it names does not exist.
         """
-        options = parse_read_options(self.options)
+        options = parse_read_options(self.options, is_stream=None)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.metadata_tables import resolve_versions, table_schema
         from icechunk_spark.reading.plan import open_table, warn_of_left_out
@@ -92,6 +104,7 @@ class IcechunkDataSource(DataSource):
                 return table_schema(options)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
+            self._pin_since(options)
             warn_of_left_out(options, opened)
             return spark_schema(opened.table.columns)
 
@@ -115,7 +128,7 @@ class IcechunkDataSource(DataSource):
                 return make_table_reader(options, schema, pinned=self._pinned_snapshot)
             opened = open_table(options, snapshot=self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
-            return make_reader(options, schema, opened)
+            return make_reader(options, schema, opened, since=self._pinned_since)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of an unplanned write: see `icechunk_spark.register` for planned ones.
@@ -133,28 +146,22 @@ class IcechunkDataSource(DataSource):
             return make_writer(request, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Refuse: there is no streaming read.
+        """Return the reader of a stream, for the columns of `schema`."""
+        # Heavy (Arrow, NumPy): see rule 1.
+        from icechunk_spark.streaming.source import IcechunkStreamReader
 
-        Raises
-        ------
-        UnsupportedError
-            Always.
-        """
-        _refuse("spark.readStream is not supported; use spark.read, and option asOf or snapshot")
+        return IcechunkStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse: there is no streaming write.
+        """Return the writer of one batch, where the session is not registered.
 
         Raises
         ------
-        UnsupportedError
-            Always.
+        IcechunkError
+            An option cannot be used, or a column cannot be written.
         """
-        _refuse(
-            "df.writeStream is not supported; use foreachBatch, which gives DataFrames to"
-            " df.write, with txnAppId and the batch id as txnVersion"
-        )
+        request = parse_write_options(self.options, is_stream=True)
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        from icechunk_spark.streaming.staged import StagedStreamWriter
 
-
-def _refuse(what: str) -> NoReturn:
-    raise UnsupportedError(f"format('icechunk'): {what}")
+        return StagedStreamWriter(request, "overwrite" if overwrite else "append", schema)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from icechunk_spark.options.options import OPTIONS
+from icechunk_spark.options.options import OPTIONS, STREAM_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
-# `path` is an argument of its own; the others concern only the data source.
-_NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes"})
+# `path` is an argument of its own; the others concern only the data source, and streams.
+_NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes", *STREAM_OPTIONS})
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
     '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'

@@ -82,16 +82,28 @@ _STORAGE_WORDS: Final = frozenset(
     }
 )
 
+#: Options that only streams take, by their documented names.
+STREAM_OPTIONS: Final = (
+    "startingFrom",
+    "maxSnapshotsPerTrigger",
+    "maxChunksPerTrigger",
+    "rewriteManifestsEvery",
+)
+
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
+def parse_read_options(
+    options: Mapping[str, Any], *, is_stream: bool | None = False
+) -> ReadOptions:
     """Parse and check the options of one load.
 
     Parameters
     ----------
     options
         As Spark hands them over: names in any spelling, values as text.
+    is_stream
+        Whether the load is a stream; None where nobody knows yet.
 
     Raises
     ------
@@ -113,6 +125,8 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
     if parsed.table is None:
         check_layout(given, parsed.layout)
+        if is_stream is not None:
+            _check_changes(given, is_stream=is_stream)
     else:
         _check_table(given, parsed.table)
     return parsed
@@ -229,6 +243,43 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
                 option=option.name,
                 layout=layout,
             )
+
+
+def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
+    """Refuse options of changes where a read has none, and of streams where there is none."""
+    if is_stream:
+        wrong = ("changesSince", "changesBy", "tag", "snapshot", "asOf", "pushdown")
+        found = next((name for name in wrong if name in given), None)
+        if found is not None:
+            raise InvalidInputError(
+                f"option '{found}' means nothing for a stream, which follows a branch: option"
+                " 'startingFrom' says where it begins",
+                option=found,
+            )
+        return
+    found = next((name for name in STREAM_OPTIONS if name in given), None)
+    if found is not None:
+        raise InvalidInputError(
+            f"option '{found}' is for spark.readStream: leave it out, or read changes up to a"
+            " version with option 'changesSince'",
+            option=found,
+        )
+    if "changesSince" in given:
+        if given.get("pushdown"):
+            raise InvalidInputError(
+                "option 'pushdown' does not go with 'changesSince': use option 'where'",
+                option="pushdown",
+            )
+        return
+    found = next(
+        (name for name in ("changesBy", "changeColumns", "onHistoryChange") if name in given), None
+    )
+    if found is not None:
+        raise InvalidInputError(
+            f"option '{found}' is about changes: give option 'changesSince' as well, with the"
+            " version since which rows changed",
+            option=found,
+        )
 
 
 def _check_table(given: Mapping[str, Any], table: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
+_CHANGING: Final = ("cells", "chunks", "refs")
 
 # The tables about one version, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
@@ -270,4 +271,67 @@ class ReadOptions:
         help="With the metadata table `changes`: the newer version.",
         layouts=(),
         tables=_OF_CHANGES,
+    )
+    changes_since: str | None = option(
+        "changesSince",
+        type_text="branch, tag or snapshot id",
+        help="Reads only what changed since this version: rows that were written, and with"
+        " `changeColumns` those that were deleted.",
+        layouts=_CHANGING,
+    )
+    changes_by: Literal["version", "snapshot"] = option(
+        "changesBy",
+        type_text="`version`, `snapshot`",
+        parse=choice("version", "snapshot"),
+        default="version",
+        default_text="`version`",
+        help="Whether changes are those between two versions, each row at most once, or those of"
+        " each snapshot in between. A stream has a version for each batch.",
+        layouts=_CHANGING,
+    )
+    change_columns: bool = option(
+        "changeColumns",
+        type_text="boolean",
+        parse=parse_boolean,
+        default=False,
+        default_text="`false`",
+        help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
+        " deleted rows: their key, and NULL in all other columns.",
+        layouts=_CHANGING,
+    )
+    on_history_change: Literal["fail", "restart"] = option(
+        "onHistoryChange",
+        type_text="`fail`, `restart`",
+        parse=choice("fail", "restart"),
+        default="fail",
+        default_text="`fail`",
+        help="What changes are where the older version is no ancestor of the newer one (the branch"
+        " was reset, a commit amended) or has expired: an error, or the differences of the two; if"
+        " the older one is gone, all rows.",
+        layouts=_CHANGING,
+    )
+    starting_from: str | None = option(
+        "startingFrom",
+        type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
+        default_text="`earliest`",
+        help="Streams only: where a new stream begins. `earliest` reads the whole table as it is"
+        " now, then what changes; the others read only what changes after that version.",
+        layouts=_CHANGING,
+    )
+    max_snapshots_per_trigger: int | None = option(
+        "maxSnapshotsPerTrigger",
+        type_text="integer",
+        parse=parse_positive_int,
+        default_text="no limit",
+        help="Streams only: the most snapshots that one batch takes.",
+        layouts=_CHANGING,
+    )
+    max_chunks_per_trigger: int | None = option(
+        "maxChunksPerTrigger",
+        type_text="integer",
+        parse=parse_positive_int,
+        default_text="no limit",
+        help="Streams only: a batch ends before the snapshot with which more chunks than this"
+        " would have changed; it takes one snapshot at least.",
+        layouts=_CHANGING,
     )

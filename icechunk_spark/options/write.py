@@ -16,6 +16,7 @@ from icechunk_spark.options.values import (
     parse_json_of_objects,
     parse_names,
     parse_orders,
+    parse_positive_int,
     parse_sizes,
     parse_spec_version,
     parse_whole_number,
@@ -163,4 +164,12 @@ class WriteRequest:
         default_text="`256m`",
         help="Most that a write without `icechunk_spark.register(spark)` may hold, since it is put"
         " together in one process.",
+    )
+    rewrite_manifests_every: int | None = option(
+        "rewriteManifestsEvery",
+        type_text="integer",
+        parse=parse_positive_int,
+        default_text="never",
+        help="Streams only: rewrites the manifests after each so many batches, since each commit"
+        " adds some.",
     )

@@ -50,13 +50,15 @@ def parse_mode(text: str | None) -> Mode:
     return mode
 
 
-def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
+def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteRequest:
     """Parse and check the options of one write.
 
     Parameters
     ----------
     options
         Names in any spelling, values as text; the path among them.
+    is_stream
+        Whether a stream is written.
 
     Raises
     ------
@@ -74,12 +76,23 @@ def parse_write_options(options: Mapping[str, str]) -> WriteRequest:
             option="path",
         )
     request = WriteRequest(**by_attribute(given) | {"path": path})
+    if request.rewrite_manifests_every is not None and not is_stream:
+        raise InvalidInputError(
+            "option 'rewriteManifestsEvery' is for df.writeStream: leave it out, and call"
+            " icechunk_spark.maintenance.rewrite_manifests after the write",
+            option="rewriteManifestsEvery",
+        )
     if given.get("layout") == "summary":
         raise InvalidInputError(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
             option="layout",
         )
-    if (request.txn_app_id is None) != (request.txn_version is None):
+    if is_stream and request.txn_version is not None:
+        raise InvalidInputError(
+            "option 'txnVersion' is the number of the batch in a stream: leave it out",
+            option="txnVersion",
+        )
+    if not is_stream and (request.txn_app_id is None) != (request.txn_version is None):
         missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
         raise InvalidInputError(
             f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",

@@ -80,6 +80,10 @@ def read(
     table: str | None = None,
     from_: str | None = None,
     to: str | None = None,
+    changes_since: str | None = None,
+    changes_by: Literal["version", "snapshot"] | None = None,
+    change_columns: bool | None = None,
+    on_history_change: Literal["fail", "restart"] | None = None,
     **options: Any,
 ) -> DataFrame:
     """Read an Icechunk repository, as ``spark.read.format("icechunk")`` in registered sessions.

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 
+from icechunk_format.dataset.change_feed.plan import with_change_columns
+from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
+from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
 from icechunk_spark.reading.pushdown import make_pushdown_reader
 from icechunk_spark.reading.reader import IcechunkReader
@@ -125,6 +128,8 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
         block=options.block,
         decoded=options.decoded,
     )
+    if options.change_columns:
+        table = with_change_columns(table)
     return OpenedTable(snapshot=opened, dataset=dataset, table=table)
 
 
@@ -146,6 +151,29 @@ def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
         UserWarning,
         stacklevel=1,
     )
+
+
+def reader_of(
+    options: ReadOptions,
+    opened: OpenedTable,
+    names: Sequence[str],
+    target: pa.Schema,
+    *,
+    since: str | None,
+) -> tuple[IcechunkReader, int]:
+    """Plan a read of some columns; return its reader, and an upper bound of its rows.
+
+    Parameters
+    ----------
+    since
+        The id of the snapshot since which changes are read, as text; empty for all rows.
+    """
+    if options.changes_since is None:
+        plan = plan_read(options, opened, names, where=options.where)
+        return IcechunkReader(plan, target), plan.rows
+    since = resolve_since(options) if since is None else since
+    feed = plan_changes(options, opened.snapshot, opened.table, names, since)
+    return IcechunkReader(feed, target, run_feed), feed.rows
 
 
 def plan_read(
@@ -208,18 +236,18 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
         warn_of_left_out(options, opened)
     wanted = spark_schema(opened.table.columns) if schema is None else schema
     names = column_names(wanted, opened.table.columns)
-    plan = plan_read(options, opened, names, where=options.where)
     target = arrow_target(wanted)
+    reader, rows = reader_of(options, opened, names, target, since=None)
+    tasks = len(reader.partitions())
     if options.layout == "chunks":
-        size = len(plan.tasks) * _BYTES_OF_A_TASK_OF_CHUNKS
+        size = tasks * _BYTES_OF_A_TASK_OF_CHUNKS
     elif options.layout == "summary":
-        rows = max(len(plan.tasks), plan.rows // _CELLS_OF_A_BLOCK)
-        size = rows * _row_bytes(target)
+        size = max(tasks, rows // _CELLS_OF_A_BLOCK) * _row_bytes(target)
     else:
-        size = plan.rows * _row_bytes(target)
+        size = rows * _row_bytes(target)
     return PlannedTable(
         schema=wanted,
-        reader=IcechunkReader(plan, target),
+        reader=reader,
         name=_shown(options, opened.snapshot),
         size_bytes=size,
     )
@@ -233,6 +261,7 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "tag": options.tag,
         "as_of": options.as_of and options.as_of.isoformat(),
         "snapshot": snapshot,
+        "changes_since": options.changes_since,
         "group": options.group,
         "layout": options.layout if options.table is None else None,
         "variables": ",".join(options.variables or ()),
@@ -265,7 +294,9 @@ def _value_bytes(arrow_type: pa.DataType) -> int:
         return _BYTES_OF_A_TEXT
 
 
-def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -> DataSourceReader:
+def make_reader(
+    options: ReadOptions, schema: StructType, opened: OpenedTable, *, since: str | None
+) -> DataSourceReader:
     """Return the reader for one DataFrame.
 
     Parameters
@@ -276,6 +307,8 @@ def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -
         The columns to read, in order: the table's own, or the user's choice of them.
     opened
         The table.
+    since
+        The snapshot since which changes are read, where it is pinned already.
 
     Raises
     ------
@@ -293,7 +326,7 @@ def make_reader(options: ReadOptions, schema: StructType, opened: OpenedTable) -
         ours = spark_schema(opened.table.columns)
         alike = {field.name for field in schema for our in ours if _is_same(field, our)}
         return make_pushdown_reader(plan, target, where=options.where, columns=frozenset(alike))
-    return IcechunkReader(plan(options.where), target)
+    return reader_of(options, opened, columns, target, since=since)[0]
 
 
 def _is_same(field: StructField, other: StructField) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from icechunk_format.dataset.change_feed.plan import FeedPlan
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
 
@@ -46,7 +47,7 @@ class IcechunkReader(DataSourceReader):
 
     def __init__(
         self,
-        plan: ScanPlan | InspectionPlan,
+        plan: ScanPlan | InspectionPlan | FeedPlan,
         target: pa.Schema,
         run: Callable[..., Iterator[pa.RecordBatch]] = run_task,
     ) -> None:

@@ -65,13 +65,17 @@ class UnplannedWriter(DataSourceArrowWriter):
         ``append`` or ``overwrite``; Spark gives Python sources no other.
     schema
         The columns of the rows.
+    folder
+        Where rows are staged; None for a new place.
     """
 
-    def __init__(self, request: WriteRequest, mode: Mode, schema: StructType) -> None:
+    def __init__(
+        self, request: WriteRequest, mode: Mode, schema: StructType, *, folder: str | None = None
+    ) -> None:
         self._request = request
         self._mode: Mode = mode
         self._schema = write_schema(schema)
-        self._folder = f"staging/{secrets.token_hex(16)}"
+        self._folder = folder or f"staging/{secrets.token_hex(16)}"
 
     # Spark gives Arrow batches to an Arrow writer; pyspark's own annotation follows the row writer.
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -194,3 +194,14 @@ def test_points_fetch_what_is_ideal(report):
     assert rows["sample nearest"]["versus"] == "join of cells"
     assert figures["chunk_requests"] == figures["chunks_with_points"] < figures["chunks_of_array"]
     assert figures["bytes_by_ideal"] == 1.0
+
+
+def test_streams_lose_nothing(report):
+    rows = report("streams", "--scale", "0.02")["rows"]
+    soak = next(row for row in rows if row["case"].startswith("soak"))
+    assert soak["figures"]["lost"] == soak["figures"]["twice"] == 0
+    assert soak["figures"]["deaths"] >= 3
+    assert soak["figures"]["rows_of_the_reader"] >= 1_000
+    assert [row["versus"] for row in rows if "commits" in row["case"]][1:] == [
+        "a batch after 1 commits"
+    ] * 3

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from icechunk_format.dataset.cf.arrow_values import TimestampType
+    from icechunk_format.dataset.selection.where.condition import Selection
     from icechunk_format.dataset.selection.where.split import Selecting
     from icechunk_format.dataset.table.layouts import Layout
     from icechunk_format.dataset.table.table import Column
+    from icechunk_format.grid.cover import Boxes
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
@@ -318,11 +320,22 @@ class Dataset:
                 f"missingChunks={missing_chunks!r} is not known; choose fill or skip",
                 found=missing_chunks,
             )
-        projected = table if columns is None else table.select(columns)
+        chosen = self.choose(table, **selecting)
+        return self.plan_chosen(
+            table,
+            chosen,
+            columns=columns,
+            rows_per_partition=rows_per_partition,
+            missing_chunks=missing_chunks,
+            read_ahead_bytes=read_ahead_bytes,
+        )
+
+    def choose(self, table: Table, **selecting: Unpack[Selecting]) -> Selection:
+        """Return what the three ways to select mean; see ``plan``."""
         chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
-            coordinate=lambda dim: self._labels(table, dim),
+            coordinate=lambda dim: self.labels(table, dim),
             **selecting,
         )
         if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
@@ -333,6 +346,29 @@ class Dataset:
                 where=selecting.get("where"),
                 layout=table.layout,
             )
+        return chosen
+
+    def plan_chosen(
+        self,
+        table: Table,
+        chosen: Selection,
+        *,
+        columns: Sequence[str] | None = None,
+        rows_per_partition: int | None = None,
+        missing_chunks: MissingChunks = "fill",
+        read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
+        only: Mapping[str, Boxes] | None = None,
+    ) -> ScanPlan:
+        """Plan a scan of what was selected; see ``plan``.
+
+        Parameters
+        ----------
+        only
+            Boxes to which the scan is limited, ``int64 (n, ndim, 2)``; None for all. In the layouts
+            ``cells`` and ``summary``, boxes of elements of the table under the key ``""``; in the
+            others, boxes of (inner) chunks by the path of the array.
+        """
+        projected = table if columns is None else table.select(columns)
         variables = tuple(self._by_path(path) for path in table.arrays)
         tasks = plan_tasks(
             PlanRequest(
@@ -342,6 +378,7 @@ class Dataset:
                 manifest_files=self.snapshot.manifest_files,
                 rows_per_partition=rows_per_partition,
                 skip_missing=missing_chunks == "skip",
+                only=only,
             )
         )
         context = ScanContext(
@@ -356,7 +393,14 @@ class Dataset:
         )
         return ScanPlan(context=context, tasks=tasks)
 
-    def _labels(self, table: Table, dim: str) -> pa.Array:
+    def labels(self, table: Table, dim: str) -> pa.Array:
+        """Return the decoded labels of a dimension, or its positions where it has none.
+
+        Raises
+        ------
+        InvalidInputError
+            The array that labels it has another length.
+        """
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
                 size = table.sizes[table.dims.index(dim)]

@@ -13,6 +13,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 from icechunk_spark.options import OPTIONS
 from icechunk_spark.options.keywords import keyword_options
+from icechunk_spark.options.options import STREAM_OPTIONS
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}
@@ -25,7 +26,8 @@ def test_the_keywords_are_the_options(use):
     keywords = [option.keyword for option in options]
     assert names == [*OF_THE_FUNCTIONS[use], *keywords, "options"]
     left = {option.name for option in OPTIONS if use in option.uses} - {o.name for o in options}
-    assert left <= {"path", "pushdown", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
+    others = {"path", "pushdown", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
+    assert left <= {*others, *STREAM_OPTIONS}
 
 
 def test_keywords_are_spelled_as_python_does():

@@ -108,8 +108,14 @@ def test_names_ignore_case_dashes_and_underscores(option, random):
         for letter in option.name
     )
     texts = {
-        "true": ("decodecf", "decoded", "pushdown", "createbranch"),
-        "5": ("rowsperpartition", "txnversion"),
+        "true": ("decodecf", "decoded", "pushdown", "createbranch", "changecolumns"),
+        "5": (
+            "rowsperpartition",
+            "txnversion",
+            "maxsnapshotspertrigger",
+            "maxchunkspertrigger",
+            "rewritemanifestsevery",
+        ),
         "1m": ("readaheadbytes", "maxunplannedbytes"),
         "a=5": ("block", "chunks", "shards"),
         "a=descending": ("order",),
@@ -129,6 +135,8 @@ def test_names_ignore_case_dashes_and_underscores(option, random):
         "minDensity": "0.5",
         "specVersion": "1",
         "table": "refs",
+        "changesBy": "snapshot",
+        "onHistoryChange": "restart",
     }
     text = samples.get(option.name) or next(
         (value for value, names in texts.items() if option.name.lower() in names), "x"
@@ -388,3 +396,24 @@ def test_orders_are_parsed(text):
 def test_orders_that_are_none_are_refused(text):
     with pytest.raises(InvalidInputError, match="latitude=descending"):
         parse_write_options({"path": "/tmp/a", "order": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "is_stream", "says"),
+    [
+        ({"changeColumns": "true"}, False, "give option 'changesSince' as well"),
+        ({"startingFrom": "latest"}, False, "is for spark.readStream"),
+        ({"changesSince": "v1", "pushdown": "true"}, False, "does not go with 'changesSince'"),
+        ({"changesSince": "v1", "layout": "summary"}, False, "means nothing for layout=summary"),
+        ({"tag": "v1"}, True, "follows a branch"),
+        ({"changesSince": "v1"}, True, "'startingFrom'"),
+    ],
+)
+def test_options_of_changes_where_they_mean_nothing(options, is_stream, says):
+    with pytest.raises(InvalidInputError, match=says):
+        parse_read_options({"path": "/data/repo", **options}, is_stream=is_stream)
+
+
+def test_upkeep_of_a_stream_is_refused_for_a_single_write():
+    with pytest.raises(InvalidInputError, match=r"is for df\.writeStream"):
+        parse_write_options({"path": "/data/repo", "rewriteManifestsEvery": "10"})

@@ -84,9 +84,9 @@ def resolve_change(
     InvalidInputError
         A name means a branch and a tag that differ, or ``newer`` has no parent.
     """
-    last = _named(repository, DEFAULT_BRANCH if newer is None else newer)
+    last = named_version(repository, DEFAULT_BRANCH if newer is None else newer)
     if older is not None:
-        return _named(repository, older), last
+        return named_version(repository, older), last
     parent = repository.snapshot_info(last).parent_id
     if parent is None:
         raise InvalidInputError(
@@ -97,7 +97,16 @@ def resolve_change(
     return parent, last
 
 
-def _named(repository: Repository, name: str) -> SnapshotId:
+def named_version(repository: Repository, name: str) -> SnapshotId:
+    """Return the snapshot that a branch, a tag or a snapshot id names.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such version.
+    InvalidInputError
+        The name means a branch and a tag that differ.
+    """
     branches, tags = repository.branches(), repository.tags()
     branch, tag = branches.get(name), tags.get(name)
     if branch is not None and tag is not None and branch != tag:

@@ -69,6 +69,8 @@ class PlanRequest:
         Wanted rows of a task, or None for the default.
     skip_missing
         Leave out cells whose chunks are all missing.
+    only
+        Boxes to which the scan is limited, or None: see ``Dataset.plan_chosen``.
     """
 
     table: Table
@@ -77,6 +79,7 @@ class PlanRequest:
     manifest_files: ManifestFiles
     rows_per_partition: int | None = None
     skip_missing: bool = False
+    only: Mapping[str, Boxes] | None = None
 
 
 def plan_tasks(request: PlanRequest) -> list[ScanTask]:
@@ -121,13 +124,15 @@ def _cell_tasks(
         request.rows_per_partition,
         chunk_rows=CHUNK_COST_IN_ROWS if lead is None else _chunk_cells(chunk_axes(lead)),
     )
-    others = [v for v in request.variables if v is not lead] if request.skip_missing else []
+    is_limited = request.only is not None
+    skips = request.skip_missing and not is_limited
+    others = [v for v in request.variables if v is not lead] if skips else []
     cuts = cut(
         selections=selections,
-        extents=extents_of(lead),
+        extents=extents_of(lead) if request.only is None else request.only[""],
         axes=axes,
         target=target,
-        skip_uncovered=request.skip_missing,
+        skip_uncovered=request.skip_missing or is_limited,
         also_stored=[extents_of(variable) for variable in others],
     )
     return _tasks(group(cuts, target))
@@ -136,7 +141,7 @@ def _cell_tasks(
 def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
     # Sharded arrays are cut between inner chunks.
     parts: list[tuple[Cuts, int]] = []
-    only_stored = request.skip_missing or not request.table.decoded
+    only_stored = request.skip_missing or not request.table.decoded or request.only is not None
     for variable in request.variables:
         axes = chunk_axes(variable)
         selections = chunk_selections(variable, request.selections, axes)
@@ -146,7 +151,9 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
             target = request.rows_per_partition
         cuts = cut(
             selections=selections,
-            extents=_chunk_extents(variable, axes),
+            extents=_chunk_extents(variable, axes)
+            if request.only is None
+            else request.only[variable.path],
             axes=[RegularAxis(s.size, 1) for s in selections],
             target=max(target, _fewest_rows(selections, request.rows_per_partition)),
             skip_uncovered=only_stored,
@@ -162,6 +169,8 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         selections = chunk_selections(variable, request.selections, axes)
         target = rows_target(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
+        if request.only is not None:
+            extents = request.only[variable.path]
         # Extents of sparse arrays cover far more chunks than have references: count references.
         places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
         counts = listed_counts(request.manifest_files, variable.array.manifests.ids)

@@ -89,7 +89,7 @@ class RepoInfoHistory:
 
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield an existing snapshot and its ancestors, newest first."""
-        return iter(self._repo_info.ancestry(snapshot_id))
+        return self._repo_info.walk(snapshot_id)
 
     def snapshots(self) -> list[SnapshotInfo]:
         """Return every snapshot that ``repo`` lists, on a branch or not."""

@@ -7,7 +7,7 @@ Specification: "Repo Info File".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,11 +115,20 @@ class RepoInfo:
                 kind="snapshot",
                 name=str(snapshot_id),
             )
-        found: dict[SnapshotId, SnapshotInfo] = {}
+        return list(self._line(snapshot_id))
+
+    def walk(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield what ``ancestry`` returns; what is not asked for costs nothing."""
+        if snapshot_id not in self.snapshots:
+            self.ancestry(snapshot_id)
+        return self._line(snapshot_id)
+
+    def _line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        seen: set[SnapshotId] = set()
         next_id: SnapshotId | None = snapshot_id
         while next_id is not None:
             info = self.snapshots.get(next_id)
-            if next_id in found or info is None:
+            if next_id in seen or info is None:
                 what = "is its own ancestor" if info else "is a parent, but is not listed"
                 raise FormatError(
                     f"snapshot {next_id} {what}; history must end at a snapshot without parent",
@@ -127,6 +136,6 @@ class RepoInfo:
                     file_type=FileType.REPO_INFO.label,
                     field="snapshots.parent_offset",
                 )
-            found[next_id] = info
+            seen.add(next_id)
+            yield info
             next_id = info.parent_id
-        return list(found.values())

@@ -1,0 +1,181 @@
+"""Files become a stream, the stream becomes commits, and a second stream keeps hourly means.
+
+Each file that arrives in a folder holds ten minutes of readings of twenty stations. The first
+stream writes one commit for each file. The second one follows these commits, reads the hours again
+that changed, and writes their means to another repository. At the end the
+lags are drawn: the time from the arrival of a file to the commit of its readings, and to the commit
+of the means that know them.
+
+Run it with ``python examples/stream_of_files.py [output folder] [number of files]``.
+"""
+
+import os
+import shutil
+import sys
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+# Spark starts Python workers by name: they must be this very interpreter.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import icechunk_spark
+from icechunk_format import Repository
+
+OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "stream-of-files"
+FILES = int(sys.argv[2]) if len(sys.argv) > 2 else 6
+PAUSE = 3.0  # seconds between two files
+LANDING, READINGS, MEANS = (str(OUTPUT / name) for name in ("landing", "readings", "means"))
+FIRST, STATIONS, MINUTES = datetime(2024, 7, 1), 20, 10
+SCHEMA = "time timestamp_ntz, station bigint, t double"
+
+
+def start() -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("stream-of-files")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    icechunk_spark.register(spark)
+    return spark
+
+
+def arrive(number: int) -> float:
+    """Put a file into the folder, whole at once; return when."""
+    times = [FIRST + timedelta(minutes=number * MINUTES + m) for m in range(MINUTES)]
+    values = 15 + number / 10 + np.random.default_rng(number).normal(0, 1, MINUTES * STATIONS)
+    rows = pa.table(
+        {
+            "time": pa.array(np.repeat(np.array(times, "M8[us]"), STATIONS)),
+            "station": np.tile(np.arange(STATIONS), MINUTES),
+            "t": values,
+        }
+    )
+    made = OUTPUT / f"{number:05}.parquet"
+    pq.write_table(rows, made)
+    made.rename(Path(LANDING) / made.name)
+    return time.time()
+
+
+def readings_from_files(spark: SparkSession):
+    """Start the stream from files to commits."""
+    files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(LANDING)
+    return (
+        files.writeStream.format("icechunk")
+        .option("checkpointLocation", str(OUTPUT / "checkpoint-readings"))
+        .options(dims="time,station", chunks="time=60,station=20")
+        .start(READINGS)
+    )
+
+
+def means_from_readings(spark: SparkSession):
+    """Start the stream from commits to hourly means."""
+
+    def keep(changed: DataFrame, batch: int) -> None:
+        bounds = changed.selectExpr("min(time) AS first", "max(time) AS last").first()
+        if bounds.first is None:
+            return
+        first = bounds.first.replace(minute=0, second=0)
+        rows = icechunk_spark.read(spark, READINGS, where=f"time >= timestamp_ntz '{first}'")
+        means = rows.selectExpr(
+            "CAST(date_trunc('hour', time) AS timestamp_ntz) AS hour", "station", "t"
+        )
+        icechunk_spark.write(
+            means.groupBy("hour", "station")
+            .agg({"t": "avg"})
+            .withColumnRenamed("avg(t)", "t_mean"),
+            MEANS,
+            mode="append",
+            dims=["hour", "station"],
+            metadata={"knows_readings_up_to": str(bounds.last)},
+            txn_app_id="hourly means",
+            txn_version=batch,
+        )
+
+    changes = spark.readStream.format("icechunk").load(READINGS)
+    return (
+        changes.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(OUTPUT / "checkpoint-means"))
+        .start()
+    )
+
+
+def wait_until(done, query) -> None:
+    """Wait until something is true; stop where the stream has failed."""
+    while not done():
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.1)
+
+
+def commits(path: str) -> list:
+    """Return the commits that streams have made, oldest first."""
+    found = Repository.open(path).ancestry() if Repository.exists(path) else []
+    return [info for info in found if "txnVersion" in info.metadata][::-1]
+
+
+def known_up_to(info) -> int:
+    """Return the number of the newest file that a commit of means knows."""
+    newest = datetime.fromisoformat(info.metadata["knows_readings_up_to"])
+    return int((newest - FIRST) / timedelta(minutes=MINUTES))
+
+
+def draw(file: str, lags: dict[str, list[float]]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for name, seconds in lags.items():
+        axes.plot(range(len(seconds)), seconds, marker="o", markersize=3, label=name)
+    axes.set(xlabel="file", ylabel="seconds after its arrival", ylim=(0, None))
+    axes.set_title("Lag of two streams: from files to commits to hourly means")
+    axes.legend()
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    Path(LANDING).mkdir(parents=True)
+    spark = start()
+    arrived = [arrive(0)]
+    first = readings_from_files(spark)
+    wait_until(lambda: commits(READINGS), first)
+    second = means_from_readings(spark)
+    wait_until(lambda: commits(MEANS), second)
+    for number in range(1, FILES):
+        arrived.append(arrive(number))
+        time.sleep(PAUSE)
+    wait_until(lambda: len(commits(READINGS)) == FILES, first)
+    wait_until(lambda: known_up_to(commits(MEANS)[-1]) == FILES - 1, second)
+    first.stop()
+    second.stop()
+
+    stored = [info.flushed_at / 1e6 for info in commits(READINGS)]
+    means = [(known_up_to(info), info.flushed_at / 1e6) for info in commits(MEANS)]
+    lags = {
+        "readings committed": [at - came for at, came in zip(stored, arrived, strict=True)],
+        "means committed": [
+            next(at for newest, at in means if newest >= n) - came for n, came in enumerate(arrived)
+        ],
+    }
+    for name, seconds in lags.items():
+        print(f"{name}: {FILES} files, median lag {np.median(seconds[1:]):.1f} s")
+    rows = icechunk_spark.read(spark, READINGS).count()
+    print(f"{rows:,} readings in {len(stored)} commits; means of {len(means)} commits:")
+    icechunk_spark.read(spark, MEANS).where("station = 0").orderBy("hour").show()
+    draw(str(OUTPUT / "lag.png"), lags)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Compares the selected positions of a dimension in two versions, and makes boxes of differences.
+
+A row is known by its labels (layout ``cells``) or by its chunk coordinates (``chunks``, ``refs``).
+Along each dimension a position is *kept* where both versions select it under the same label,
+*fresh* where only the newer version does, and *gone* where the older version selects a label that
+the newer one does not.
+
+Rules of this file
+------------------
+1. Positions are runs ``int64 (k, 2)``, so that an axis of a billion positions costs no more than
+   one of three. Only labels are compared one by one.
+2. NaN equals NaN here, and NULL equals NULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.grid.cover import Boxes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AxisChanges:
+    """The differences along one dimension, as runs ``int64 (k, 2)``.
+
+    Parameters
+    ----------
+    fresh
+        Positions of the newer version.
+    gone
+        Positions of the older version, whose labels the newer one does not select.
+    kept
+        The same positions in both, with the same labels.
+    """
+
+    fresh: NDArray[np.int64]
+    gone: NDArray[np.int64]
+    kept: NDArray[np.int64]
+
+
+def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:
+    """Compare selections of which each position is its own label."""
+    old, new = _runs(older), _runs(newer)
+    return AxisChanges(
+        fresh=_combined(new, old, keep=False),
+        gone=_combined(old, new, keep=False),
+        kept=_combined(old, new, keep=True),
+    )
+
+
+def by_label(
+    older: DimSelection, newer: DimSelection, old_labels: pa.Array, new_labels: pa.Array, dim: str
+) -> AxisChanges:
+    """Compare selections by the labels of the whole dimension in both versions.
+
+    Raises
+    ------
+    UnsupportedError
+        A label is selected twice, so that rows cannot be told apart.
+    """
+    joined = pa.chunked_array([old_labels, new_labels]).combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):
+        joined = pa.concat_arrays(joined.chunks)
+    codes = np.asarray(joined.dictionary_encode(null_encoding="encode").indices)
+    at_old, at_new = older.positions(), newer.positions()
+    old, new = codes[: len(old_labels)][at_old], codes[len(old_labels) :][at_new]
+    for found, which in ((old, "older"), (new, "newer")):
+        if len(np.unique(found)) < len(found):
+            raise UnsupportedError(
+                f"dimension {dim!r} has a label twice in the {which} version, so rows cannot be "
+                "known by their labels: read the changes with layout=chunks",
+                dim=dim,
+            )
+    _, in_old, in_new = np.intersect1d(at_old, at_new, assume_unique=True, return_indices=True)
+    is_same = old[in_old] == new[in_new]
+    return AxisChanges(
+        fresh=_runs_of(np.delete(at_new, in_new[is_same])),
+        gone=_runs_of(at_old[~np.isin(old, new)]),
+        kept=_runs_of(at_old[in_old[is_same]]),
+    )
+
+
+def moved(older: DimSelection, changes: AxisChanges) -> NDArray[np.int64]:
+    """Return the positions of the older version that are not kept."""
+    return _combined(_runs(older), changes.kept, keep=False)
+
+
+def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:
+    """Return runs as a selection along a dimension."""
+    if len(runs) == 1:
+        return DimSelection.span(size, int(runs[0, 0]), int(runs[0, 1]))
+    counts = runs[:, 1] - runs[:, 0]
+    starts = np.repeat(runs[:, 0] - np.cumsum(counts) + counts, counts)
+    return DimSelection.of_indices(size, starts + np.arange(int(counts.sum())))
+
+
+def slabs(runs: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Boxes:
+    """Return boxes that are one run along one dimension and everything along the others."""
+    whole = np.array([(0, size) for size in sizes], dtype=np.int64).reshape(-1, 2)
+    found = [np.empty((0, len(sizes), 2), dtype=np.int64)]
+    for axis, along in enumerate(runs):
+        boxes = np.repeat(whole[None], len(along), axis=0)
+        boxes[:, axis] = along
+        found.append(boxes)
+    return np.concatenate(found)
+
+
+def _runs(selection: DimSelection) -> NDArray[np.int64]:
+    if selection.indices is not None:
+        return _runs_of(selection.indices)
+    run = [(selection.start, selection.stop)] if selection.count else []
+    return np.array(run, dtype=np.int64).reshape(-1, 2)
+
+
+def _runs_of(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the runs of ascending, distinct positions."""
+    if not len(positions):
+        return np.empty((0, 2), dtype=np.int64)
+    breaks = np.flatnonzero(np.diff(positions) != 1)
+    starts = positions[np.concatenate([[0], breaks + 1])]
+    stops = positions[np.concatenate([breaks, [len(positions) - 1]])] + 1
+    return np.stack([starts, stops], axis=1).astype(np.int64)
+
+
+def _combined(
+    left: NDArray[np.int64], right: NDArray[np.int64], *, keep: bool
+) -> NDArray[np.int64]:
+    """Return the parts of ``left`` that ``right`` covers (``keep``) or does not cover."""
+    edges = np.unique(np.concatenate([left.reshape(-1), right.reshape(-1)]))
+    if len(edges) < 2:
+        return np.empty((0, 2), dtype=np.int64)
+    wanted = _covered(left, edges) & (_covered(right, edges) == keep)
+    steps = np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]]))
+    return np.stack([edges[np.flatnonzero(steps == 1)], edges[np.flatnonzero(steps == -1)]], axis=1)
+
+
+def _covered(runs: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.bool_]:
+    change = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(change, np.searchsorted(edges, runs[:, 0]), 1)
+    np.add.at(change, np.searchsorted(edges, runs[:, 1]), -1)
+    return np.cumsum(change)[:-1] > 0

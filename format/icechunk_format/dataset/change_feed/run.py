@@ -1,0 +1,175 @@
+"""Runs one task of a change feed and yields its rows as Arrow batches.
+
+Executors import this module; it needs neither sqlglot nor Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+    from icechunk_format.dataset.table.table import Column
+
+Change = Literal["written", "deleted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedScan:
+    """What the tasks of one scan of a feed share.
+
+    Parameters
+    ----------
+    context
+        The scan of one version.
+    columns
+        Name, source and type of each column of the feed. Columns that the scan has not are NULL.
+    change, snapshot_id, committed_at
+        Values of the columns that say what happened; the instant in microseconds since 1970.
+    keys
+        The dimension columns, where the scan yields positions and not labels.
+    check
+        Rows that this version has as well are dropped; None drops none.
+    """
+
+    context: ScanContext
+    columns: tuple[tuple[str, str, pa.DataType], ...]
+    change: Change
+    snapshot_id: str
+    committed_at: int
+    keys: tuple[Column, ...] = ()
+    check: ScanContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTask:
+    """A part of a feed: a packed ``FeedScan`` that neighbours share, and a task of it."""
+
+    scan: bytes
+    task: ScanTask
+
+
+def run_feed(_: None, task: FeedTask | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task; None yields nothing.
+
+    Raises
+    ------
+    IcechunkError
+        Reading failed; the subclass says what the caller can do.
+    """
+    if task is None:
+        return
+    scan = _unpacked(task.scan)
+    rows = cast("Generator[pa.RecordBatch, None, None]", run_task(scan.context, task.task))
+    left = None if scan.check is None else _Missing(scan)
+    with closing(rows):
+        for batch in rows:
+            kept = batch if left is None else left.of(batch)
+            if kept.num_rows:
+                yield _as_feed(scan, kept)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(packed: bytes) -> FeedScan:
+    # Packed by the planner of the same query; no byte of it comes from a repository.
+    scan: FeedScan = pickle.loads(zlib.decompress(packed))
+    return scan
+
+
+def _as_feed(scan: FeedScan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    sources = [column.source for column in scan.keys or scan.context.table.columns]
+    found = dict(zip(sources, batch.columns, strict=True))
+    said = {
+        "_change": scan.change,
+        "_snapshot_id": scan.snapshot_id,
+        "_committed_at": scan.committed_at,
+    }
+    columns = []
+    for _, source, kind in scan.columns:
+        if source in found:
+            columns.append(found[source])
+        elif source in said:
+            columns.append(pa.repeat(pa.scalar(said[source], kind), batch.num_rows))
+        else:
+            columns.append(pa.nulls(batch.num_rows, kind))
+    schema = pa.schema([pa.field(name, kind) for name, _, kind in scan.columns])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Missing:
+    """Keeps the rows that another version does not store."""
+
+    def __init__(self, scan: FeedScan) -> None:
+        assert scan.check is not None
+        self._scan = scan
+        self._arrays = ScanArrays(scan.check)
+        self._older = ScanArrays(scan.context)
+        self._labels: dict[str, pa.Array] = {}
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._scan.context.table.layout == "cells":
+            return self._of_cells(batch)
+        names = batch.column(0).to_pylist()
+        keep = np.zeros(batch.num_rows, dtype=bool)
+        for name in set(names):
+            rows = np.flatnonzero([name == other for other in names])
+            lists = batch.column(1).take(pa.array(rows))
+            coords = np.asarray(lists.flatten(), dtype=np.int64).reshape(len(rows), -1)
+            keep[rows] = ~self._stored(name, coords)
+        return batch.filter(pa.array(keep))
+
+    def _of_cells(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        dims = self._scan.context.table.dims
+        places = dict(zip(dims, (np.asarray(column) for column in batch.columns), strict=True))
+        is_there = np.zeros(batch.num_rows, dtype=bool)
+        assert self._scan.check is not None
+        for path in self._scan.check.table.arrays:
+            variable, axes = self._arrays.variable(path), self._arrays.reader(path).axes
+            coords = np.empty((batch.num_rows, len(axes)), dtype=np.int64)
+            for number, (dim, axis) in enumerate(zip(variable.dims, axes, strict=True)):
+                coords[:, number] = axis.chunk_of(places[dim])
+            distinct, rows = np.unique(coords, axis=0, return_inverse=True)
+            is_there |= self._stored(path, distinct)[rows.reshape(-1)]
+        rows_left = np.flatnonzero(~is_there)
+        columns = [
+            self._labels_of(key).take(pa.array(places[key.source][rows_left]))
+            for key in self._scan.keys
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=[key.name for key in self._scan.keys])
+
+    def _stored(self, path: str, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found = np.zeros(len(coords), dtype=bool)
+        try:
+            if self._scan.context.table.layout == "refs":
+                at = self._arrays.lookup(path).find(coords.astype(np.uint32)).positions
+            else:
+                at = self._arrays.reader(path).stored(coords)
+        except NotFoundError:  # the array is gone
+            return found
+        found[at] = True
+        return found
+
+    def _labels_of(self, key: Column) -> Any:
+        if key.source not in self._labels:
+            table = self._scan.context.table
+            size = table.sizes[table.dims.index(key.source)]
+            whole = DimSelection.whole(size)
+            self._labels[key.source] = self._older.labels(key, size, whole)
+        return self._labels[key.source]

@@ -1,0 +1,229 @@
+"""Finds the commits that lead from one version to another, and adds up their transaction logs.
+
+Rules of this file
+------------------
+1. A step goes from an older version to a newer one and has the transaction logs in between, those
+   of expired ancestors included. All of them must be there: without one, changes would be missed.
+2. Two versions of which neither is an ancestor of the other (a branch was reset, a commit amended)
+   differ at most by what changed since their last common ancestor, on either side.
+3. Chunk coordinates stay columns, and are made distinct before they are many.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
+from icechunk_format.repository.history.history import versions_after
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.ids import NodeId, SnapshotId
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.spec.transaction_log import TransactionLog
+
+_MOST_COORDS_HELD: Final = 1 << 21
+_READ_AT_ONCE: Final = 64
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A stretch of history.
+
+    Parameters
+    ----------
+    older
+        The version before, or None for a table without rows.
+    newer
+        The version after.
+    logs
+        Ids of the snapshots whose logs say what changed, in any order.
+    """
+
+    older: SnapshotId | None
+    newer: SnapshotInfo
+    logs: tuple[SnapshotId, ...] = ()
+
+
+def steps_to(
+    repository: Repository,
+    newer: SnapshotInfo,
+    older: SnapshotId | None,
+    *,
+    by_snapshot: bool = False,
+    any_history: bool = False,
+) -> list[Step]:
+    """Return the steps from one version to another, oldest first; none where they are the same.
+
+    Parameters
+    ----------
+    older
+        The version before, or None for a table without rows.
+    by_snapshot
+        Whether each commit is a step, or all are one.
+    any_history
+        Whether the older version may be no ancestor of the newer one.
+
+    Raises
+    ------
+    InvalidInputError
+        The older version is no ancestor of the newer one.
+    """
+    if older is None:
+        return [Step(older=None, newer=newer)]
+    if older == newer.id:
+        return []
+    between = versions_after(older, repository.ancestry(snapshot=newer.id))
+    if between is None:
+        if not any_history:
+            raise InvalidInputError(
+                f"snapshot {older} is not an ancestor of {newer.id} in {repository.location}: the "
+                "branch was reset, the commit was amended, or the two are on different branches; "
+                "set onHistoryChange=restart to compare the two versions all the same",
+                older=str(older),
+                newer=str(newer.id),
+            )
+        return [_across(repository, newer, older)]
+    logs = [(*info.pruned_ancestor_tx_logs, info.id) for info in between]
+    if not by_snapshot:
+        return [Step(older=older, newer=newer, logs=tuple(i for ids in logs for i in ids))]
+    befores = [*(info.id for info in between[1:]), older]
+    steps = [
+        Step(older=before, newer=info, logs=ids)
+        for before, info, ids in zip(befores, between, logs, strict=True)
+    ]
+    return steps[::-1]
+
+
+def _across(repository: Repository, newer: SnapshotInfo, older: SnapshotId) -> Step:
+    """Return the step between two versions by way of their last common ancestor."""
+    ours = {info.id: n for n, info in enumerate(repository.ancestry(snapshot=newer.id))}
+    theirs: list[SnapshotInfo] = []
+    for info in repository.ancestry(snapshot=older):
+        if info.id in ours:
+            break
+        theirs.append(info)
+    else:
+        raise InvalidInputError(
+            f"snapshots {older} and {newer.id} of {repository.location} have no common ancestor; "
+            "read the newer one whole, without changesSince",
+            older=str(older),
+            newer=str(newer.id),
+        )
+    mine = versions_after(info.id, repository.ancestry(snapshot=newer.id)) or []
+    logs = [i for info in (*theirs, *mine) for i in (*info.pruned_ancestor_tx_logs, info.id)]
+    return Step(older=older, newer=newer, logs=tuple(logs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TouchedNodes:
+    """What the logs of a step say of some arrays.
+
+    Parameters
+    ----------
+    chunks
+        Chunk coordinates by node: uint32, shape (n, ndim), in any order.
+    smallest
+        For nodes whose metadata changed: the smallest shape that they had after any of the commits.
+        An empty tuple where a version in between is gone, so that nobody knows.
+    """
+
+    chunks: Mapping[NodeId, NDArray[np.uint32]]
+    smallest: Mapping[NodeId, tuple[int, ...]]
+
+    def __contains__(self, node_id: NodeId) -> bool:
+        return node_id in self.chunks or node_id in self.smallest
+
+
+def touched_nodes(repository: Repository, step: Step, nodes: Container[NodeId]) -> TouchedNodes:
+    """Add up the logs of a step for some arrays.
+
+    Raises
+    ------
+    NotFoundError
+        A transaction log is gone.
+    """
+    parts: dict[NodeId, list[NDArray[np.uint32]]] = {}
+    held = 0
+    resized: dict[SnapshotId, list[NodeId]] = {}
+    for log in _logs(repository, step.logs):
+        for node_id, coords in log.updated_chunks.items():
+            if node_id in nodes and len(coords):
+                parts.setdefault(node_id, []).append(coords)
+                held += len(coords)
+        found = [node_id for node_id in log.updated_arrays if node_id in nodes]
+        if found:
+            resized[log.id] = found
+        if held > _MOST_COORDS_HELD:
+            parts = {node_id: [_distinct(pieces)] for node_id, pieces in parts.items()}
+            # What is distinct stays, so that the next look is only taken after as many more.
+            held = 0
+    return TouchedNodes(
+        chunks={node_id: _distinct(pieces) for node_id, pieces in parts.items()},
+        smallest=_smallest_shapes(repository, resized),
+    )
+
+
+def _distinct(pieces: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    joined = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces), axis=0)
+    return joined
+
+
+def _logs(repository: Repository, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
+    def load(log_id: SnapshotId) -> TransactionLog:
+        try:
+            return load_transaction_log(repository.storage, log_id)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the transaction log of snapshot {log_id} of {repository.location} is gone, so "
+                "nobody knows what it changed; choose a newer version for changesSince, or read "
+                "the whole table",
+                kind="transaction log",
+                snapshot_id=str(log_id),
+            ) from error
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="icechunk-logs") as threads:
+        for first in range(0, len(ids), _READ_AT_ONCE):
+            yield from threads.map(load, ids[first : first + _READ_AT_ONCE])
+
+
+def _smallest_shapes(
+    repository: Repository, resized: Mapping[SnapshotId, Sequence[NodeId]]
+) -> dict[NodeId, tuple[int, ...]]:
+    """Return the smallest shapes of arrays after the commits that changed their metadata.
+
+    Cells that lay outside of an array for a while may have lost their chunks without a word in a
+    log.
+    """
+
+    def shapes(item: tuple[SnapshotId, Sequence[NodeId]]) -> dict[NodeId, tuple[int, ...]]:
+        snapshot_id, node_ids = item
+        try:
+            snapshot = load_snapshot(repository.storage, snapshot_id)
+        except NotFoundError:
+            return dict.fromkeys(node_ids, ())
+        wanted = set(node_ids)
+        return {
+            node.id: tuple(node.array.shape)
+            for node in snapshot.nodes
+            if node.array is not None and node.id in wanted
+        }
+
+    smallest: dict[NodeId, tuple[int, ...]] = {}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="icechunk-shapes") as threads:
+        for found in threads.map(shapes, resized.items()):
+            for node_id, shape in found.items():
+                known = smallest.get(node_id, shape)
+                alike = len(known) == len(shape) and known != ()
+                smallest[node_id] = tuple(map(min, known, shape)) if alike else ()
+    return smallest

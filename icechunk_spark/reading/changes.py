@@ -1,0 +1,118 @@
+"""Plans reads of what changed between two versions, from the options of a read.
+
+Only the driver imports this module, because it imports the planner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format import SnapshotId
+from icechunk_format.dataset.change_feed.plan import FeedPlan, FeedRequest, plan_feed
+from icechunk_format.dataset.change_feed.steps import steps_to
+from icechunk_format.dataset.metadata_tables.read import named_version
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.repository import Repository
+from icechunk_spark.options.location import location_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icechunk_format.dataset.table.table import Column, Table
+    from icechunk_spark.options.read import ReadOptions
+
+
+def resolve_since(options: ReadOptions) -> str:
+    """Return the id of the snapshot that the option ``changesSince`` means now, as text.
+
+    Empty where it is gone, and ``onHistoryChange=restart`` says to read all rows then.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such version.
+    """
+    assert options.changes_since is not None
+    try:
+        return str(named_version(Repository.open(location_of(options)), options.changes_since))
+    except NotFoundError as error:
+        if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":
+            return ""
+        raise NotFoundError(
+            f"{error.message}; option changesSince must name a version that is still there (with"
+            " onHistoryChange=restart, a snapshot that has expired means all rows)",
+            **error.facts,
+        ) from error
+
+
+def plan_changes(
+    options: ReadOptions, newer: str, table: Table, names: Sequence[str], since: str
+) -> FeedPlan:
+    """Plan the changes up to a snapshot.
+
+    Parameters
+    ----------
+    newer
+        The id of the newer snapshot, as text.
+    table
+        The table of the newer snapshot.
+    names
+        The columns to read, in order.
+    since
+        The id of the older snapshot, as text; empty for a table without rows.
+
+    Raises
+    ------
+    IcechunkError
+        The versions cannot be compared, or something of them is gone.
+    """
+    repository = Repository.open(location_of(options))
+    steps = steps_to(
+        repository,
+        repository.snapshot_info(newer),
+        SnapshotId.parse(since) if since else None,
+        by_snapshot=options.changes_by == "snapshot",
+        any_history=options.on_history_change == "restart",
+    )
+    columns = table.select(names).columns
+    return plan_feed(feed_request(options, repository, table), steps, columns)
+
+
+def feed_request(options: ReadOptions, repository: Repository, table: Table) -> FeedRequest:
+    """Return what a read asks of each version; ``table`` pins its group and variables."""
+    of_cells = options.layout == "cells"
+    assert options.layout != "summary"
+    cf = {"decode_cf": options.decode_cf, "timestamp_type": options.timestamp_type}
+    return FeedRequest(
+        repository=repository,
+        group=_group_of(table, options),
+        layout=options.layout,
+        variables=_sources(table.columns, "variable") if of_cells else options.variables,
+        coords=_sources(table.columns, "coordinate") if of_cells else (),
+        table_options={**cf, "decoded": options.decoded},
+        selection={
+            "where": options.where,
+            "sel": options.sel,
+            "isel": options.isel,
+            "sel_method": None if options.sel_method == "exact" else options.sel_method,
+        },
+        plan_options={
+            "rows_per_partition": options.rows_per_partition,
+            "missing_chunks": options.missing_chunks,
+            "read_ahead_bytes": options.read_ahead_bytes,
+        },
+        authorize=options.virtual_authorize,
+        virtual_options=options.virtual_storage_options,
+        deletions=options.change_columns,
+    )
+
+
+def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:
+    return tuple(column.source for column in columns if column.role == role)
+
+
+def _group_of(table: Table, options: ReadOptions) -> str:
+    """Return the group of a table, which may be the only one that had arrays."""
+    if options.group is not None or not table.arrays:
+        return options.group or "/"
+    return table.arrays[0].rpartition("/")[0] or "/"

@@ -1,0 +1,1 @@
+"""Streams from and into repositories: the source, its offsets, and the sink."""

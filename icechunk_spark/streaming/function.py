@@ -1,0 +1,85 @@
+"""Implements ``df.writeStream.format("icechunk")`` of a registered classic session.
+
+Rules of this file
+------------------
+1. Every call goes on to Spark's own writer unchanged, except `start` with ``format("icechunk")``.
+2. `start` checks options, columns and repository first, then lets Spark call a function with each
+   batch, which writes it as planned.
+3. Importing it is cheap, because `icechunk_spark` imports it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.write_request import parse_write_options
+from icechunk_spark.session.noted_options import NotedOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class PlannedStream(NotedOptions):
+    """Mixin for Spark's classic `DataStreamWriter` that plans the batches of icechunk."""
+
+    _icechunk_frame: Any
+    _icechunk_output_mode: str | None = None
+    _icechunk_partitioned: bool = False
+
+    def outputMode(self, outputMode: str) -> Any:
+        """Note the output mode, and tell Spark."""
+        self._icechunk_output_mode = outputMode
+        return super().outputMode(outputMode)  # type: ignore[misc]
+
+    def partitionBy(self, *columns: Any) -> Any:
+        """Note that partitions were asked for, and tell Spark."""
+        self._icechunk_partitioned = True
+        return super().partitionBy(*columns)  # type: ignore[misc]
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start the stream: planned for icechunk, and by Spark for every other format.
+
+        Raises
+        ------
+        IcechunkError
+            The format is icechunk, and the rows of the stream could not be written.
+        """
+        if not self._is_ours(format):
+            started: StreamingQuery = super().start(  # type: ignore[misc]
+                path, format, outputMode, partitionBy, queryName, **options
+            )
+            return started
+        if partitionBy is not None or self._icechunk_partitioned:
+            raise UnsupportedError(
+                "partitionBy means nothing for arrays: leave it out; option 'chunks' says how the"
+                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
+                method="partitionBy",
+            )
+        self.options(**options)
+        named = {} if path is None else {"path": path}
+        texts = option_texts({**self._icechunk_options, **named})
+        request = parse_write_options(texts, is_stream=True)
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+        from icechunk_spark.session.errors import errors_on_one_line
+        from icechunk_spark.streaming.batches import PlannedBatches, check_stream, mode_of
+
+        mode = mode_of(outputMode or self._icechunk_output_mode)
+        with errors_on_one_line():
+            check_stream(request, mode, self._icechunk_frame.schema)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if queryName is not None:
+            self.queryName(queryName)  # type: ignore[attr-defined]
+        self.foreachBatch(PlannedBatches(request, mode))  # type: ignore[attr-defined]
+        planned: StreamingQuery = super().start()  # type: ignore[misc]
+        return planned
