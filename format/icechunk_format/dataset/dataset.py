@@ -423,7 +423,7 @@ class Dataset:
     @property
     def manifest_files(self) -> ManifestFiles:
         """The manifests that the snapshot lists."""
-        return self._snapshot.manifest_files
+        return self.snapshot.manifest_files
 
     def _arrays(self, table: Table) -> ScanArrays:
         return ScanArrays(self.context(table=table))

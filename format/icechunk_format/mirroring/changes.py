@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.history.diff import add_up
@@ -224,7 +223,7 @@ def _changed_labels(old: Source, new: Source, variable: Variable) -> Iterator[Bo
 
 def _chunk_boxes(variable: Variable, chunks: Any, table: Table) -> Boxes:
     """Return the boxes of cells in chunks of an array; chunks beyond its end are left out."""
-    axes = grid_axes(variable.metadata.grid)
+    axes = variable.metadata.grid.axes
     counts = np.array([axis.count for axis in axes], dtype=np.int64)
     chunks = chunks[(chunks < counts).all(axis=1)]
     bounds = np.empty((len(chunks), len(axes), 2), dtype=np.int64)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.change_feed.axis_changes import slabs
 from icechunk_format.grid.cover import merge_adjacent
 
@@ -57,7 +56,7 @@ def changed_boxes(target: Variable, other: Variable | None, touched: TouchedNode
     coords = touched.chunks.get(target.node.id)
     parts = [slabs(beyond, sizes)]
     if coords is not None:
-        parts.append(_elements(coords.astype(np.int64), grid_axes(target.metadata.grid)))
+        parts.append(_elements(coords.astype(np.int64), target.metadata.grid.axes))
     return np.concatenate(parts)
 
 
@@ -119,7 +118,7 @@ def _floor(target: Variable, other: Variable, touched: TouchedNodes) -> tuple[in
         if len(smallest) != len(floor):
             return None
         floor = tuple(map(min, floor, smallest))
-    axes = zip(grid_axes(target.metadata.grid), grid_axes(other.metadata.grid), floor, strict=True)
+    axes = zip(target.metadata.grid.axes, other.metadata.grid.axes, floor, strict=True)
     return floor if all(_is_same_grid(*axis) for axis in axes) else None
 
 

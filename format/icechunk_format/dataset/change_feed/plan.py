@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.chunk_grid import grid_axes
 from icechunk_format.dataset.change_feed.axis_changes import (
     AxisChanges,
     by_label,
@@ -56,6 +55,7 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Column, check_names
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
@@ -109,7 +109,7 @@ class FeedRequest:
     variables: tuple[str, ...] | None = None
     coords: tuple[str, ...] = ()
     table_options: Mapping[str, Any] = field(default_factory=dict)
-    selection: Mapping[str, str | None] = field(default_factory=dict)
+    selection: Selecting = field(default_factory=Selecting)
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     authorize: tuple[str, ...] = ()
     virtual_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -384,7 +384,7 @@ class _Planner:
 
     def _axes(self, variable: Variable) -> Sequence[ChunkAxis]:
         is_refs = self._request.layout == "refs"
-        return grid_axes(variable.metadata.grid) if is_refs else chunk_axes(variable)
+        return variable.metadata.grid.axes if is_refs else chunk_axes(variable)
 
     # -- tasks ------------------------------------------------------------------------------
 

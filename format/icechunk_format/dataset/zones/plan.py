@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from icechunk_format.dataset.horizontal.reference_systems import (
 )
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.zones.axes import CellAxis, cell_axis
 from icechunk_format.dataset.zones.statistics import check_statistics, parts_of
 from icechunk_format.errors import InvalidInputError, UnsupportedError
@@ -203,11 +204,8 @@ def plan_zonal(
     variables: Sequence[str] | None = None,
     decode_cf: bool = True,
     timestamp_type: Any = "ntz",
-    where: str | None = None,
-    sel: str | None = None,
-    isel: str | None = None,
-    sel_method: str | None = None,
     read_ahead_bytes: int,
+    **selecting: Unpack[Selecting],
 ) -> ZonalContext:
     """Plan statistics of zones.
 
@@ -219,7 +217,7 @@ def plan_zonal(
         What is asked for.
     variables
         Names, or None for those of the default table.
-    decode_cf, timestamp_type, where, sel, isel, sel_method, read_ahead_bytes
+    decode_cf, timestamp_type, read_ahead_bytes, **selecting
         As for a scan; conditions and selections are about dimensions.
 
     Raises
@@ -249,18 +247,11 @@ def plan_zonal(
                 " zones lie: name the variables of the grid with variables=",
                 variable=column.name,
             )
-    scan = dataset.plan(
-        table,
-        where=where,
-        sel=sel,
-        isel=isel,
-        sel_method=sel_method,
-        read_ahead_bytes=read_ahead_bytes,
-    ).context
+    scan = dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **selecting).context
     if scan.residual is not None:
         raise InvalidInputError(
-            f"where={where!r} has the condition {scan.residual.sql}, which is not about one"
-            " dimension: zonal takes conditions on dimensions only; mask cells with weights=",
+            f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which is not"
+            " about one dimension: zonal takes conditions on dimensions only; mask cells with weights=",
             option="where",
         )
     y, x, period = _cells(dataset, grid)

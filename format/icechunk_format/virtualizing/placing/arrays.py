@@ -23,7 +23,7 @@ from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.context import ArrayTarget
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import InvalidInputError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.chunks.references import joined_refs, references
+from icechunk_format.dataset.writing.chunks.references import references
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_snapshot
@@ -26,7 +26,7 @@ from icechunk_format.storage.protocol import ReadRequest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
     from icechunk_format.spec.ids import SnapshotId
@@ -128,7 +128,7 @@ def place_references(context: PlaceContext, task: PlaceTask) -> PlacedRefs:
         found.append(refs)
         places |= new_places
     found += [_of_base(context, task.target, box, storage) for box in task.moved]
-    refs = joined_refs(task.target, found)
+    refs = ChunkRefs.concat(found)
     [receipts] = store_manifests(storage, context.manifest_format, [(task.target.node_id, refs)])
     return PlacedRefs(
         path=task.target.path, manifests=tuple(receipts), places=tuple(sorted(places))
@@ -194,4 +194,4 @@ def _of_base(
     parts = [refs.take(rows) for refs, rows in lookup.in_box(box.lower, box.upper)]
     grid = np.array([(0, n) for n in target.metadata.grid.num_chunks], np.int64).reshape(-1, 2)
     moved = [shifted(part, box.shift, grid) for part in parts]
-    return joined_refs(target, moved or [ChunkRefs.empty(len(box.lower))])
+    return ChunkRefs.concat(moved or [ChunkRefs.empty(len(box.lower))])

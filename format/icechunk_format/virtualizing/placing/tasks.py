@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from icechunk_format.dataset.writing.context import ArrayTarget
+    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.virtualizing.planning.members import Member
     from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
