@@ -251,7 +251,8 @@ def plan_zonal(
     if scan.residual is not None:
         raise InvalidInputError(
             f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which is not"
-            " about one dimension: zonal takes conditions on dimensions only; mask cells with weights=",
+            " about one dimension: zonal takes conditions on dimensions only; mask cells with"
+            " weights=",
             option="where",
         )
     y, x, period = _cells(dataset, grid)
