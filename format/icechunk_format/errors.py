@@ -52,14 +52,15 @@ class IcechunkError(Exception):
         return (_restore, (type(self), self.message, self.facts))
 
     @classmethod
-    def _from_parts(cls, message: str, facts: dict[str, Any]) -> Self:
+    def from_parts(cls, message: str, facts: dict[str, Any]) -> Self:
+        """Return an error with this text, which its constructor would have made."""
         error = cls.__new__(cls)
         IcechunkError.__init__(error, message, **facts)
         return error
 
 
 def _restore(cls: type[IcechunkError], message: str, facts: dict[str, Any]) -> IcechunkError:
-    return cls._from_parts(message, facts)
+    return cls.from_parts(message, facts)
 
 
 class FormatError(IcechunkError):

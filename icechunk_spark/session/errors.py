@@ -41,20 +41,10 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-# Errors whose constructor takes nothing but a text.
-_BY_NAME: Final[dict[str, type[errors.IcechunkError]]] = {
-    cls.__name__: cls
-    for cls in (
-        errors.NotFoundError,
-        errors.AlreadyExistsError,
-        errors.InvalidInputError,
-        errors.UnsupportedError,
-        errors.ConflictError,
-        errors.ReadOnlyError,
-        errors.StorageError,
-        errors.UnauthorizedVirtualChunkError,
-        errors.ChunkModifiedError,
-    )
+_BY_NAME: Final = {
+    name: cls
+    for name, cls in vars(errors).items()
+    if isinstance(cls, type) and issubclass(cls, errors.IcechunkError)
 }
 
 
@@ -195,4 +185,4 @@ def _error_in(text: str) -> errors.IcechunkError | None:
         return None
     name, message = found[-1]
     cls = _BY_NAME.get(name)
-    return None if cls is None else cls(message.strip())
+    return None if cls is None else cls.from_parts(message.strip(), {})

@@ -9,14 +9,16 @@ Rules of this file
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from icechunk_format.dataset.dataset import Dataset
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.dataset.table.table import Table
@@ -35,6 +37,9 @@ _OF_PLAN: Final = {
     "isel": "isel",
     "missingChunks": "missing_chunks",
 }
+# Key of a slice in JSON; no dimension can have this name.
+_SLICE: Final = "/slice"
+
 REMEMBERED: Final = ("group", *_OF_TABLE, *_OF_PLAN, "rowsPerPartition")
 """The options that a copy takes and remembers, by their documented names."""
 
@@ -60,13 +65,7 @@ class Selection:
                     f"option '{name}' means nothing for a copy: it takes {', '.join(REMEMBERED)}",
                     option=name,
                 )
-        return cls(
-            {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in given.items()
-                if value is not None
-            }
-        )
+        return cls({name: _as_json(value) for name, value in given.items() if value is not None})
 
     def followed_by(self, later: Selection, *, target: str) -> Selection:
         """Return this remembered selection, if a later run asks for no other.
@@ -114,7 +113,36 @@ class Selection:
         return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **arguments)
 
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        return {names[name]: value for name, value in self.given.items() if name in names}
+        return {
+            names[name]: _from_json(value) for name, value in self.given.items() if name in names
+        }
+
+
+def _as_json(value: Any) -> Any:
+    """Return an option's value as JSON; slices become objects, and times become texts."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case slice():
+            return {_SLICE: [_as_json(part) for part in (value.start, value.stop, value.step)]}
+        case Mapping():
+            return {str(name): _as_json(item) for name, item in value.items()}
+        case np.generic() | np.ndarray() if value.dtype.kind in "biufU":
+            return value.tolist()
+        case list() | tuple() | range() | np.ndarray():
+            return [_as_json(item) for item in value]
+        case dt.date():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {_SLICE}:
+            return slice(*value[_SLICE])
+        return {name: _from_json(item) for name, item in value.items()}
+    return value
 
 
 def _shown(value: Any) -> str:

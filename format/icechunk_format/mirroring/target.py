@@ -15,6 +15,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -110,6 +111,11 @@ class DeltaTarget:
         """Whether the table lies in a local folder."""
         return parse_url(self.url).kind == "local"
 
+    @property
+    def table_uri(self) -> str:
+        """The URL that ``deltalake`` takes; any name of a folder survives it."""
+        return Path(self.url).as_uri() if self.is_local else self.url
+
     def file_system(self) -> pa_fs.FileSystem:
         """Return the folder of the table as a file system; a local folder is created."""
         with self.errors("opening"):
@@ -128,7 +134,7 @@ class DeltaTarget:
         with self.errors("reading"):
             try:
                 table: DeltaTable = package.DeltaTable(
-                    self.url, version=version, storage_options=dict(self.options) or None
+                    self.table_uri, version=version, storage_options=dict(self.options) or None
                 )
             except package.exceptions.TableNotFoundError:
                 return None
@@ -394,7 +400,7 @@ def _create(
     package = deltalake()
     try:
         package.transaction.create_table_with_add_actions(
-            target.url,
+            target.table_uri,
             schema,
             list(adds),
             mode="error",
