@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.mirroring.boxes import (
     Groups,
     boxes_in_names,
@@ -63,7 +63,7 @@ def test_a_million_changed_chunks_and_ten_thousand_files():
 @given(st.data())
 def test_missing_boxes_hold_each_selected_cell_that_no_kept_box_has(data):
     sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
-    axes = tuple(ChunkAxis(size=n, step=data.draw(st.integers(1, 4))) for n in sizes)
+    axes = tuple(RegularAxis(size=n, step=data.draw(st.integers(1, 4))) for n in sizes)
     groups = Groups(
         axes=axes,
         steps=tuple(data.draw(st.integers(1, 3)) for _ in sizes),
@@ -100,7 +100,7 @@ def test_names_tell_boxes():
 
 def test_files_have_whole_chunks_and_about_the_wanted_rows():
     def steps(shape, chunks, rows=None, row_bytes=28):
-        axes = [ChunkAxis(size=n, step=c) for n, c in zip(shape, chunks, strict=True)]
+        axes = [RegularAxis(size=n, step=c) for n, c in zip(shape, chunks, strict=True)]
         return chunks_per_file(axes, row_bytes, rows)
 
     assert steps((365, 721, 1440), (1, 721, 1440)) == (1, 1, 1)
@@ -116,7 +116,7 @@ def test_files_have_whole_chunks_and_about_the_wanted_rows():
 
 
 def test_too_many_files_are_refused():
-    axes = (ChunkAxis(size=10_000_000, step=1),)
+    axes = (RegularAxis(size=10_000_000, step=1),)
     groups = Groups(axes=axes, steps=(1,), selections=(DimSelection.whole(10_000_000),))
     with pytest.raises(InvalidInputError, match="more than 1,000,000 files"):
         groups.missing(np.empty((0, 1, 2), dtype=np.int64))

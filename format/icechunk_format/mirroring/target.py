@@ -15,7 +15,6 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -94,6 +93,12 @@ class DeltaTarget:
                 " an object store",
                 target=address.shown_url,
             )
+        if address.kind == "local" and "%" in address.url:
+            raise InvalidInputError(
+                f"{address.shown_url} has a '%', which deltalake takes for the beginning of an"
+                " escape: choose a folder without one",
+                target=address.shown_url,
+            )
         given: dict[Any, Any] = dict(options or {})
         for name, value in given.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -110,11 +115,6 @@ class DeltaTarget:
     def is_local(self) -> bool:
         """Whether the table lies in a local folder."""
         return parse_url(self.url).kind == "local"
-
-    @property
-    def table_uri(self) -> str:
-        """The URL that ``deltalake`` takes; any name of a folder survives it."""
-        return Path(self.url).as_uri() if self.is_local else self.url
 
     def file_system(self) -> pa_fs.FileSystem:
         """Return the folder of the table as a file system; a local folder is created."""
@@ -134,7 +134,7 @@ class DeltaTarget:
         with self.errors("reading"):
             try:
                 table: DeltaTable = package.DeltaTable(
-                    self.table_uri, version=version, storage_options=dict(self.options) or None
+                    self.url, version=version, storage_options=dict(self.options) or None
                 )
             except package.exceptions.TableNotFoundError:
                 return None
@@ -400,7 +400,7 @@ def _create(
     package = deltalake()
     try:
         package.transaction.create_table_with_add_actions(
-            target.table_uri,
+            target.url,
             schema,
             list(adds),
             mode="error",

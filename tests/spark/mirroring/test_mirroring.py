@@ -68,11 +68,13 @@ def test_spark_prunes_by_the_statistics_of_dimensions(spark, grid):
 
 
 def test_any_folder_will_do(spark, grid, tmp_path):
-    target = str(tmp_path / "year=2024" / "a copy [é] {1,2}%20")
+    target = str(tmp_path / "year=2024" / "a copy [é] {1,2}")
     icechunk_spark.mirror(spark, grid.place, target)
     copied = icechunk_spark.mirrored(spark, target)
     assert copied.columns == ["time", "y", "t2m", "wind"]
     assert copied.count() == 48
+    with pytest.raises(InvalidInputError, match="choose a folder without one"):
+        icechunk_spark.mirror(spark, grid.place, str(tmp_path / "50%20"))
 
 
 def test_the_guide_runs_from_top_to_bottom(spark, tmp_path, monkeypatch):
