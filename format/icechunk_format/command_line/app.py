@@ -110,5 +110,9 @@ _APPS: Final = {
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
     # The control character keeps the parser from joining the lines.
-    _run = on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
+    _run = (
+        _command
+        if _command is mirror_commands.freshness  # a table names its repository
+        else on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
+    )
     _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)

@@ -263,7 +263,8 @@ class Grid:
         if self.random.random() < 0.5:
             self.random.shuffle(labels)
         else:
-            labels[self.random.randrange(len(labels))] = 250
+            unused = [n for n in range(1, 256) if n not in labels]
+            labels[self.random.randrange(len(labels))] = self.random.choice(unused)
         self.relabel(dim, labels)
 
     def recreate(self):

@@ -9,10 +9,10 @@ import typer
 from icechunk_format.command_line.arguments import (
     JsonOption,
     OptionOption,
-    location_at,
     parse_options,
     parse_table_options,
 )
+from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.views.plain_text import counted, iso_time, safe, size
 
 _TargetArgument = Annotated[
@@ -36,9 +36,7 @@ _Names = Annotated[
 
 
 def mirror(
-    repository: Annotated[
-        str, typer.Argument(metavar="REPOSITORY", help="What to copy.", show_default=False)
-    ],
+    call: Call,
     target: _TargetArgument,
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
@@ -65,51 +63,44 @@ def mirror(
         typer.Option("--every-snapshot", help="Give each snapshot since then its own version."),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Write all cells anew.")] = False,
-    option: OptionOption = None,
     target_option: _TargetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Bring a Delta table of Parquet files to the newest snapshot of a branch.
+    """Copy what changed on a branch into a Delta table of Parquet files.
 
     The first run copies a group, later ones write what changed since. This process writes all
     files; with Spark, icechunk_spark.mirror spreads them over a cluster.
     """
-    from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.mirroring.mirror import MirrorRequest, run_here
     from icechunk_format.mirroring.mirror import mirror as bring_up_to_date
     from icechunk_format.mirroring.selection import Selection
     from icechunk_format.mirroring.target import DeltaTarget
 
-    screen = Screen(as_json=as_json)
-    options = parse_options(option)
+    screen = call.screen
     given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
     if variables is not None:
         given["variables"] = [name.strip() for name in variables.split(",") if name.strip()]
     request = MirrorRequest(
-        location=location_at(repository, option),
+        location=call.location,
         target=DeltaTarget.of(target, parse_table_options(target_option)),
         selection=Selection.of(given),
         branch=branch,
         every_snapshot=every_snapshot,
         full=full,
-        authorize=options.authorize,
-        virtual_options=options.virtual or None,
+        authorize=call.options.authorize,
+        virtual_options=call.options.virtual or None,
     )
     with screen.working("Copying"):
         result = bring_up_to_date(request, run_here)
-    screen.document(
-        {
-            "repository": str(request.location),
-            "target": str(request.target),
-            "branch": branch,
-            "version": result.version,
-            "snapshot_id": result.snapshot_id,
-            "files_added": result.files_added,
-            "files_removed": result.files_removed,
-            "rows": result.rows,
-            "bytes": result.bytes,
-            "full_copy": result.full_copy,
-        }
+    call.document(
+        target=str(request.target),
+        branch=branch,
+        version=result.version,
+        snapshot_id=result.snapshot_id,
+        files_added=result.files_added,
+        files_removed=result.files_removed,
+        rows=result.rows,
+        bytes=result.bytes,
+        full_copy=result.full_copy,
     )
     if result.full_copy is not None:
         screen.line(f"wrote all cells: {safe(result.full_copy)}")
