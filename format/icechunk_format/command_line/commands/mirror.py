@@ -65,7 +65,7 @@ def mirror(
     full: Annotated[bool, typer.Option("--full", help="Write all cells anew.")] = False,
     target_option: _TargetOption = None,
 ) -> None:
-    """Copy what changed on a branch into a Delta table of Parquet files.
+    """Copy what changed on a branch into a Delta table.
 
     The first run copies a group, later ones write what changed since. This process writes all
     files; with Spark, icechunk_spark.mirror spreads them over a cluster.
