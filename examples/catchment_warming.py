@@ -95,8 +95,8 @@ def draw(zones: list[tuple[int, bytes]], values: dict[int, float], file: Path) -
         ylabel="latitude",
         title="Warmer in 2070 to 2099 than in 1961 to 1990, scenario A1B",
     )
-    figure.colorbar(drawn, label="degrees Celsius, mean of the catchment", shrink=0.8)
-    figure.savefig(file, dpi=80)
+    figure.colorbar(drawn, label="degrees Celsius", shrink=0.8)
+    figure.savefig(file, dpi=80, bbox_inches="tight")
 
 
 def main() -> None:
