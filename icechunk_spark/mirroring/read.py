@@ -18,7 +18,6 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.schema import field_metadata
 from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
@@ -180,6 +179,8 @@ def _storage(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _schema(found: MirroredFiles) -> StructType:
     """Return the columns of a version, with the metadata that reading gives them."""
+    from icechunk_spark.schema import field_metadata
+
     # Delta writes schemas as Spark does.
     stored: StructType = StructType.fromJson(json.loads(found.schema_json))
     return StructType(

@@ -11,8 +11,9 @@ Rules of this file
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -266,11 +267,21 @@ def _shown(options: ReadOptions, snapshot: str) -> str:
         "layout": options.layout if options.table is None else None,
         "variables": ",".join(options.variables or ()),
         "where": options.where,
-        "sel": options.sel,
-        "isel": options.isel,
+        "sel": _selected(options.sel),
+        "isel": _selected(options.isel),
     }
     told = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
     return " ".join(["icechunk", str(location_of(options)), *told])
+
+
+def _selected(given: str | Mapping[str, Any] | None) -> str | None:
+    """Return labels or positions as the option takes them as text."""
+    if not isinstance(given, Mapping):
+        return given
+    return "; ".join(
+        f"{dim}={value.start}:{value.stop}" if isinstance(value, slice) else f"{dim}={value}"
+        for dim, value in given.items()
+    )
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_spark.schema import column_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +50,8 @@ def to_xarray(
         raise UnsupportedError(
             "to_xarray needs xarray: pip install 'icechunk-spark[xarray]'"
         ) from None
+    from icechunk_spark.schema import column_metadata
+
     described = {field.name: column_metadata(field) for field in df.schema.fields}
     chosen = _dimensions(described, dims)
     table = df.limit(max_cells + 1).toArrow()

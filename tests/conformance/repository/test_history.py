@@ -62,7 +62,7 @@ def test_we_rebase_over_history_that_the_reference_pruned(tmp_path):
         conflicting.commit("late")
     repository.storage.delete_many([f"transactions/{pruned}"])
     metadata_cache().clear()
-    with pytest.raises(ConflictError, match=f"log {pruned} of snapshot {tip} is gone"):
+    with pytest.raises(ConflictError, match=f"log {pruned} of snapshot {tip} is missing"):
         late.commit("empty", allow_empty=True)
 
 

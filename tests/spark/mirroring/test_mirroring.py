@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from helpers.mirroring.grid import Grid
 from pyspark.sql import functions as F
@@ -75,16 +72,6 @@ def test_any_folder_will_do(spark, grid, tmp_path):
     assert copied.count() == 48
     with pytest.raises(InvalidInputError, match="choose a folder without one"):
         icechunk_spark.mirror(spark, grid.place, str(tmp_path / "50%20"))
-
-
-def test_the_guide_runs_from_top_to_bottom(spark, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[3] / "docs" / "guides" / "mirror.md").read_text()
-    names: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(block, names)
-    assert names["second"].rows == 24 * 37 * 72
-    assert names["second"].files_removed == 0
 
 
 def test_selections_and_an_empty_copy(spark, grid):
