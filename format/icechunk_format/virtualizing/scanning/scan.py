@@ -196,7 +196,7 @@ def _opened(
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
             store.first_bytes()
-    except Exception as error:
+    except Exception as error:  # a file that cannot be opened is a row of the report
         return None, ScannedFile(file=file, problem=text_of(error))
     return store, ScannedFile(file=file)
 
@@ -241,7 +241,7 @@ class _Scanner:
                 raise
             answer.problem = text_of(error)
             return answer
-        except Exception as error:
+        except Exception as error:  # parsers are of others, and raise anything on broken files
             answer.problem = text_of(error)
             return answer
         answer.counts = np.array([len(a.coords) for a in parsed.arrays], np.int64)
