@@ -21,10 +21,12 @@ Rules of this file
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.values import listed
@@ -33,11 +35,6 @@ from icechunk_spark.session.noted_options import noting
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.streaming.function import PlannedStream
 from icechunk_spark.writing.function import PlannedSave
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
 
 #: How ``format("icechunk")`` is read: by a function for `mapInArrow`, or by Spark's data source.
 Reader = Literal["function", "source"]

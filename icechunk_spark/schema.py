@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -48,8 +49,6 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from icechunk_format.dataset.table.table import Column
 
 #: Key of a field's metadata that holds the metadata of the column.

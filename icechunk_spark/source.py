@@ -17,25 +17,22 @@ Rules of this file
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
 from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
-    from pyspark.sql.types import StructType
-
-    from icechunk_spark.options.read import ReadOptions
 
 
 class IcechunkDataSource(DataSource):

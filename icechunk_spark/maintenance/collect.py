@@ -25,10 +25,13 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
+from datetime import datetime
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
@@ -36,23 +39,15 @@ from pyspark.storagelevel import StorageLevel
 from icechunk_format.maintenance.collecting import parts as collect_parts
 from icechunk_format.maintenance.collecting.collect import collect_from
 from icechunk_format.maintenance.collecting.parts import SweepTask
-from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
+from icechunk_format.maintenance.collecting.result import CollectResult, DeleteReport, Phase
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.task_rows import grouped_rows
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from icechunk_format.maintenance.collecting.result import CollectResult
-    from icechunk_format.storage.location import Location
 
 _PACKED: Final = spark_struct(collect_tasks.PACKED)
 _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)

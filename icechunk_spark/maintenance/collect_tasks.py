@@ -11,22 +11,19 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from icechunk_format.maintenance.collecting import parts as collect_parts
+from icechunk_format.maintenance.collecting.parts import SweepTask
+from icechunk_format.storage.location import Location
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
-
-    from icechunk_format.maintenance.collecting.parts import SweepTask
-    from icechunk_format.storage.location import Location
-
-    Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 PACKED = pa.schema([pa.field("part", pa.int64()), pa.field("ids", pa.binary())])
 MANIFESTS = pa.schema(

@@ -16,20 +16,24 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_format.maintenance import CopyResult
 from icechunk_format.maintenance.collecting.parts import part_count
 from icechunk_format.maintenance.copying.copy import finish_copy
 from icechunk_format.maintenance.copying.hold import hold_copy
 from icechunk_format.maintenance.copying.objects import (
     Copied,
+    CopyContext,
     chunks_by_part,
     copy_manifests,
     copy_part,
@@ -39,14 +43,6 @@ from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pyspark.sql import SparkSession
-
-    from icechunk_format.maintenance import CopyResult
-    from icechunk_format.maintenance.copying.objects import CopyContext
 
 _FOUND: Final = StructType(
     [

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
+from pyspark.sql import SparkSession
+
+from icechunk_format.maintenance import ExpireResult
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import upkeep_location
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pyspark.sql import SparkSession
-
-    from icechunk_format.maintenance import ExpireResult
 
 
 def expire_snapshots(

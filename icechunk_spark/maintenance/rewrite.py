@@ -9,23 +9,20 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import SparkSession
+
+from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
+from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.maintenance.task_rows import answers_of
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from icechunk_format.maintenance import RewriteResult
-    from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000

@@ -11,21 +11,18 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_spark.session.batches import fitted
 from icechunk_spark.session.partitions import dealt_out, together
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ROWS: Final = StructType([StructField("number", LongType()), StructField("piece", BinaryType())])
 _ANSWERS: Final = StructType([StructField("answer", BinaryType())])

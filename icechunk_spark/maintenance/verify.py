@@ -18,9 +18,10 @@ Rules of this file
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icechunk_format.maintenance.verifying import parts
@@ -40,9 +41,6 @@ from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])

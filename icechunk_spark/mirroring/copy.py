@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import collect_options
@@ -10,10 +13,7 @@ from icechunk_spark.options.path import split_path
 from icechunk_spark.options.python_values import option_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
     from icechunk_format.mirroring.mirror import MirrorResult
     from icechunk_format.mirroring.parquet import FileContext, FileTask

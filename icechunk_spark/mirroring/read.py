@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
@@ -21,11 +24,6 @@ from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.session.partitions import cores_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from icechunk_format.mirroring.target import DeltaTarget
     from icechunk_format.mirroring.versions import Freshness, MirroredFiles
 

@@ -9,17 +9,12 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from icechunk_format.mirroring.parquet import ADDED, write_file
+from icechunk_format.mirroring.parquet import ADDED, FileContext, write_file
 from icechunk_spark.session.errors import errors_on_one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from icechunk_format.mirroring.parquet import FileContext
 
 
 def write_task(context: FileContext) -> Callable[..., Iterator[pa.RecordBatch]]:

@@ -10,17 +10,13 @@ Rules of this file
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from icechunk_format.dataset.metadata_tables import declared
-from icechunk_spark.options.values import parse_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_spark.options.values import Parser
+from icechunk_spark.options.values import Parser, parse_text
 
 Use = Literal["read", "write"]
 

@@ -11,14 +11,11 @@ Rules of this file
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
+from icechunk_spark.options.declare import Option, Use
 from icechunk_spark.options.options import OPTIONS, STREAM_OPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from icechunk_spark.options.declare import Option, Use
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.location import Location
 from icechunk_spark.options.options import collect_options
 from icechunk_spark.options.path import split_path
 from icechunk_spark.options.python_values import option_texts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_spark.options.read import ReadOptions
-    from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.read import ReadOptions
+from icechunk_spark.options.write import WriteRequest
 
 _STORAGE: Final = "storage.*"
 _CLIENT: Final = "storage.client"

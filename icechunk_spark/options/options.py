@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import (
@@ -31,9 +32,6 @@ from icechunk_spark.options.path import refuse_catalog_table, require_path, spli
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import listed
 from icechunk_spark.options.write import WriteRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
 

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.declare import METADATA_TABLES, fold_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_spark.options.declare import Use
+from icechunk_spark.options.declare import METADATA_TABLES, Use, fold_name
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from datetime import datetime
+from typing import Any, Final, Literal
 
 from icechunk_format.dataset.metadata_tables import declared
 from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
@@ -18,10 +20,6 @@ from icechunk_spark.options.values import (
     parse_sizes,
     parse_url_prefixes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
 
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from icechunk_spark.options.declare import option, option_of
 from icechunk_spark.options.read import ReadOptions
@@ -21,9 +22,6 @@ from icechunk_spark.options.values import (
     parse_spec_version,
     parse_whole_number,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ when `register` is forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import (
@@ -16,9 +17,6 @@ from icechunk_spark.options.options import (
 )
 from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
 from icechunk_spark.options.write import WriteRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 

@@ -5,21 +5,17 @@ Only the driver imports this module, because it imports the planner.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from icechunk_format import SnapshotId
 from icechunk_format.dataset.change_feed.plan import FeedPlan, FeedRequest, plan_feed
 from icechunk_format.dataset.change_feed.steps import steps_to
 from icechunk_format.dataset.metadata_tables.read import named_version
+from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.dataset.table.table import Column, Table
-    from icechunk_spark.options.read import ReadOptions
+from icechunk_spark.options.read import ReadOptions
 
 
 def resolve_since(options: ReadOptions) -> str:

@@ -19,25 +19,22 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
 from icechunk_spark.options.options import parse_read_options
-from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.python_values import Names, Selection, Sizes, option_texts
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.noted_options import NotedOptions
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from icechunk_spark.options.python_values import Names, Selection, Sizes
-    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 
 # An empty value that Spark estimates at 1008 bytes. Beside a number it makes a row of 512 bytes,

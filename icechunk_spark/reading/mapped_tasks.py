@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pyspark import Broadcast
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import pyarrow as pa
-    from pyspark import Broadcast
 
 _BLOCK: Final = 64
 

@@ -10,11 +10,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
+from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, MetadataTable
 from icechunk_format.dataset.metadata_tables.read import (
     plan_inspection,
     resolve_change,
@@ -24,12 +22,9 @@ from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, spark_type
-
-if TYPE_CHECKING:
-    from icechunk_format.dataset.metadata_tables.declared import MetadataTable
-    from icechunk_spark.options.read import ReadOptions
 
 # Separates the two snapshots to which `changes` is pinned; no id contains it.
 _TO = ".."

@@ -11,18 +11,23 @@ Rules of this file
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.dataset.change_feed.plan import with_change_columns
 from icechunk_format.dataset.change_feed.run import run_feed
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.table.table import Table
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
 from icechunk_spark.reading.pushdown import make_pushdown_reader
@@ -30,16 +35,7 @@ from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql.datasource import DataSourceReader
-    from pyspark.sql.types import StructField, StructType
-
     from icechunk_format import SnapshotId
-    from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.reading.scan import ScanPlan
-    from icechunk_format.dataset.table.table import Table
-    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.mapped_tasks import TaskReader
 
 # Guesses of the rows of metadata tables: of a task that opens manifests, and of any other table.

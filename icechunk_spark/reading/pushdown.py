@@ -16,21 +16,18 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.reading.reader import IcechunkReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import pyarrow as pa
-    from pyspark.sql.datasource import Filter
-
     from icechunk_format.dataset.reading.scan import ScanPlan
 
     Planner = Callable[[str | None], ScanPlan]

@@ -13,9 +13,11 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.dataset.reading.run import run_task
@@ -23,10 +25,6 @@ from icechunk_spark.schema import fit_batch
 from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    import pyarrow as pa
-
     from icechunk_format.dataset.change_feed.plan import FeedPlan
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import xarray
-    from pyspark.sql import DataFrame
 
 
 def to_xarray(

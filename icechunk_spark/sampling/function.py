@@ -6,14 +6,12 @@ imported by the first call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pyspark.sql import Column, DataFrame
 
-    from pyspark.sql import Column, DataFrame
-
-    from icechunk_spark.options.python_values import Names
+from icechunk_spark.options.python_values import Names
 
 Method = Literal["exact", "nearest", "linear", "pad"]
 

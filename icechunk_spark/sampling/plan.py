@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, LongType, StructField, StructType
 
+from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.dataset.sampling.chunk_steps import chunk_steps
 from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.dataset.sampling.sampled import Sampling
 from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.options import collect_options, parse_read_options
-from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.python_values import Names, option_texts
 from icechunk_spark.options.values import listed, parse_names
 from icechunk_spark.reading.plan import open_group
 from icechunk_spark.sampling.chunk_column import chunk_column
@@ -33,15 +36,6 @@ from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.partitions import cores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import Column, DataFrame
-
-    from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.sampling.sampled import Sampling
-    from icechunk_spark.options.python_values import Names
 
 _TAKEN: Final = (
     "path",

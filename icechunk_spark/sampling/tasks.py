@@ -10,17 +10,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
+from icechunk_format.dataset.sampling.sampled import Sampling
 from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_spark.session.errors import errors_on_one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from icechunk_format.dataset.sampling.sampled import Sampling
 
 _GROUP_BYTES: Final = 64 << 20
 

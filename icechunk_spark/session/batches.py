@@ -8,9 +8,11 @@ reach Python.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BooleanType,
     DateType,
@@ -19,11 +21,6 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
 
 _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_BOUND: Final = str(2**31 - 1)

@@ -19,14 +19,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]

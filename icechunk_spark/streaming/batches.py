@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
@@ -27,19 +31,12 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
+from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.writing.planned import run_planned_write
 from icechunk_spark.writing.target import dataset_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-    from icechunk_spark.options.write import WriteRequest
-    from icechunk_spark.options.write_request import Mode
 
 OutputMode = Literal["append", "update", "complete"]
 

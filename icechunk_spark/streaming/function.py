@@ -10,15 +10,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.session.noted_options import NotedOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class PlannedStream(NotedOptions):

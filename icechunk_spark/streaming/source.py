@@ -16,12 +16,16 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.errors import (
@@ -31,6 +35,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.schema import arrow_target, fit_batch
 from icechunk_spark.session.errors import errors_on_one_line
 
@@ -48,15 +53,8 @@ except ImportError:  # Spark 4.0 and 4.1
     ReadAllAvailable = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
-
-    import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadLimit
-    from pyspark.sql.types import StructType
-
     from icechunk_format import Repository, SnapshotId
     from icechunk_format.dataset.change_feed.offsets import Offset
-    from icechunk_spark.options.read import ReadOptions
     from icechunk_spark.reading.plan import OpenedTable
 
 

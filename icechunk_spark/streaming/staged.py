@@ -13,25 +13,21 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
 from icechunk_spark.streaming.batches import QUERY_ID, upkeep_after, write_once
 from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql.types import StructType
-
-    from icechunk_spark.options.write import WriteRequest
-    from icechunk_spark.options.write_request import Mode
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ROWS_AT_ONCE: Final = 10_000

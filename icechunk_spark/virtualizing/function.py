@@ -10,21 +10,20 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.write import WriteRequest
 from icechunk_spark.options.write_request import parse_write_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from icechunk_format import SnapshotId
-    from icechunk_spark.options.write import WriteRequest
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 _NO_OPTIONS: Final = (

@@ -11,25 +11,22 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
+    DataType,
     DoubleType,
     FloatType,
     StringType,
     StructField,
     StructType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 _BYTES: Final = StructType([StructField("stream", BinaryType())])
 

@@ -11,22 +11,20 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.python_values import Names, Sizes, option_texts
 from icechunk_spark.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.session.noted_options import NotedOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame
-
     from icechunk_format.dataset.writing.result import WriteResult
-    from icechunk_spark.options.python_values import Names, Sizes
 
 
 @with_option_help("write")

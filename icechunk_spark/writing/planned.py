@@ -26,10 +26,12 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
@@ -38,12 +40,15 @@ from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.part import BLOCK, UNIT
-from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.part import BLOCK, UNIT, WritePart
+from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.location import location_of
+from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.batches import bounded_by_rows
 from icechunk_spark.session.errors import raised_in_tasks
@@ -56,17 +61,6 @@ from icechunk_spark.writing.coordinates import (
 )
 from icechunk_spark.writing.target import dataset_options
 from icechunk_spark.writing.tasks import write_task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import Column, DataFrame
-
-    from icechunk_format.dataset.writing.part import WritePart
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_spark.options.write import WriteRequest
-    from icechunk_spark.options.write_request import Mode
 
 #: Most tasks of a write; with more units than this, a task gets several.
 MAX_TASKS: Final = 10_000

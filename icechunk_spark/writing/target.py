@@ -6,13 +6,10 @@ Options that only say how Spark moves the rows have no counterpart there.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.writing.options import WriteOptions
-
-if TYPE_CHECKING:
-    from icechunk_spark.options.write import WriteRequest
-    from icechunk_spark.options.write_request import Mode
+from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.write_request import Mode
 
 
 def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:

@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,8 +18,6 @@ import pyarrow as pa
 from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

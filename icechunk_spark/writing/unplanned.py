@@ -19,27 +19,23 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.options.location import location_of
+from icechunk_spark.options.write import WriteRequest
+from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
 from icechunk_spark.session.batches import fitted
 from icechunk_spark.writing.target import dataset_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql.types import StructType
-
-    from icechunk_spark.options.write import WriteRequest
-    from icechunk_spark.options.write_request import Mode
 
 # About the size of a staged file.
 _FILE_BYTES: Final = 16 * 2**20

@@ -17,27 +17,24 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.options import collect_options, parse_read_options
-from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.python_values import Names, option_texts
+from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import parse_names
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.partitions import cores_of, together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from icechunk_format.dataset.zones.plan import ZonalContext
-    from icechunk_spark.options.python_values import Names
-    from icechunk_spark.options.read import ReadOptions
 
 #: Options of reading that mean nothing here.
 _FOREIGN: Final = frozenset(

@@ -9,8 +9,10 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from icechunk_format.dataset.zones.covering import Covering
@@ -18,10 +20,6 @@ from icechunk_spark.schema import fit_batch
 from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-
     from icechunk_format.dataset.zones.combining import Combining
     from icechunk_format.dataset.zones.plan import ZonalContext
     from icechunk_format.dataset.zones.summing import Summing

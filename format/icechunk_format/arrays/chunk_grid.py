@@ -13,9 +13,11 @@ Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
@@ -27,11 +29,6 @@ from icechunk_format.arrays.named_configuration import (
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 
 class ChunkGrid:

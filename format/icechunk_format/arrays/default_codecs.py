@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import named_configuration_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.arrays.data_types import DataType
 
 LITTLE_ENDIAN: Final = named_configuration_json("bytes", {"endian": "little"})
 

@@ -14,17 +14,14 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import is_integer, metadata_error, shortened
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.arrays.data_types import DataType
 
 MAX_CHUNK_NBYTES: Final = 2**34
 """Most bytes that a chunk may decode to; larger chunks are refused before memory is taken."""

@@ -5,9 +5,11 @@ The documents have the members, the order and the layout that zarr-python gives 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
 from icechunk_format.arrays.named_configuration import named_configuration_json
@@ -18,11 +20,6 @@ from icechunk_format.arrays.zarr_json import (
     parse_array_metadata,
 )
 from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.arrays.data_types import DataType
 
 
 def build_array_metadata(

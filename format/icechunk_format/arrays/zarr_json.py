@@ -14,8 +14,11 @@ Spec: Zarr v3 core, "Metadata".
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
+
+import numpy as np
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
@@ -29,11 +32,6 @@ from icechunk_format.arrays.named_configuration import (
     shortened,
 )
 from icechunk_format.errors import IcechunkError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
 
 MAX_DOCUMENT_NBYTES: Final = 2**25
 MAX_NDIM: Final = 64

@@ -6,16 +6,22 @@ manifest of a data variable.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArrays
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_tasks
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.split import select
+from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.selection.where.split import Selecting, select
 from icechunk_format.dataset.table.builder import TableBuilder
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import (
@@ -24,29 +30,19 @@ from icechunk_format.dataset.table.dimension_sets import (
 )
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.label_order import described_order
-from icechunk_format.dataset.table.layouts import LAYOUTS
-from icechunk_format.dataset.table.table import Table
+from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
+from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
+from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.cf.arrow_values import TimestampType
-    from icechunk_format.dataset.selection.where.condition import Selection
-    from icechunk_format.dataset.selection.where.split import Selecting
-    from icechunk_format.dataset.table.layouts import Layout
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.grid.cover import Boxes
-    from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
-    from icechunk_format.storage.location import Location
 
 MissingChunks = Literal["fill", "skip"]
 

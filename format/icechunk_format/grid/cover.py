@@ -19,13 +19,10 @@ along the coarse grid, so that a cell is never given out twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    Boxes = NDArray[np.int64]
+Boxes = NDArray[np.int64]
 
 # A painted grid takes eight bytes a cell, so this bounds the memory of one step to 16 MB.
 _MAX_PAINTED_CELLS = 2_000_000

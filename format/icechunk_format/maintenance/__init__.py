@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from icechunk_format.maintenance.collecting.collect import collect_garbage
 from icechunk_format.maintenance.collecting.result import CollectResult
@@ -15,11 +15,7 @@ from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.maintenance.verifying.verify import verify
 from icechunk_format.repository.lifecycle.expire import ExpireResult
 from icechunk_format.repository.repository import Repository
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from icechunk_format.storage.location import Place
+from icechunk_format.storage.location import Place
 
 __all__ = [
     "CollectResult",

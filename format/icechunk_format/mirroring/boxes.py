@@ -14,22 +14,17 @@ Rules of this file
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.cover import cover
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.grid.axes import ChunkAxis
-    from icechunk_format.grid.cover import Boxes
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import Boxes, cover
 
 ROWS_PER_FILE: Final = 2_000_000
 """Rows of a file, unless its columns are wide."""

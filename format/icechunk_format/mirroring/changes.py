@@ -11,27 +11,26 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import NotFoundError
+from icechunk_format.grid.cover import Boxes
 from icechunk_format.repository.history.diff import add_up
 from icechunk_format.repository.history.history import versions_after
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.reading.scan import ScanPlan
-    from icechunk_format.dataset.table.table import Column, Table
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.grid.cover import Boxes
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 _END: Final = np.iinfo(np.int64).max
 # Parts of an array's metadata that change no stored cell.

@@ -19,8 +19,9 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,12 +51,8 @@ from icechunk_format.mirroring.target import (
 )
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.storage.location import Location
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.storage.location import Location
 
 _MOST_ATTEMPTS: Final = 10
 

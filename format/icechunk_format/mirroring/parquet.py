@@ -18,25 +18,22 @@ import errno
 import json
 import math
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from icechunk_format.dataset.reading.run import run_task
-from icechunk_format.dataset.reading.scan import ScanTask
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.errors import StorageError
 from icechunk_format.mirroring.boxes import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow.fs as pa_fs
-
-    from icechunk_format.dataset.reading.scan import ScanContext
     from icechunk_format.mirroring.target import DeltaTarget
 
 ROW_GROUP_ROWS: Final = 1_000_000

@@ -12,15 +12,13 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import SnapshotId
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RECORD_KEY: Final = "icechunk_spark_mirror"
 """The key of the record in the metadata of a commit."""

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icechunk_format.dataset.reading.scan import ScanPlan
+from icechunk_format.dataset.table.table import Table
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.reading.scan import ScanPlan
-    from icechunk_format.dataset.table.table import Table
 
 # Options that decide which rows and columns a copy has, with the arguments that they become.
 _OF_TABLE: Final = {

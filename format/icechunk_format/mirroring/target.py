@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -33,9 +35,6 @@ from icechunk_format.mirroring.record import APP_ID, RECORD_KEY, MirrorRecord, p
 from icechunk_format.storage.address import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
-
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 

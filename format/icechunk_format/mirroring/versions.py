@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.mirroring.changes import versions_between
+from icechunk_format.mirroring.record import MirrorRecord
 from icechunk_format.mirroring.target import DeltaTarget, Mirrored, files_of, no_copy, records
 from icechunk_format.repository.history.resolve import to_datetime
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from icechunk_format.mirroring.record import MirrorRecord
 
 _MOST_SHOWN: Final = 8
 

@@ -12,10 +12,13 @@ Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
+from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.history.diff import Changes, changes_between
 from icechunk_format.repository.history.graph import GraphEntry, version_graph
@@ -23,13 +26,13 @@ from icechunk_format.repository.history.history import History, RefFilesHistory,
 from icechunk_format.repository.history.resolve import VersionArguments, entry_of, resolve
 from icechunk_format.repository.lifecycle.create import create_repository
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
-from icechunk_format.repository.lifecycle.expire import expire_snapshots
+from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_snapshots
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.lifecycle.restore import RestorePlace, restore_snapshot
-from icechunk_format.repository.lifecycle.upgrade import upgrade_repository
+from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
-from icechunk_format.repository.state.branch_tip import check_store, writable_tip
+from icechunk_format.repository.state.branch_tip import BranchTip, check_store, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
 from icechunk_format.repository.state.config import (
     change_config,
@@ -40,27 +43,18 @@ from icechunk_format.repository.state.config import (
 from icechunk_format.repository.state.operations import read_operations
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
+from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.config.changes import changes_in
+from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.ids import ManifestId, SnapshotId
+from icechunk_format.spec.manifest.decode import Manifest
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Update
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.location import Location, Place, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from icechunk_format.repository.commit.commit import CommitResult
-    from icechunk_format.repository.lifecycle.expire import ExpireResult
-    from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
-    from icechunk_format.repository.state.branch_tip import BranchTip
-    from icechunk_format.repository.state.transitions import Transition
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.ids import ManifestId, SnapshotId
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Update
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 class Repository:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -29,6 +29,7 @@ from icechunk_format.dataset.writing.chunks.containers import (
     places_of,
 )
 from icechunk_format.dataset.writing.columns.checks import check_new_place
+from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.dataset.writing.result import find_committed, txn_metadata
@@ -42,11 +43,15 @@ from icechunk_format.repository.chunks.container_options import check_virtual_op
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT, parse_node_path
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.virtualizing.placing.arrays import Builder
 from icechunk_format.virtualizing.placing.place import PlaceContext, PlacedRefs, place_references
 from icechunk_format.virtualizing.placing.tasks import PlannedArray, place_tasks
+from icechunk_format.virtualizing.planning.members import Decided
 from icechunk_format.virtualizing.planning.plan import decide, new_record
 from icechunk_format.virtualizing.planning.record import Record, read_record, write_record
 from icechunk_format.virtualizing.report import (
@@ -56,20 +61,12 @@ from icechunk_format.virtualizing.report import (
     refusal,
     report_table,
 )
-from icechunk_format.virtualizing.scanning.parse import check_parser
+from icechunk_format.virtualizing.scanning.parse import Parser, check_parser
 from icechunk_format.virtualizing.scanning.scan import ScanContext, merged, scan_files
 from icechunk_format.virtualizing.scanning.source_files import FileAccess, SourceFile, list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.repository.session.session import WriteSession
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.virtualizing.planning.members import Decided
     from icechunk_format.virtualizing.planning.template import Template
-    from icechunk_format.virtualizing.scanning.parse import Parser
 
 Run = Callable[[Sequence[Any], Callable[[Any], Any]], Iterable[Any]]
 """Runs a function on pieces of work, and returns the answers in any order."""

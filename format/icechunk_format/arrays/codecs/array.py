@@ -16,7 +16,8 @@ Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcode
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,9 +34,6 @@ from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import is_integer, shortened
 from icechunk_format.errors import FormatError, InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Transpose(ArrayCodec):

@@ -8,7 +8,8 @@ Spec: Zarr v3 core, "Codecs".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from icechunk_format.arrays.codecs.array import ARRAY_CODECS, NumcodecsFilter
 from icechunk_format.arrays.codecs.bytes import BYTE_CODECS, Numcodec
@@ -21,16 +22,12 @@ from icechunk_format.arrays.codecs.steps import (
     ConfigurationError,
     ElementCodec,
 )
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import (
     metadata_error,
     parse_named_configuration,
     shortened,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from icechunk_format.arrays.data_types import DataType
 
 _MAX_CODECS: Final = 64
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import google_crc32c
 import numpy as np
@@ -25,9 +26,6 @@ from icechunk_format.arrays.codecs.steps import (
     integer_parameter,
 )
 from icechunk_format.arrays.named_configuration import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def crc32c(data: Buffer) -> int:

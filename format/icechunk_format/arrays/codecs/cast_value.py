@@ -14,7 +14,7 @@ Spec: the registered codec ``cast_value``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,13 +25,10 @@ from icechunk_format.arrays.codecs.steps import (
     ConfigurationError,
     Shape,
 )
-from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError
-
-if TYPE_CHECKING:
-    from icechunk_format.arrays.data_types import DataType
 
 _ROUNDINGS: Final = (
     "nearest-even",

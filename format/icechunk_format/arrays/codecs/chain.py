@@ -16,8 +16,9 @@ Spec: Zarr v3 core, "Codecs".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,9 +37,6 @@ from icechunk_format.arrays.default_codecs import LITTLE_ENDIAN
 from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
 from icechunk_format.arrays.named_configuration import INT64_MAX, shortened
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
 """Most bytes that a chunk of elements of variable length may decompress to."""

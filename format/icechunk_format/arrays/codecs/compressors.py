@@ -13,7 +13,8 @@ LZ4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numcodecs import blosc as numcodecs_blosc
@@ -21,9 +22,6 @@ from numcodecs import zstd as numcodecs_zstd
 
 from icechunk_format.arrays.codecs.steps import Buffer, as_buffer, compressed_bound
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # blosc has one thread pool per process, behind a lock. Callers decode chunks in parallel instead;
 # zarr-python does the same.

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 from numcodecs.vlen import VLenBytes, VLenUTF8
@@ -33,12 +34,8 @@ from icechunk_format.arrays.codecs.steps import (
     as_buffer,
     compressed_bound,
 )
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from icechunk_format.arrays.data_types import DataType
 
 _MAX_CODE_POINT: Final = 0x10FFFF
 

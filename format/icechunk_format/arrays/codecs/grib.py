@@ -9,15 +9,13 @@ codec for zarr-python.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from icechunk_format.arrays.codecs.steps import Array, Buffer, ConfigurationError, Shape
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import shortened
-
-if TYPE_CHECKING:
-    from icechunk_format.arrays.data_types import DataType
 
 MAX_POINTS: Final = 2**28
 """Most points of a message; the largest global grids have about 2**25."""

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from numcodecs import registry
 
-from icechunk_format.arrays.codecs.steps import ConfigurationError
+from icechunk_format.arrays.codecs.steps import CodecSpec, ConfigurationError
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from icechunk_format.arrays.codecs.steps import CodecSpec
 
 _PACKAGES: Final = {
     "gribberish": "gribberish",

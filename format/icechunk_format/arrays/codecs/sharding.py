@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.steps import Array, Buffer, Shape, compressed_bound
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.fill_values import fill_array, is_all_fill
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.data_types import DataType
 
 MISSING: Final = 2**64 - 1
 """Offset and length of a missing inner chunk."""

@@ -6,14 +6,12 @@ with the codec's name. Invalid parameters raise ``ConfigurationError`` when the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import is_integer, shortened
-
-if TYPE_CHECKING:
-    from icechunk_format.arrays.data_types import DataType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]

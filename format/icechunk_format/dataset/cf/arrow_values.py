@@ -12,15 +12,13 @@ This module knows nothing of CF.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TimestampType = Literal["ntz", "utc"]
 

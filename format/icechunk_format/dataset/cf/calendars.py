@@ -18,12 +18,10 @@ CF conventions, section 4.4.1 "Calendar".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _ALIASES: Final = {
     "standard": "standard",

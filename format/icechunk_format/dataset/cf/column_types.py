@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
+from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from icechunk_format.arrays.data_types import DataType
     from icechunk_format.dataset.cf.decode import VariableDecoder
 
 _EPOCH: Final = "1970-01-01"

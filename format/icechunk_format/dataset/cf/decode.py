@@ -23,13 +23,18 @@ CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.data_types import DataType
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf import arrow_values
+from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.cf.attributes import (
     attribute_error,
     json_safe,
@@ -48,15 +53,6 @@ from icechunk_format.dataset.cf.times import (
     stored_scale,
 )
 from icechunk_format.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.data_types import DataType
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.dataset.cf.arrow_values import TimestampType
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,28 +19,23 @@ CF conventions, sections 2.5.1, 4.4 and 8.1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.fill_values import fill_array
 from icechunk_format.dataset.cf.attributes import numeric_missing, other_missing
 from icechunk_format.dataset.cf.column_types import check_column_type, missing_value_advice
-from icechunk_format.dataset.cf.decode import attribute_decoder
+from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.cf.encode_times import microseconds_of, stored_times
 from icechunk_format.dataset.cf.times import NOT_A_TIME
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.data_types import DataType
-    from icechunk_format.dataset.cf.decode import VariableDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

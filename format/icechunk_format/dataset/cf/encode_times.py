@@ -9,20 +9,16 @@ CF conventions, section 4.4 "Time Coordinate".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.calendars import GREGORIAN_REFORM, day_number
-from icechunk_format.dataset.cf.times import MICROSECONDS_PER_DAY, NOT_A_TIME
+from icechunk_format.dataset.cf.times import MICROSECONDS_PER_DAY, NOT_A_TIME, TimeScale
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.cf.times import TimeScale
 
 _ISO_TEXT: Final = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?", re.ASCII

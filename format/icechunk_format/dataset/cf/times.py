@@ -23,9 +23,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.attributes import attribute_error
 from icechunk_format.dataset.cf.calendars import (
@@ -38,9 +39,6 @@ from icechunk_format.dataset.cf.calendars import (
     proleptic_day_numbers,
 )
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MICROSECONDS_PER_DAY: Final = 86_400_000_000
 NOT_A_TIME: Final = np.iinfo(np.int64).min

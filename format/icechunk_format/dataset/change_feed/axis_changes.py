@@ -14,21 +14,16 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.grid.cover import Boxes
+from icechunk_format.grid.cover import Boxes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,23 +6,20 @@ An array that was created meanwhile, took the place of another one, or is read i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.change_feed.axis_changes import slabs
-from icechunk_format.grid.cover import merge_adjacent
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import Boxes, merge_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.change_feed.steps import TouchedNodes
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.grid.axes import ChunkAxis
-    from icechunk_format.grid.cover import Boxes
 
 # Members of ``zarr.json`` that decide what stored bytes mean.
 _MEANING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")

@@ -12,6 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,12 +20,10 @@ from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_transaction_log
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -49,28 +50,22 @@ from icechunk_format.dataset.change_feed.changed_boxes import (
     in_table,
     reads_alike,
 )
-from icechunk_format.dataset.change_feed.run import FeedScan, FeedTask
-from icechunk_format.dataset.change_feed.steps import Step, touched_nodes
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset.change_feed.run import Change, FeedScan, FeedTask
+from icechunk_format.dataset.change_feed.steps import Step, TouchedNodes, touched_nodes
+from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
 from icechunk_format.dataset.selection.where.split import Selecting
-from icechunk_format.dataset.table.table import Column, check_names
+from icechunk_format.dataset.table.table import Column, Table, check_names
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.spec.ids import SnapshotId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from icechunk_format.dataset.change_feed.run import Change
-    from icechunk_format.dataset.change_feed.steps import TouchedNodes
-    from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.table.table import Table
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.grid.axes import ChunkAxis
-    from icechunk_format.grid.cover import Boxes
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
 
 #: Names of the columns that say what happened to a row.
 CHANGE_COLUMNS: Final = tuple(

@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.table.table import Column
 
 Change = Literal["written", "deleted"]
 

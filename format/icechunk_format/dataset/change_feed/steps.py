@@ -11,25 +11,23 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import versions_after
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.transaction_log import TransactionLog
 
 _MOST_COORDS_HELD: Final = 1 << 21
 _READ_AT_ONCE: Final = 64

@@ -16,15 +16,12 @@ Coordinate Reference Systems, Grid Mappings, and Projections".
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from icechunk_format.dataset.table.variable import Variable
 
 Direction = Literal["y", "x"]
 GridKind = Literal["geographic", "rotated", "projected"]

@@ -11,16 +11,13 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.axes import direction_of, text_attribute
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import Variable
 
 DEGREES_OF_A_TURN: Final = 360.0
 # Labels of float32 make steps uneven, and some grids leave the last column out.

@@ -13,17 +13,13 @@ CF conventions, appendix F "Grid Mappings".
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
 
-from icechunk_format.dataset.horizontal.axes import text_attribute
+from icechunk_format.dataset.horizontal.axes import HorizontalGrid, text_attribute
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
-
-    from icechunk_format.dataset.horizontal.axes import HorizontalGrid
-    from icechunk_format.dataset.table.variable import Variable
 
 WGS_84: Final = "EPSG:4326"
 _LENGTHS: Final = {

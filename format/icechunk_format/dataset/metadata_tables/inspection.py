@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,18 +12,13 @@ from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import open_storage
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.location import Location
-    from icechunk_format.storage.protocol import Storage
-
-    Run = Callable[["InspectionContext", "InspectionTask"], Iterator["Row | pa.RecordBatch"]]
-    """Yields the rows of a task, or batches of them with the columns of the context."""
+Run = Callable[["InspectionContext", "InspectionTask"], Iterator["Row | pa.RecordBatch"]]
+"""Yields the rows of a task, or batches of them with the columns of the context."""
 
 Row = dict[str, Any]
 Part = tuple[int, int, int]

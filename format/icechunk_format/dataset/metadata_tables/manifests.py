@@ -13,10 +13,12 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.metadata_tables.declared import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
@@ -25,21 +27,17 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId, encode_many
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot, Snapshot
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
         InspectionTask,
         Part,
         Run,
     )
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot, Snapshot
-    from icechunk_format.storage.protocol import Storage
 
 # References that a task holds at a time: about 30 MB.
 _REFS_AT_ONCE: Final = 500_000

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS
@@ -23,15 +25,13 @@ from icechunk_format.dataset.metadata_tables.manifests import array_of, found_re
 from icechunk_format.dataset.metadata_tables.versions import json_text, valid_text
 from icechunk_format.dataset.table.dimension_sets import default_columns
 from icechunk_format.dataset.table.variable import Variable, coordinate_names
-from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
 from icechunk_format.spec import node_path
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
         InspectionTask,
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
         Row,
         Run,
     )
-    from icechunk_format.errors import IcechunkError
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.storage.protocol import Storage
 
 _LARGEST: Final = 2**63 - 1
 # Errors of a document that cannot be read here; any other error is a defect of this library.

@@ -21,15 +21,21 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS
-from icechunk_format.dataset.metadata_tables.inspection import InspectionContext, InspectionTask
+from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS, MetadataTable
+from icechunk_format.dataset.metadata_tables.inspection import (
+    InspectionContext,
+    InspectionTask,
+    Part,
+    Run,
+)
 from icechunk_format.dataset.metadata_tables.manifests import (
     OF_MANIFESTS,
     cut_manifests,
@@ -40,15 +46,9 @@ from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
+from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from icechunk_format.dataset.metadata_tables.declared import MetadataTable
-    from icechunk_format.dataset.metadata_tables.inspection import Part, Run
-    from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192

@@ -7,23 +7,25 @@ functions, so that a hundred thousand snapshots reach Spark only as rows.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.ids import ObjectId
+from icechunk_format.spec.ids import ObjectId, SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
     BranchCreatedUpdate,
     BranchDeletedUpdate,
     BranchResetUpdate,
     TagCreatedUpdate,
     TagDeletedUpdate,
+    Update,
 )
+from icechunk_format.spec.snapshot.file import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
         InspectionTask,
@@ -31,10 +33,6 @@ if TYPE_CHECKING:
         Run,
     )
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import Update
-    from icechunk_format.spec.snapshot.file import Snapshot
 
 # The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
 _LAST_INSTANT: Final = 2**63 - 1

@@ -6,18 +6,14 @@ depend on the snapshot and the table alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, inner_axes
+from icechunk_format.spec.snapshot.file import ManifestFiles
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.dataset.table.table import Table
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.spec.snapshot.file import ManifestFiles
 
 
 def leading_variable(

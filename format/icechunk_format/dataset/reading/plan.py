@@ -13,8 +13,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,24 +31,20 @@ from icechunk_format.dataset.reading.task_cutting import (
     CHUNK_COST_IN_ROWS,
     MAX_DEFAULT_TASKS,
     Cuts,
+    GroupedCuts,
     cut,
     group,
     rows_target,
     selected_rows,
 )
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.layouts import Layout
+from icechunk_format.dataset.table.table import Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.spec.snapshot.file import ManifestFiles
 from icechunk_format.spec.snapshot.manifest_lists import listed_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from icechunk_format.dataset.reading.task_cutting import GroupedCuts
-    from icechunk_format.dataset.table.layouts import Layout
-    from icechunk_format.dataset.table.table import Table
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.grid.cover import Boxes
-    from icechunk_format.spec.snapshot.file import ManifestFiles
 
 # Decoded bytes that one task of the layout ``chunks`` reads.
 CHUNKS_TASK_BYTES = 128 * 1024 * 1024

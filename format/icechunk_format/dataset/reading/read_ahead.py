@@ -16,12 +16,10 @@ Rules of this file
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
 
 B = TypeVar("B")
 F = TypeVar("F")

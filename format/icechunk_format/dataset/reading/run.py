@@ -5,22 +5,19 @@ Executors import this module; it needs neither sqlglot nor Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
 
 from icechunk_format.dataset.reading.layouts.cells import run_cells
 from icechunk_format.dataset.reading.layouts.chunk_refs import run_refs
 from icechunk_format.dataset.reading.layouts.chunks import run_chunks
 from icechunk_format.dataset.reading.layouts.summary import run_summary
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.dataset.table.layouts import Layout
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import pyarrow as pa
-
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.table.layouts import Layout
-
-    Run = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
+Run = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
 
 RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
     "cells": run_cells,

@@ -9,20 +9,20 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Table
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import Location
 
-    from icechunk_format.dataset.selection.positions import DimSelection
+if TYPE_CHECKING:
     from icechunk_format.dataset.selection.where.condition import Residual
-    from icechunk_format.dataset.table.table import Table
     from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.location import Location
 
 DEFAULT_READ_AHEAD_BYTES = 64 * 1024 * 1024
 

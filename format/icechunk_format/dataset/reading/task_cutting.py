@@ -14,22 +14,16 @@ Nothing is read. The cost grows with the extents and the tasks, never with the c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.cover import cover, join_small, merge_adjacent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.grid.axes import ChunkAxis
-    from icechunk_format.grid.cover import Boxes
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import Boxes, cover, join_small, merge_adjacent
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000
 # Fetching a chunk costs as much as this many rows, even if it holds fewer.

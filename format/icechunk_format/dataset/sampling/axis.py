@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.horizontal.circles import Circle
 
 Method = Literal["exact", "nearest", "linear", "pad"]

@@ -9,13 +9,16 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from icechunk_format.dataset.horizontal.axes import direction_of
 from icechunk_format.dataset.horizontal.circles import period_of
-from icechunk_format.dataset.sampling.axis import METHODS
+from icechunk_format.dataset.sampling.axis import METHODS, Method
 from icechunk_format.dataset.sampling.labels import (
+    Kind,
     calendar_of,
     check_column,
     kind_of,
@@ -23,17 +26,9 @@ from icechunk_format.dataset.sampling.labels import (
 )
 from icechunk_format.dataset.sampling.sampled import AxisChoice, TreeChoice
 from icechunk_format.dataset.selection.sel_isel import unknown_name
+from icechunk_format.dataset.table.columns import ColumnFactory
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from icechunk_format.dataset.sampling.axis import Method
-    from icechunk_format.dataset.sampling.labels import Kind
-    from icechunk_format.dataset.table.columns import ColumnFactory
-    from icechunk_format.dataset.table.variable import Variable
 
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 """For each key of ``on``, the name of a column and its type."""

@@ -12,10 +12,12 @@ Rules of this file
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.axes import HorizontalGrid, direction_of
 from icechunk_format.dataset.horizontal.reference_systems import (
@@ -25,17 +27,12 @@ from icechunk_format.dataset.horizontal.reference_systems import (
     given_crs,
     grid_crs,
 )
-from icechunk_format.dataset.sampling.sampled import Horizontal
+from icechunk_format.dataset.sampling.sampled import AxisChoice, Horizontal
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.sampling.choices import Choices
-    from icechunk_format.dataset.sampling.sampled import AxisChoice
-    from icechunk_format.dataset.table.variable import Variable
 
 GRID: Final = "grid"
 # Names by which people call columns of latitudes and longitudes.

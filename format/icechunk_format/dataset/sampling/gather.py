@@ -10,22 +10,19 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
+from icechunk_format.dataset.reading.arrays.picks import AxisPick, pick, product_coords
 from icechunk_format.dataset.reading.read_ahead import read_ahead
+from icechunk_format.dataset.selection.positions import DimSelection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
     from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
-    from icechunk_format.dataset.reading.arrays.picks import AxisPick
-    from icechunk_format.dataset.selection.positions import DimSelection
 
 _MOST_CHUNKS_IN_A_GROUP: Final = 64
 

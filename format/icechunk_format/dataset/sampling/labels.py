@@ -20,19 +20,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.calendars import canonical_calendar, day_number
 from icechunk_format.dataset.selection.labels import DURATION_TEXT, read_duration
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.table.table import Column
 
 Kind = Literal["number", "time", "duration", "calendar", "text"]
 

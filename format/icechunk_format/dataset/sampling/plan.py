@@ -11,36 +11,39 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.sampling.choices import Choices, PointColumns
 from icechunk_format.dataset.sampling.earth import horizontal_columns
 from icechunk_format.dataset.sampling.sampled import (
     OUTSIDE,
+    Outside,
     SampledVariable,
     Sampling,
     nested,
 )
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel, unknown_name
+from icechunk_format.dataset.selection.sel_isel import (
+    Given,
+    resolve_isel,
+    resolve_sel,
+    unknown_name,
+)
 from icechunk_format.dataset.table.columns import ColumnFactory, is_number
 from icechunk_format.dataset.table.dimension_sets import named_variables
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.dataset.cf.arrow_values import TimestampType
     from icechunk_format.dataset.dataset import Dataset, MissingChunks
-    from icechunk_format.dataset.sampling.sampled import Outside
-    from icechunk_format.dataset.selection.sel_isel import Given
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.dataset.table.variable import Variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

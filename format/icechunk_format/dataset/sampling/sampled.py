@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from icechunk_format.dataset.reading.scan import ScanContext
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
 
-    from icechunk_format.dataset.reading.scan import ScanContext
+if TYPE_CHECKING:
     from icechunk_format.dataset.sampling.axis import Method
     from icechunk_format.dataset.sampling.labels import Kind
-    from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.dataset.table.table import Column
 
 Outside = Literal["null", "error", "drop"]
 OUTSIDE: tuple[Outside, ...] = ("null", "error", "drop")

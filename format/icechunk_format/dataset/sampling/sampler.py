@@ -12,12 +12,14 @@ Rules of this file
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.circles import circle_of
 from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
@@ -27,23 +29,17 @@ from icechunk_format.dataset.sampling.axis import Axis, Places
 from icechunk_format.dataset.sampling.earth import doubt_degrees, doubt_lengths, moved_points
 from icechunk_format.dataset.sampling.gather import Gather, chunk_numbers
 from icechunk_format.dataset.sampling.labels import column_numbers, coordinate_numbers
+from icechunk_format.dataset.sampling.sampled import (
+    AxisChoice,
+    SampledVariable,
+    Sampling,
+    TreeChoice,
+)
 from icechunk_format.dataset.sampling.sphere import SphereTree
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.sampling.sampled import (
-        AxisChoice,
-        SampledVariable,
-        Sampling,
-        TreeChoice,
-    )
-    from icechunk_format.dataset.table.table import Column
 
 V = TypeVar("V")
 

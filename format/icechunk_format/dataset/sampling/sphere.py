@@ -12,14 +12,12 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.reference_systems import geo_package
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _CORNER: Final = 0.75
 _NEIGHBOURS: Final = 5

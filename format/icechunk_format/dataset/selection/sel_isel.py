@@ -29,21 +29,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.given_values import items_of, single
 from icechunk_format.dataset.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 Given = str | Mapping[str, Any]
 """The option as text, or the Python values of each dimension."""

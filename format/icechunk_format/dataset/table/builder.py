@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
@@ -13,15 +13,10 @@ from icechunk_format.dataset.table.columns import (
     summary_columns,
 )
 from icechunk_format.dataset.table.dimension_sets import choose, named_variables
-from icechunk_format.dataset.table.layouts import LAYOUTS
+from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
 from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.dataset.table.layouts import Layout
-    from icechunk_format.dataset.table.variable import Variable
 
 
 class TableBuilder:

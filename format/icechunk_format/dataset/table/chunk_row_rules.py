@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
 
+from icechunk_format.arrays.data_types import DataType
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from icechunk_format.arrays.data_types import DataType
-    from icechunk_format.dataset.table.variable import Variable
-
 
 # Spark and Arrow's plain binary hold at most this many bytes in one value.
 _MOST_VALUE_BYTES = 2**31 - 1

@@ -18,24 +18,23 @@ extremes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.decode import inherit_time_attributes, variable_decoder
-from icechunk_format.dataset.table.table import Column, check_names, describe
+from icechunk_format.dataset.cf.arrow_values import TimestampType
+from icechunk_format.dataset.cf.decode import (
+    VariableDecoder,
+    inherit_time_attributes,
+    variable_decoder,
+)
+from icechunk_format.dataset.table.dimension_sets import DimensionSet
+from icechunk_format.dataset.table.layouts import Fields
+from icechunk_format.dataset.table.table import Column, Role, check_names, describe
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.dataset.cf.arrow_values import TimestampType
-    from icechunk_format.dataset.cf.decode import VariableDecoder
-    from icechunk_format.dataset.table.dimension_sets import DimensionSet
-    from icechunk_format.dataset.table.layouts import Fields
-    from icechunk_format.dataset.table.table import Role
-    from icechunk_format.dataset.table.variable import Variable
 
 
 class ColumnFactory:

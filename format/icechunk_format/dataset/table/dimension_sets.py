@@ -11,17 +11,13 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from icechunk_format.dataset.table.variable import coordinate_names
+from icechunk_format.dataset.table.variable import Dimension, Variable, coordinate_names
 from icechunk_format.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from icechunk_format.dataset.table.variable import Dimension, Variable
 
 _MOST_NAMES_SHOWN = 20
 _MOST_NAMES_IN_LINE = 6

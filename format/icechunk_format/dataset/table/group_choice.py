@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 
 _MOST_GROUPS_SHOWN = 20
 

@@ -6,13 +6,11 @@ Two more tables have an entry for each layout: ``reading.plan`` says how the dri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 Fields = tuple[tuple[str, pa.DataType], ...]

@@ -13,20 +13,19 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from icechunk_format.dataset.table.layouts import Layout
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from icechunk_format.dataset.cf.decode import VariableDecoder
-    from icechunk_format.dataset.table.layouts import Layout
-    from icechunk_format.dataset.table.variable import Variable
 
 Role = Literal["dimension", "variable", "coordinate", "layout"]
 

@@ -14,18 +14,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
+from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec import node_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.spec.snapshot.file import NodeSnapshot
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 Dimension = tuple[str, int]
 """A dimension: its name and its size."""

@@ -17,19 +17,15 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 CELL: Final = "_cell"
 """The column that holds the numbers."""

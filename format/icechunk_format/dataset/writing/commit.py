@@ -14,8 +14,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,26 +26,21 @@ from icechunk_format.dataset.writing.again.adopt import Adopted
 from icechunk_format.dataset.writing.again.conflicts import of_session, refused
 from icechunk_format.dataset.writing.again.plan import PlanIsOld, PlannedCommit, Watch, plan_again
 from icechunk_format.dataset.writing.chunks.containers import add_containers
+from icechunk_format.dataset.writing.part import TaskReceipt
+from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.commit.commit import Written
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.commit.commit import CommitResult, Written
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from icechunk_format.dataset.writing.part import TaskReceipt
-    from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
-    from icechunk_format.repository.changes.conflicts import TheirCommit
-    from icechunk_format.repository.commit.commit import CommitResult
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.repository.session.session import WriteSession
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 
 _MOST_NAMES: Final = 4
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}

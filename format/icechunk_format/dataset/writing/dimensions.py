@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.label_order import direction
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.columns.labels import (
     PlacedValues,
     in_order,
@@ -21,11 +24,6 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 
 _MOST_LABELS_IN_CONTEXT: Final = 100_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +13,13 @@ from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
+from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.dataset.writing.result import WriteResult
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.storage.location import Place
+from icechunk_format.storage.location import Place
 
 _ROWS_PER_BATCH = 65_536
 

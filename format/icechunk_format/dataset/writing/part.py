@@ -6,27 +6,25 @@ chunks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.storage.location import open_storage
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
 
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.cf.encode import VariableEncoder
     from icechunk_format.dataset.writing.cell_numbers import CellNumbers
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.storage.location import Location
-    from icechunk_format.storage.protocol import Storage
 
 UNIT = "_unit"
 BLOCK = "_block"

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
 from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
@@ -32,13 +35,6 @@ from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,10 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
 from icechunk_format.dataset.cf.encode import variable_encoder
@@ -24,7 +26,13 @@ from icechunk_format.dataset.writing.columns.checks import (
     check_new_place,
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
-from icechunk_format.dataset.writing.columns.source import find_dims, named_as, source_columns
+from icechunk_format.dataset.writing.columns.source import (
+    SourceColumn,
+    find_dims,
+    named_as,
+    source_columns,
+)
+from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
@@ -38,18 +46,10 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual import parse_authorized
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-
-    from icechunk_format.dataset.writing.columns.source import SourceColumn
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
 
 
 def prepare_write(

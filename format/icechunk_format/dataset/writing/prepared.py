@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.spec.node_path import ROOT, NodePath
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from icechunk_format.dataset.cf.encode import VariableEncoder
-    from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.writing.columns.new_arrays import NewArray
     from icechunk_format.dataset.writing.columns.source import SourceColumn
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.dataset.writing.part import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.spec.ids import SnapshotId
+
 if TYPE_CHECKING:
-    from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.repository.commit.commit import CommitResult
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
 
 TXN_APP_ID: Final = "txnAppId"
 TXN_VERSION: Final = "txnVersion"

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from icechunk_format.dataset.writing.part import TaskReceipt
-from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
+from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 class UnitFiles:

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # A label may differ from its even place by this many roundings of its data type.
 _ROUNDINGS: Final = 4

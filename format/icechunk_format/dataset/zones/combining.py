@@ -7,21 +7,17 @@ dimensions, and the statistics.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.zones.plan import ZonalContext
 from icechunk_format.dataset.zones.statistics import combine, finish, no_parts
 from icechunk_format.dataset.zones.summing import PARTS_SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.zones.plan import ZonalContext
 
 _KEYS: Final = len(PARTS_SCHEMA)
 # Rows and bytes of a batch of the result.

@@ -16,19 +16,17 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.reference_systems import geo_package
 from icechunk_format.dataset.zones.geometries import shapely
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.zones.axes import CellAxis
 
 Coverage = Literal["fraction", "center", "touched"]

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from icechunk_format.dataset.zones.cover import cover_cells
+from icechunk_format.dataset.zones.cover import Cover, cover_cells
 from icechunk_format.dataset.zones.geometries import (
     Projector,
     across_antimeridian,
@@ -33,11 +35,6 @@ from icechunk_format.dataset.zones.geometries import (
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.zones.cover import Cover
     from icechunk_format.dataset.zones.plan import ZonalContext
 
 #: The columns of a row of cover, before the keys of the zone.

@@ -6,16 +6,13 @@ optional package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from exactextract import Feature, FeatureSource, Operation, RasterSource, Writer
 from exactextract.processor import FeatureSequentialProcessor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _NUMBER = "zone"
 

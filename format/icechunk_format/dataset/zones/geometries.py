@@ -13,17 +13,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import ModuleType
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.reference_systems import geo_package
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from numpy.typing import NDArray
 
 Antimeridian = Literal["error", "split", "keep"]
 ANTIMERIDIAN: Final = ("error", "split", "keep")

@@ -14,14 +14,16 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.decode import variable_decoder
-from icechunk_format.dataset.horizontal.axes import horizontal_grid
+from icechunk_format.dataset.horizontal.axes import HorizontalGrid, horizontal_grid
 from icechunk_format.dataset.horizontal.circles import detected_circle
 from icechunk_format.dataset.horizontal.reference_systems import (
     WGS_84,
@@ -30,25 +32,20 @@ from icechunk_format.dataset.horizontal.reference_systems import (
     grid_crs,
 )
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
+from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.zones.axes import CellAxis, cell_axis
 from icechunk_format.dataset.zones.statistics import check_statistics, parts_of
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.dataset.horizontal.axes import HorizontalGrid
-    from icechunk_format.dataset.reading.scan import ScanContext
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.zones.cover import Coverage
     from icechunk_format.dataset.zones.geometries import Antimeridian
-    from icechunk_format.grid.axes import ChunkAxis
 
 OnInvalid = Literal["error", "null"]
 

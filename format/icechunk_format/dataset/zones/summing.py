@@ -14,30 +14,24 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.block_reads import BlockReads
-from icechunk_format.dataset.reading.layouts.blocks import block_shape
+from icechunk_format.dataset.reading.layouts.blocks import Block, block_shape
 from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.zones.covering import COVER_SCHEMA, NO_GEOMETRY, binaries
-from icechunk_format.dataset.zones.plan import AREA
+from icechunk_format.dataset.zones.plan import AREA, ZonalContext
 from icechunk_format.dataset.zones.statistics import CoverMatrix, block_parts, no_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.layouts.blocks import Block
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.dataset.zones.plan import ZonalContext
 
 #: The columns of a row of parts, before the keys of the zone.
 PARTS_SCHEMA: Final = pa.schema(

@@ -15,19 +15,16 @@ Specification: "Transaction Log Files".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

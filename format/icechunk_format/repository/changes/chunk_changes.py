@@ -17,9 +17,10 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import (
@@ -31,14 +32,8 @@ from icechunk_format.grid.boxes import (
 )
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, sorting_rows
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks, in_any
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
 
 
 class ChunkChanges:

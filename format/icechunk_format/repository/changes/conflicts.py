@@ -30,22 +30,21 @@ chunks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icechunk_format.grid.boxes import box_of_grid, inside_box
+from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from icechunk_format.repository.changes.change_set import ChangeSet
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
     from icechunk_format.spec.transaction_log import TransactionLog
 
 _SHOWN_CHUNKS: Final = 5

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import box_of_grid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.spec.snapshot.file import NodeSnapshot
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 
 def grid_of(node: NodeSnapshot) -> NDArray[np.int64]:

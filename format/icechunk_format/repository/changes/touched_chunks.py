@@ -15,19 +15,16 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import bounds_of, box_around, boxes_meet, meeting
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
 _ROWS_AT_ONCE: Final = 1 << 17
 # Places are marked in a mask rather than sorted where there are at most so many for each row.

@@ -10,26 +10,22 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode, metadata_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import ROOT, NodePath, is_below, parent, parse_node_path
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import MoveOperation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.snapshot.nodes import Nodes
 
 
 class WorkingTree:

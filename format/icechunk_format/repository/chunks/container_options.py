@@ -23,6 +23,7 @@ Specification: "Virtual chunk containers".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.storage.location import Location
@@ -34,8 +35,6 @@ from icechunk_format.storage.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from icechunk_format.spec.config.config import VirtualChunkContainer
 
 TIGRIS_ENDPOINT: Final = "https://t3.storage.dev"

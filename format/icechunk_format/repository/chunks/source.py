@@ -12,11 +12,12 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import (
     ChunkModifiedError,
@@ -29,19 +30,19 @@ from icechunk_format.repository.chunks.container_options import check_virtual_op
 from icechunk_format.repository.chunks.virtual import VirtualResolver, parse_authorized
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
 from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.spec.config.config import VirtualChunkContainer
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 TO_END = int(np.iinfo(np.int64).max)
 """The end of a range that reaches to the last byte of the payload."""

@@ -20,6 +20,7 @@ Specification: "Virtual chunks", "Virtual chunk containers".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -41,8 +42,6 @@ from icechunk_format.repository.chunks.virtual_url import (
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from icechunk_format.spec.config.config import VirtualChunkContainer
 
 _NAMED = "vcc://"

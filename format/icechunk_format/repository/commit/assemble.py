@@ -14,38 +14,40 @@ Specification: "Chunk Manifest Files", ``ManifestFileInfoV2``.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import box_of_grid, inside_box, overlapping_pairs
-from icechunk_format.repository.commit.manifest_plan import ArrayPlan, grouped_rows, plan_array
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.commit.manifest_plan import (
+    ArrayPlan,
+    RebuiltGroup,
+    grouped_rows,
+    plan_array,
+)
 from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
-from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.repository.files.manifest_files import (
+    ManifestFormat,
+    ManifestReceipt,
+    store_manifests,
+)
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.id_columns import rows_of_ids
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.decode import Manifest
+from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
 from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestFiles,
     ManifestRefs,
     listed_counts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-    from icechunk_format.repository.commit.manifest_plan import RebuiltGroup
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 # Bounds what is loaded together: references by the counts that snapshots list, and files.
 _REFS_AT_ONCE: Final = 2_000_000

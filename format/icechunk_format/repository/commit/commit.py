@@ -21,38 +21,34 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.changes.change_set import joined_chunks, joined_logs
-from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
+from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import EncodedLog
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.spec.snapshot.nodes import Nodes
+from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.spec.values.metadata_items import (
     RESERVED_METADATA,
     MetadataItems,
     checked_values,
 )
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.repository.changes.touched_chunks import TouchedChunks
     from icechunk_format.repository.changes.working_tree import WorkingTree
-    from icechunk_format.repository.commit.assemble import ManifestAssembler
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-    from icechunk_format.spec.snapshot.nodes import Nodes
-    from icechunk_format.spec.transaction_log import TransactionLog
-    from icechunk_format.storage.protocol import Storage
 
 _ATTEMPTS_IN_A_PAUSE: Final = 4
 _LONGEST_FIRST_PAUSE: Final = 0.5

@@ -24,9 +24,10 @@ Specification: "Chunk Manifest Files", ``ManifestRef``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import (
     bounds_of,
@@ -38,12 +39,8 @@ from icechunk_format.grid.boxes import (
     overlapping_pairs,
 )
 from icechunk_format.grid.coordinates import CoordinateOrder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-    from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 SMALL_MANIFEST: Final = 1_000
 """Manifests of fewer references are small: rebuilding one costs little more than naming it."""

@@ -16,27 +16,26 @@ Specification: "Chunk Manifest Files", ``ManifestRef``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import box_around, box_volumes, meeting, overlapping_pairs
 from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.manifest_lists import listed_counts, listed_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.snapshot.manifest_lists import (
+    ManifestFiles,
+    ManifestRefs,
+    listed_counts,
+    listed_sizes,
+)
+from icechunk_format.storage.protocol import Storage
 
 _REFS_AT_ONCE: Final = 1_000_000
 _FILES_AT_ONCE: Final = 256

@@ -9,9 +9,11 @@ Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinate_set import checked_coords
@@ -19,13 +21,7 @@ from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE, ChunkRefs
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs
 from icechunk_format.spec.object_keys import CHUNKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 _BYTES_PER_BATCH: Final = 256 * 2**20
 

@@ -13,27 +13,23 @@ Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import bounds_of, box_around, inside_box, meeting
 from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import ManifestId, NodeId
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
+from icechunk_format.storage.protocol import Storage
 
 
 def visible_rows(

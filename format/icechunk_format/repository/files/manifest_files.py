@@ -18,27 +18,22 @@ Specification: "Chunk Manifest Files", ``ManifestFileInfo``.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.files.chunk_files import put_in_batches
 from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest import encode as manifest_encode
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.object_keys import manifest_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.spec.ids import NodeId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 MAX_REFS_PER_MANIFEST: Final = 1_000_000
 # Readers refuse 2 GiB before compression; what a row takes is only estimated here.

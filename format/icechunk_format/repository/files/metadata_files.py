@@ -22,27 +22,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
 from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from icechunk_format.spec.ids import ManifestId, SnapshotId
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.storage.protocol import ReadRequest, Storage
 
 CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024

@@ -5,14 +5,10 @@ A missing object is None; a missing bucket stays an error, since its objects are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from icechunk_format.errors import NotFoundError
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.v1_branches_and_tags import decode_ref_json
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
+from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 
 def fetch_if_there(storage: Storage, key: str) -> Fetched | None:

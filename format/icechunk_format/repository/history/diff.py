@@ -15,26 +15,20 @@ Specification: "Transaction logs"; ``pruned_ancestor_tx_logs`` is of spec 2.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.history.history import versions_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.history.history import History
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.repository.history.history import History, versions_after
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

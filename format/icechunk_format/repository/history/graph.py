@@ -9,14 +9,11 @@ Specification: "Repo Info File", ``SnapshotInfo``; version 1: "Refs".
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,15 @@ Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote, unquote
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.files.optional_objects import read_ref
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     REFS,
     branch_ref_key,
@@ -39,16 +41,9 @@ from icechunk_format.spec.object_keys import (
     tag_tombstone_key,
 )
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.storage.protocol import ReadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import ReadRequest, Storage
 
 # What those clients leave as it is, beside letters and digits of ASCII.
 _NEVER_ENCODED = " !$&'()+,-./:;=@_"

@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
@@ -20,12 +21,10 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from icechunk_format.repository.history.history import History
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 DEFAULT_BRANCH = "main"
 _MOST_SUGGESTIONS = 10

@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 _BYTES_AT_ONCE: Final = 1 << 25

@@ -10,8 +10,9 @@ Specification: "Initialize New Repository".
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
@@ -20,7 +21,7 @@ from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID
+from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icechunk_format.spec.object_keys import (
     CHUNKS,
     MANIFESTS,
@@ -36,12 +37,7 @@ from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 FIRST_MESSAGE: Final = "Repository initialized"
 

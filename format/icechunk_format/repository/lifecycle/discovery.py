@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import IcechunkError, NotFoundError
 from icechunk_format.spec.object_keys import (
@@ -19,9 +19,7 @@ from icechunk_format.spec.object_keys import (
     branch_ref_key,
 )
 from icechunk_format.storage.location import Location, open_storage
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 MAIN_REF: Final = branch_ref_key("main")
 _ZARR_V3: Final = "zarr.json"

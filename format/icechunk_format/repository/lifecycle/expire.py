@@ -20,8 +20,9 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
@@ -31,17 +32,12 @@ from icechunk_format.repository.state.transitions import (
     Transition,
     check_flag,
 )
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

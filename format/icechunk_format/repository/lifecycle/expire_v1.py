@@ -13,9 +13,10 @@ Specification, version 1: "Snapshots", "Refs".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import RefFilesHistory
@@ -23,16 +24,11 @@ from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.lifecycle.expire import ExpireResult
 from icechunk_format.repository.state.branches_and_tags import RefFilesChanges
 from icechunk_format.repository.state.transitions import MAIN
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 def expire_snapshots_v1(

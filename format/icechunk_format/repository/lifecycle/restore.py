@@ -23,10 +23,12 @@ Specification: "Snapshot Files", "Transaction Log Files".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.boxes import inside_box
@@ -52,26 +54,19 @@ from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import ref_key
 from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.repository.state import conflict_errors
+from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
-from icechunk_format.repository.state.revival import marker_on
+from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
+from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.state.branch_tip import BranchTip
-    from icechunk_format.repository.state.revival import Marker
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,9 @@ Specification: version 1 "Refs"; "Repo Info File".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import (
     ConflictError,
@@ -46,16 +47,17 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, SNAPSHOTS, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
-from icechunk_format.storage.protocol import ReadRequest, ReplaceIfUnchanged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import ObjectInfo, ObjectVersion, Storage
+from icechunk_format.storage.protocol import (
+    ObjectInfo,
+    ObjectVersion,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Storage,
+)
 
 _ATTEMPTS: Final = 5
 _BATCH_FILES: Final = 64

@@ -17,13 +17,15 @@ Specification: "Updates to the repo info file"; version 1: "Refs".
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import branch_ref_key
-from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
     BranchCreatedUpdate,
     NewCommitUpdate,
@@ -33,16 +35,9 @@ from icechunk_format.spec.repo_info.updates import (
     TagCreatedUpdate,
     TagDeletedUpdate,
     Update,
+    UpdateDetails,
 )
-from icechunk_format.spec.values.metadata_items import NO_ITEMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import UpdateDetails
-    from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 MAIN: Final = "main"
 

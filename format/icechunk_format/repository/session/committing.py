@@ -11,40 +11,36 @@ Specification: "Consistency and Optimistic Concurrency".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.changes.working_tree import WorkingTree
+from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
     CommitResult,
+    StoredVersion,
     Written,
     commit_metadata,
     pause_after_lost_race,
     store_version,
 )
+from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.files.metadata_files import (
     load_newer_versions,
     load_transaction_log,
     remember_snapshot,
 )
 from icechunk_format.repository.state import conflict_errors
+from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from icechunk_format.repository.commit.assemble import ManifestAssembler
-    from icechunk_format.repository.commit.commit import StoredVersion
-    from icechunk_format.repository.files.manifest_files import ManifestFormat
-    from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
 """Rebases before a commit gives up. Every lost race means that somebody else's commit landed."""

@@ -20,14 +20,17 @@ writable session.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, Never
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Never
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import inside_box
 from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.grid_checks import (
     check_receipts,
     check_regular,
@@ -40,8 +43,9 @@ from icechunk_format.repository.changes.working_tree import (
     checked_shape,
 )
 from icechunk_format.repository.commit.assemble import ManifestAssembler
+from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.repository.session import committing
 from icechunk_format.repository.session.committing import (
     DEFAULT_REBASE_TRIES,
@@ -51,23 +55,12 @@ from icechunk_format.repository.session.committing import (
     WhenMoved,
 )
 from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-    from icechunk_format.repository.commit.commit import CommitResult
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.repository.state.branch_tip import BranchTip
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.repository.state.branch_tip import BranchTip
+from icechunk_format.spec.config.config import RepositoryConfig
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.storage.protocol import Storage
 
 
 class WriteSession:

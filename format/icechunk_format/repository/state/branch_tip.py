@@ -18,8 +18,9 @@ Specification: "Repo Info File"; version 1: "Refs".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from icechunk_format.errors import (
     ConflictError,
@@ -42,22 +43,18 @@ from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.repository.state.transitions import (
     FeatureFlag,
     TipMoved,
+    Transition,
     add_commit,
     add_detached,
     amend_commit,
     check_flag,
     check_status,
 )
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import overwritten_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from icechunk_format.repository.state.transitions import Transition
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import RepoStatus
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.updates import RepoStatus
+from icechunk_format.storage.protocol import Storage
 
 
 def check_store(storage: Storage) -> None:

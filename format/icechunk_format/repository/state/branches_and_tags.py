@@ -16,7 +16,8 @@ Specification: "Repo Info File"; version 1: "Refs".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -33,23 +34,18 @@ from icechunk_format.repository.state.conflict_errors import tip_moved
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import (
     Declined,
+    Published,
     outcome_unknown,
     update_branch_ref,
     update_repo,
 )
-from icechunk_format.repository.state.revival import marker_on
+from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, existing_ref
 from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from icechunk_format.repository.state.publish import Published
-    from icechunk_format.repository.state.revival import Marker
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.storage.protocol import Storage
 
 _RESET_TRIES = 20
 

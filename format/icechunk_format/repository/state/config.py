@@ -8,7 +8,8 @@ Specification: "Repo Info File"; version 1: ``config.yaml``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from icechunk_format.errors import (
     ConflictError,
@@ -26,6 +27,7 @@ from icechunk_format.repository.state.publish import (
     readable_again,
     update_repo,
 )
+from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.config.changes import changed_tree
 from icechunk_format.spec.config.config import (
     RepositoryConfig,
@@ -36,15 +38,16 @@ from icechunk_format.spec.config.config import (
 from icechunk_format.spec.config.yaml_text import encode_yaml_config
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.object_keys import CONFIG_YAML, overwritten_key
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
-from icechunk_format.storage.protocol import CreateOnly, Lost, ReplaceIfUnchanged, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from icechunk_format.repository.state.transitions import Transition
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.protocol import Condition, Storage
+from icechunk_format.storage.protocol import (
+    Condition,
+    CreateOnly,
+    Lost,
+    ReplaceIfUnchanged,
+    Storage,
+    Written,
+)
 
 _ATTEMPTS: Final = 20
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import ConflictError
-from icechunk_format.repository.changes.conflicts import ConflictKind
+from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from icechunk_format.repository.changes.conflicts import Conflict
     from icechunk_format.repository.state.transitions import TipMoved
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.protocol import Storage
 
 _SHOWN_CONFLICTS: Final = 8
 

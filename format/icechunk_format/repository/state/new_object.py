@@ -7,15 +7,12 @@ since only one of both requests can succeed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state.publish import outcome_unknown
-from icechunk_format.storage.protocol import CreateOnly, Written
-
-if TYPE_CHECKING:
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import CreateOnly, Storage, Written
 
 _ATTEMPTS: Final = 5
 

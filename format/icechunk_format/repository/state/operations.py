@@ -11,19 +11,15 @@ Specification: "Updates to the repo info file".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec.object_keys import REPO, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.spec.repo_info.updates import Update
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.updates import Update
+from icechunk_format.storage.protocol import Storage
 
 
 def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:

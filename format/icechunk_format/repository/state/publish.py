@@ -32,8 +32,9 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
@@ -43,25 +44,21 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.files.optional_objects import read_ref
-from icechunk_format.repository.state.repo_file import read_state, remember_state
+from icechunk_format.repository.state.repo_file import RepoState, read_state, remember_state
 from icechunk_format.repository.state.transitions import Transition, check_status, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.protocol import (
+    Condition,
     CreateOnly,
     ReplaceIfUnchanged,
+    Storage,
     Written,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from icechunk_format.repository.state.repo_file import RepoState
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.protocol import Condition, Storage
 
 DeclinedT = TypeVar("DeclinedT")
 

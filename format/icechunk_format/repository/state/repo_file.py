@@ -12,21 +12,18 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.updates import UpdateKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from icechunk_format.spec.repo_info.file import RepoInfo
-    from icechunk_format.storage.protocol import ObjectVersion, Storage
+from icechunk_format.storage.protocol import ObjectVersion, Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

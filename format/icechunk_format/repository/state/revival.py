@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
@@ -28,9 +28,6 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.spec.values.metadata_items import MetadataItems
-
-if TYPE_CHECKING:
-    from icechunk_format.repository.state.transitions import Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ Specification: "Repo Info File", "Updates to the repo info file", "References".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -24,6 +25,8 @@ from icechunk_format.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
     Availability,
     BranchCreatedUpdate,
@@ -40,15 +43,9 @@ from icechunk_format.spec.repo_info.updates import (
     TagCreatedUpdate,
     TagDeletedUpdate,
     Update,
+    UpdateDetails,
 )
 from icechunk_format.spec.values.metadata_items import MetadataItems
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import UpdateDetails
 
 MAIN: Final = "main"
 

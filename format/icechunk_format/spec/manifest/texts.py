@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.spec.manifest import location_dictionary
 from icechunk_format.spec.tables.byte_ranges import collect, is_run_start
 
-if TYPE_CHECKING:
-    Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
 _MAX_SPAN_SHARE: Final = 4
 

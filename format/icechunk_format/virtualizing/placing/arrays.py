@@ -12,38 +12,34 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.default_codecs import default_codecs
 from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
 from icechunk_format.virtualizing.placing.place import MovedBox
 from icechunk_format.virtualizing.placing.tasks import PlannedArray, Segment
 from icechunk_format.virtualizing.planning.arrange import converted_values
-from icechunk_format.virtualizing.scanning.scan import metadata_of
+from icechunk_format.virtualizing.scanning.scan import Header, ScannedPiece, metadata_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
     from icechunk_format.virtualizing.planning.members import Decided, Member
-    from icechunk_format.virtualizing.scanning.scan import Header, ScannedPiece
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
 _STORED_CHUNK: Final = 8_192

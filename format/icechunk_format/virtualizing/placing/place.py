@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.chunks.references import references
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.repository.files.manifest_files import (
+    ManifestFormat,
+    ManifestReceipt,
+    store_manifests,
+)
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session.reads import shifted
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.storage.location import open_storage
-from icechunk_format.storage.protocol import ReadRequest
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import ReadRequest, Storage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.storage.location import Location
-    from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

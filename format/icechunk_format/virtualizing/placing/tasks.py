@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.virtualizing.placing.place import MovedBox, PlaceTask, StagedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.virtualizing.planning.members import Member
     from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 

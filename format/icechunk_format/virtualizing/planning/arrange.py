@@ -13,22 +13,20 @@ Rules of this file
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf.encode_times import stored_times
 from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.virtualizing.scanning.source_files import SourceFile
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.virtualizing.planning.compare import can_split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from icechunk_format.virtualizing.planning.arrange import Placed
     from icechunk_format.virtualizing.planning.members import Layout, Member
     from icechunk_format.virtualizing.planning.record import Record

@@ -13,12 +13,11 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from icechunk_format.virtualizing.scanning.scan import Header
 
 MEANING: Final = (

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icechunk_format.virtualizing.report import REFUSED
-from icechunk_format.virtualizing.scanning.scan import coordinate_paths
+from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.virtualizing.report import REFUSED, Row
+from icechunk_format.virtualizing.scanning.scan import Header, ScannedFile, coordinate_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.virtualizing.planning.arrange import Placed
-    from icechunk_format.virtualizing.report import Row
-    from icechunk_format.virtualizing.scanning.scan import Header, ScannedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

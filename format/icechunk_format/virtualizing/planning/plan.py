@@ -12,9 +12,11 @@ Algorithm
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.virtualizing.planning.arrange import (
     Placed,
@@ -33,16 +35,13 @@ from icechunk_format.virtualizing.planning.record import Record
 from icechunk_format.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
 from icechunk_format.virtualizing.scanning.scan import (
     Header,
+    ScannedPiece,
     is_loadable,
     metadata_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.virtualizing.planning.template import Template
-    from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 
 def decide(

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
@@ -32,18 +33,16 @@ from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import FormatError
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
 from icechunk_format.virtualizing.planning.arrange import Placed
 from icechunk_format.virtualizing.scanning.scan import Header
 from icechunk_format.virtualizing.scanning.source_files import SourceFile
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.repository.chunks.source import ChunkSource
     from icechunk_format.repository.session.session import WriteSession
-    from icechunk_format.spec.node_path import NodePath
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
 
 RECORD: Final = "virtualized_files"
 _ATTRIBUTE: Final = "virtualized"

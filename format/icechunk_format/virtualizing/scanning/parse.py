@@ -15,17 +15,18 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.virtualizing.scanning.source_files import is_folder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.virtualizing.scanning.source_files import FileOpener, FileStore, SourceFile
+from icechunk_format.virtualizing.scanning.source_files import (
+    FileOpener,
+    FileStore,
+    SourceFile,
+    is_folder,
+)
 
 Parser = Callable[..., Any]
 

@@ -18,32 +18,27 @@ import hashlib
 import json
 import math
 import secrets
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import IcechunkError, UnsupportedError
-from icechunk_format.storage.location import open_storage
-from icechunk_format.virtualizing.scanning.parse import parse_file
-from icechunk_format.virtualizing.scanning.source_files import FileStore, is_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.storage.location import Location
-    from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser
-    from icechunk_format.virtualizing.scanning.source_files import (
-        FileAccess,
-        FileOpener,
-        SourceFile,
-    )
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
+from icechunk_format.virtualizing.scanning.source_files import (
+    FileAccess,
+    FileOpener,
+    FileStore,
+    SourceFile,
+    is_folder,
+)
 
 VOLATILE: Final = frozenset(
     [

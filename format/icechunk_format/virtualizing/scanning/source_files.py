@@ -16,9 +16,9 @@ import fnmatch
 import math
 import os.path
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -27,13 +27,9 @@ from icechunk_format.dataset.writing.chunks.containers import places_of
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.location import Location, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from icechunk_format.spec.config.config import VirtualChunkContainer
-    from icechunk_format.storage.protocol import ObjectInfo, Storage
+from icechunk_format.storage.protocol import ObjectInfo, Storage
 
 BLOCK: Final = 2**20
 _WILD: Final = re.compile(r"[*?\[]")

@@ -16,30 +16,28 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, pick, product_coords
 from icechunk_format.dataset.reading.arrays.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis, inner_axes
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 # Bytes of an entry without its chunk; missing chunks are remembered, too.
 _ENTRY_COST = 200

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import open_storage
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.scan import ScanContext
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage
 
 # Labels of a dimension up to this length are read whole, once per process; of a longer one, only
 # the range that a task covers.

@@ -7,18 +7,14 @@ pick lists only chunks that hold a picked element, so no other chunk is fetched.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.grid.axes import ChunkAxis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

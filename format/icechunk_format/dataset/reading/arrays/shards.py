@@ -10,26 +10,20 @@ Specification: Zarr v3, ``sharding_indexed``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codecs.sharding import Sharding
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.chunks.source import TO_END
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.repository.chunks.source import TO_END, ChunkSource
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.chunk_grid import ChunkGrid
-    from icechunk_format.arrays.codecs.sharding import Sharding
-    from icechunk_format.grid.axes import ChunkAxis
-    from icechunk_format.repository.chunks.source import ChunkSource
-    from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, ChunkRefs
 
 # Up to this size, one request for the whole shard beats a round trip for the index first.
 _SMALL_SHARD_BYTES = 256 * 1024

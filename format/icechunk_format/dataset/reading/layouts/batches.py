@@ -9,15 +9,12 @@ Values are sliced from the block's columns; they are copied only if rows are dro
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 BATCH_ROWS = 65_536
 """Rows of a batch; Spark reads batches of this size fastest."""

@@ -7,27 +7,29 @@ one value for each cell of the block, in C order.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.chunk_edges import block_axes, cut_axes, leading_variable
 from icechunk_format.dataset.reading.layouts.blocks import (
+    Block,
     BlockArray,
     block_bytes,
     block_shape,
     cut_blocks,
 )
 from icechunk_format.dataset.reading.read_ahead import read_ahead
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.reading.arrays.array_reader import (
         ArrayReader,
         BlockQuestion,
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
     )
     from icechunk_format.dataset.reading.arrays.opened import ScanArrays
     from icechunk_format.dataset.reading.arrays.picks import AxisPick
-    from icechunk_format.dataset.reading.layouts.blocks import Block
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.grid.axes import ChunkAxis
 
 # Rows of the layout ``summary`` that a task may hold, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16

@@ -12,19 +12,15 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import steps_along
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from icechunk_format.grid.axes import ChunkAxis
 
 MOST_CELLS = 1 << 20
 MOST_BYTES = 16 * 1024 * 1024

@@ -6,23 +6,25 @@ is evaluated on each batch before rows are copied; columns that only it needs ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
-from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
+from icechunk_format.dataset.reading.layouts.block_reads import (
+    BlockColumns,
+    BlockReads,
+    cell_column,
+)
 from icechunk_format.dataset.reading.layouts.blocks import block_shape
 from icechunk_format.dataset.reading.layouts.labels import TaskLabels
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.dataset.table.table import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from icechunk_format.dataset.reading.layouts.block_reads import BlockColumns
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
     from icechunk_format.dataset.selection.where.condition import Residual
-    from icechunk_format.dataset.table.table import Column, Table
 
 
 def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:

@@ -6,26 +6,25 @@ whole columns, except for the texts of virtual references.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.selection.positions import DimSelection
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
 
 _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 

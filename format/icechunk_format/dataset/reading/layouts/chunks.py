@@ -16,31 +16,26 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import join_thin
-from icechunk_format.dataset.reading.layouts.blocks import BlockArray, cut_blocks
+from icechunk_format.dataset.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-    from icechunk_format.dataset.reading.layouts.blocks import Block
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 
 # Bytes of a row beside its data; limits blocks of tiny chunks.
 _ROW_BYTES = 256

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.table import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
     from icechunk_format.dataset.reading.arrays.opened import ScanArrays
     from icechunk_format.dataset.reading.layouts.block_reads import BlockReads
     from icechunk_format.dataset.reading.layouts.blocks import Block
-    from icechunk_format.dataset.reading.scan import ScanTask
-    from icechunk_format.dataset.table.table import Column, Table
 
 
 class TaskLabels:

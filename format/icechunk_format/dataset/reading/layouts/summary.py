@@ -16,16 +16,22 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
-from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
-from icechunk_format.dataset.reading.layouts.blocks import block_shape
+from icechunk_format.dataset.reading.layouts.block_reads import (
+    BlockColumns,
+    BlockReads,
+    cell_column,
+)
+from icechunk_format.dataset.reading.layouts.blocks import Block, block_shape
 from icechunk_format.dataset.reading.layouts.labels import TaskLabels
 from icechunk_format.dataset.reading.layouts.statistics import (
     Statistics,
@@ -34,18 +40,10 @@ from icechunk_format.dataset.reading.layouts.statistics import (
     summarise,
     summarised_cells,
 )
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.columns import sums_to_integer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.layouts.block_reads import BlockColumns
-    from icechunk_format.dataset.reading.layouts.blocks import Block
-    from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-    from icechunk_format.dataset.table.table import Column
-    from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.grid.axes import ChunkAxis
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

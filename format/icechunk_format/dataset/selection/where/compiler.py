@@ -10,9 +10,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,9 +63,6 @@ from icechunk_format.dataset.selection.where.types import (
     timestamp_literal,
 )
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Compiler:

@@ -13,8 +13,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,6 @@ import pyarrow.compute as pc
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.kernels import KERNELS, Datum, EvaluationError
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

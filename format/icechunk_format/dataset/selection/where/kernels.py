@@ -14,16 +14,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.dataset.cf.arrow_values import numpy_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # An array, or a scalar that stands for all rows.
 Datum = Any

@@ -18,13 +18,14 @@ Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     Constant,
@@ -36,11 +37,6 @@ from icechunk_format.dataset.selection.where.condition import (
 )
 from icechunk_format.dataset.selection.where.types import BOOLEAN, Typed
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from icechunk_format.dataset.selection.sel_isel import Given
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
 

@@ -12,41 +12,41 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.writing.again.conflicts import cells_written_twice, refused
 from icechunk_format.dataset.writing.again.landed import (
+    Rivals,
+    TheirChunks,
     array_at,
     landed_places,
     their_chunks,
 )
 from icechunk_format.dataset.writing.again.merge import CellMerge, PlacedArray
-from icechunk_format.dataset.writing.again.moves import axis_moves, chunk_moves, targets_of
+from icechunk_format.dataset.writing.again.moves import (
+    AxisMoves,
+    axis_moves,
+    chunk_moves,
+    targets_of,
+)
 from icechunk_format.dataset.writing.cells.chunk_batches import store_in_batches
 from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.files.manifest_files import store_manifests
+from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-    from icechunk_format.dataset.writing.again.landed import Rivals, TheirChunks
-    from icechunk_format.dataset.writing.again.moves import AxisMoves
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.spec.ids import NodeId
 
 _REFS_AT_ONCE: Final = 500_000
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
+from icechunk_format.dataset.writing.part import WritePart
+from icechunk_format.dataset.writing.plan import WritePlan
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.errors import ConflictError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from icechunk_format.dataset.writing.part import WritePart
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import SnapshotId
 
 _SHOWN: Final = 4
 _AGAIN: Final = "run the job again, and it is planned on top of what they committed"

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.again.conflicts import refused
 from icechunk_format.dataset.writing.again.moves import Landed, axis_moves, chunk_moves, targets_of
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
     from icechunk_format.repository.changes.conflicts import TheirCommit
-    from icechunk_format.spec.ids import NodeId, SnapshotId
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 # Labels are merged in order where others have at most so many chunks that would have to move.
 _MOST_MOVED_CHUNKS: Final = 2_000

@@ -11,23 +11,21 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.writing.cells.chunk_batches import padded
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
     from icechunk_format.dataset.writing.again.moves import AxisMoves
-    from icechunk_format.dataset.writing.part import ArrayTarget
-    from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 _MOST_LOST_CHUNKS: Final = 16
 

@@ -11,18 +11,15 @@ rows are those that a write planned now would store. All other chunks are merged
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.chunk_grid import ChunkGrid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

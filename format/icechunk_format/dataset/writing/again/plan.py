@@ -19,29 +19,25 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icechunk_format.dataset.writing.again.adopt import Adopted, adopt
 from icechunk_format.dataset.writing.again.conflicts import refused
 from icechunk_format.dataset.writing.again.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
-from icechunk_format.dataset.writing.plan import plan_write
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import prepare_again
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.dataset.writing.part import ArrayTarget
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
-    from icechunk_format.repository.changes.conflicts import TheirCommit
-    from icechunk_format.repository.files.manifest_files import ManifestReceipt
-    from icechunk_format.repository.repository import Repository
-    from icechunk_format.repository.session.session import WriteSession
-    from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.snapshot.file import Snapshot
 
 # What decides how values are encoded; other attributes may change under a write.
 _ENCODING: Final = (

@@ -11,26 +11,24 @@ Rules of this file
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-    from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.storage.protocol import Storage
 
 
 class OldArrays:

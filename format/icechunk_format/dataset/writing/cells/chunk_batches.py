@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.repository.files.chunk_files import store_chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-    from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.storage.protocol import Storage
 
 _BATCH_BYTES: Final = 32 * 2**20
 _BATCH_CHUNKS: Final = 1024

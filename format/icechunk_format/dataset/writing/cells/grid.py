@@ -13,17 +13,14 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
 
 # A common block may have this many times the cells of a chunk before variables go apart.
 _MOST_GROWTH: Final = 4

@@ -19,22 +19,18 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.blocks import BlockWriter
+from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.unit_files import UnitFiles
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
 
 _MOST_SHOWN: Final = 3
 

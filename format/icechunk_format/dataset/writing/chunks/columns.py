@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:

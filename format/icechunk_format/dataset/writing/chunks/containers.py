@@ -11,6 +11,7 @@ Specification: "Virtual chunk containers".
 from __future__ import annotations
 
 import os.path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,8 +23,6 @@ from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import parse_options, relevant_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from icechunk_format.repository.repository import Repository
 
 NAMED: Final = "vcc://"

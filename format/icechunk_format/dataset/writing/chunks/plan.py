@@ -14,13 +14,16 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.chunks.task import BASE
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
@@ -33,14 +36,8 @@ from icechunk_format.dataset.writing.columns.new_arrays import (
 )
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, new_node_id
+from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
-    from icechunk_format.dataset.table.variable import Variable
-    from icechunk_format.dataset.writing.prepared import PreparedWrite
 
 _REFS_PER_UNIT: Final = 200_000
 _BYTES_PER_UNIT: Final = 2**28

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.writing.chunks.columns import check_places
 from icechunk_format.dataset.writing.chunks.containers import (
@@ -26,15 +27,13 @@ from icechunk_format.dataset.writing.chunks.containers import (
     outside_of,
     places_of,
 )
+from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, virtual_refs
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icechunk_format.dataset.writing.part import ArrayTarget
     from icechunk_format.repository.chunks.source import ChunkSource
 
 _SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"

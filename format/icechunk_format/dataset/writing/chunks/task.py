@@ -11,31 +11,26 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
 from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import references
-from icechunk_format.dataset.writing.part import BLOCK, UNIT
+from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, TaskReceipt, WritePart
+from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.unit_files import UnitFiles
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from icechunk_format.arrays.codecs.chain import ChunkCodecs
-    from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
-    from icechunk_format.dataset.writing.plan import WritePlan
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 BASE: Final = "base"
 _BATCH_BYTES: Final = 32 * 2**20

@@ -8,20 +8,18 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.repository.lifecycle.create import check_new_root
-from icechunk_format.storage.location import open_storage
+from icechunk_format.storage.location import Location, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from icechunk_format.dataset.table.variable import Variable
     from icechunk_format.dataset.writing.columns.source import SourceColumn
-    from icechunk_format.dataset.writing.options import WriteOptions
-    from icechunk_format.storage.location import Location
 
 
 def check_new_place(place: Location, options: WriteOptions) -> None:

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.label_order import direction
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from icechunk_format.dataset.cf.encode import VariableEncoder
 
 NEAR_SHARE: Final = 1e-3

@@ -17,15 +17,16 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.arrays.data_types import DataType, data_type_from_numpy, parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value, default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.column_types import (
     BOOLEAN_FLAGS,
     default_array_type,
@@ -40,10 +41,6 @@ from icechunk_format.dataset.cf.encode import (
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from icechunk_format.arrays.data_types import DataType
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.dataset.writing.columns.source import SourceColumn
 
 CHUNK_BYTES: Final = 8 * 2**20

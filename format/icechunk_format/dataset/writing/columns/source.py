@@ -16,19 +16,16 @@ Rules of this file
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from icechunk_format.dataset.table.variable import Variable
 
 _CF_KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
