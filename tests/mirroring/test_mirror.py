@@ -1,12 +1,13 @@
 """Copies of a small repository follow it, cell by cell, and rewrite no more than they must."""
 
+import json
 import threading
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from helpers.mirroring.grid import Grid
 
 from icechunk_format.errors import (
@@ -505,8 +506,6 @@ def test_a_commit_without_an_answer_is_found_by_the_next_run(grid, monkeypatch):
 
 
 def test_a_damaged_record_is_refused(grid):
-    from deltalake import CommitProperties
-
     grid.mirror()
     rows = grid.copied().slice(0, 0)
     for text in ("", "[]", '{"format": 2}', '{"format": 1, "repository": 3}'):
@@ -518,6 +517,49 @@ def test_a_damaged_record_is_refused(grid):
         )
         with pytest.raises(FormatError, match="record of a copy"):
             grid.mirror()
+
+
+def with_record(grid, **changes):
+    """Commit a record that somebody else wrote to the table."""
+    found = grid.request().target.open()
+    entry = next(e for e in found.history() if "icechunk_spark_mirror" in e)
+    record = {**json.loads(entry["icechunk_spark_mirror"]), **changes}
+    write_deltalake(
+        grid.target,
+        grid.copied().slice(0, 0),
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"icechunk_spark_mirror": json.dumps(record)}
+        ),
+    )
+
+
+def test_a_table_does_not_choose_what_is_contacted(grid):
+    grid.mirror()
+    with_record(grid, repository="http://169.254.169.254/latest")
+    with pytest.raises(InvalidInputError, match=r"not contacted unasked: give storage\.client"):
+        freshness(DeltaTarget.of(grid.target))
+    with pytest.raises(InvalidInputError, match="not contacted unasked"):
+        find_files(DeltaTarget.of(grid.target), tag="v1")
+
+
+def test_an_instant_that_no_calendar_has_is_refused(grid):
+    grid.mirror()
+    with_record(grid, committed_at=10**18)
+    with pytest.raises(FormatError, match="committed_at is 1000000000000000000"):
+        freshness(DeltaTarget.of(grid.target))
+
+
+def test_files_outside_of_the_table_are_not_read(grid, tmp_path):
+    grid.mirror()
+    log = tmp_path / "copy" / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = "../secret.parquet"
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(FormatError, match=r"'\.\./secret\.parquet' is not beside the others"):
+        find_files(DeltaTarget.of(grid.target))
 
 
 def test_columns_that_delta_does_not_have(grid):

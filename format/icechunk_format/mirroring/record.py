@@ -25,6 +25,8 @@ RECORD_KEY: Final = "icechunk_spark_mirror"
 APP_ID: Final = "icechunk-spark-mirror"
 """The application of the transaction that numbers the runs."""
 _FORMAT: Final = 1
+# The end of the year 9999 in microseconds: later instants are no datetime.
+_LAST_INSTANT: Final = 253_402_300_799_999_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
         raise bad("its fields dims and steps do not fit together")
     if not all(type(step) is int and step > 0 for step in steps):
         raise bad(f"its field steps is {steps!r}")
+    if not 0 <= found["committed_at"] <= _LAST_INSTANT:
+        raise bad(f"its field committed_at is {found['committed_at']}")
     SnapshotId.parse(found["snapshot_id"])
     fields = {name: found[name] for name in kinds}
     return MirrorRecord(**{**fields, "dims": tuple(dims), "steps": tuple(steps)})

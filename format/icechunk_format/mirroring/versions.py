@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.changes import versions_between
 from icechunk_format.mirroring.record import MirrorRecord
 from icechunk_format.mirroring.target import DeltaTarget, Mirrored, files_of, no_copy, records
@@ -74,8 +74,25 @@ class Freshness:
 
 
 def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location:
-    """Return the location of the repository that a table names."""
-    return Location(record.repository, **(storage or {}))
+    """Return the location of the repository that a table names.
+
+    A table may come from anyone, so it does not choose which hosts are contacted, nor what fsspec
+    loads.
+
+    Raises
+    ------
+    InvalidInputError
+        The place is behind HTTP, or of a kind that only fsspec knows, and the caller did not
+        choose a client for it.
+    """
+    location = Location(record.repository, **(storage or {}))
+    if location.address.kind in ("http", "other") and location.client == "auto":
+        raise InvalidInputError(
+            f"the copy names {location} as its repository, and places of this kind are not"
+            " contacted unasked: give storage.client=fsspec if you trust the table",
+            found=str(location),
+        )
+    return location
 
 
 def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) -> Freshness:
@@ -197,6 +214,14 @@ def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> Mirr
     if table is None:
         raise no_copy(target)
     names, _, _ = files_of(target, table)
+    foreign = [name for name in names if "/" in name or "\\" in name]
+    if foreign:
+        raise FormatError(
+            f"its file {foreign[0]!r} is not beside the others, where mirror puts all files: copy"
+            " all anew with full=True",
+            object_key=f"version {found.version} of {target}",
+            file_type="Delta table",
+        )
     if found.version != newest_version:
         with target.errors("listing"):
             listed = target.file_system().get_file_info(pa_fs.FileSelector("", recursive=False))
