@@ -287,6 +287,13 @@ def test_another_repository_or_branch_is_refused(grid, tmp_path):
         other.mirror()
 
 
+@pytest.mark.parametrize("below", ["", "/copy"])
+def test_a_target_in_the_repository_is_refused(grid, below):
+    grid.target = grid.place + below
+    with pytest.raises(InvalidInputError, match="choose a folder beside it"):
+        grid.mirror()
+
+
 def test_what_is_no_copy_is_left_alone(grid, tmp_path):
     write_deltalake(grid.target, pa.table({"a": [1]}))
     with pytest.raises(AlreadyExistsError, match="another program wrote"):

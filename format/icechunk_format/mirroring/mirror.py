@@ -122,7 +122,8 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
     Raises
     ------
     InvalidInputError
-        The copy was made of something else, or an option cannot be used.
+        The copy was made of something else, the target lies in the repository, or an option cannot
+        be used.
     AlreadyExistsError
         The target holds something that is no copy.
     ConflictError
@@ -133,6 +134,12 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
     StorageError
         A store failed.
     """
+    if f"{request.target.url}/".startswith(f"{request.location.url}/"):
+        raise InvalidInputError(
+            f"target {request.target} lies in the repository {request.location}, whose folder holds"
+            " nothing else: choose a folder beside it",
+            target=str(request.target),
+        )
     total: MirrorResult | None = None
     lost = 0
     while True:
