@@ -15,7 +15,7 @@ from icechunk_format.command_line.arguments import (
     resolve_version,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
 _NumberOption = Annotated[

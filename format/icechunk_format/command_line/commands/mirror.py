@@ -13,7 +13,7 @@ from icechunk_format.command_line.arguments import (
     parse_table_options,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, iso_time, safe, size
+from icechunk_format.display.plain_text import counted, iso_time, safe, size
 
 _TargetArgument = Annotated[
     str,

@@ -10,7 +10,7 @@ import typer
 
 from icechunk_format.command_line.arguments import DryRunOption, MessageOption, YesOption
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
+from icechunk_format.display.plain_text import counted, safe, shortened, size
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from icechunk_format.command_line.arguments import DryRunOption, TagOption, location_at
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe, size
+from icechunk_format.display.plain_text import counted, safe, size
 
 CopiedArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)

@@ -18,7 +18,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
+from icechunk_format.display.plain_text import counted, safe, shortened, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, safe
 
 if TYPE_CHECKING:
     from icechunk_format.command_line.views.screen import Screen

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import safe
+from icechunk_format.display.plain_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.command_line.views.plain_text import iso_time, to_instant
+from icechunk_format.display.plain_text import iso_time, to_instant
 from icechunk_format.dataset.metadata_tables.versions import change_rows, operation_rows
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.history.graph import newest_first

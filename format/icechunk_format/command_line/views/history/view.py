@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.views.history.graph import graph_rows
 from icechunk_format.command_line.views.history.reading import COUNTED
-from icechunk_format.command_line.views.plain_text import (
+from icechunk_format.display.plain_text import (
     age,
     counted,
     safe,
