@@ -34,6 +34,7 @@ from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
@@ -103,7 +104,11 @@ class ImportReport:
 
 
 def import_draft(
-    source: DraftRepository | Place, target: Place, *, dry_run: bool = False
+    source: DraftRepository | Place,
+    target: Place,
+    *,
+    dry_run: bool = False,
+    progress: ProgressOption = None,
 ) -> ImportReport:
     """Import a draft with the history of all its branches and tags into a new repository.
 
@@ -113,6 +118,8 @@ def import_draft(
         An empty place. What an interrupted import of the same draft left there is no obstacle.
     dry_run
         Read all metadata, check them and count, but read no chunk and write nothing.
+    progress
+        Is told how many versions are done; see ``icechunk_format.progress``.
 
     Raises
     ------
@@ -143,7 +150,9 @@ def import_draft(
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
     work.store(infos[INITIAL_SNAPSHOT_ID], [])
-    for version in versions:
+    for version in counted(
+        versions, progress, "Reading versions" if dry_run else "Importing versions", len(versions)
+    ):
         work.store(infos[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
         refs = RefsOfVersion1(

@@ -49,6 +49,7 @@ from icechunk_format.mirroring.target import (
     discard,
     read_state,
 )
+from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -397,6 +398,9 @@ def _sum(one: MirrorResult, other: MirrorResult) -> MirrorResult:
     )
 
 
-def run_here(context: FileContext, pieces: Sequence[FileTask]) -> pa.Table:
-    """Write all files in this process, one after another."""
-    return pa.Table.from_pylist([write_file(context, piece) for piece in pieces], schema=ADDED)
+def run_here(
+    context: FileContext, pieces: Sequence[FileTask], progress: ProgressOption = None
+) -> pa.Table:
+    """Write all files in this process, one after another; report each version as a phase."""
+    work = counted(pieces, progress, "Writing files", len(pieces))
+    return pa.Table.from_pylist([write_file(context, piece) for piece in work], schema=ADDED)

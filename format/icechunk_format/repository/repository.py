@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Unpack
 
+from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
@@ -131,7 +132,7 @@ class Repository:
         return f"Repository({str(self.location)!r}, spec_version={self.spec_version})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (self.location, self.spec_version))
+        return (partial(Repository, spec_version=self.spec_version), (self.location,))
 
     @property
     def storage(self) -> Storage:
@@ -357,9 +358,9 @@ class Repository:
 
     # -- upkeep -----------------------------------------------------------------------------
 
-    def upgrade(self, *, dry_run: bool = False) -> UpgradeReport:
+    def upgrade(self, *, dry_run: bool = False, progress: ProgressOption = None) -> UpgradeReport:
         """Upgrade from spec version 1 to 2, or finish an interrupted upgrade; see ``upgrade``."""
-        report = upgrade_repository(self.storage, dry_run=dry_run)
+        report = upgrade_repository(self.storage, dry_run=dry_run, progress=progress)
         if not dry_run:
             self.spec_version = SPEC_V2
         return report
@@ -487,7 +488,3 @@ class Repository:
         if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)
-
-
-def _restore(location: Location, spec_version: int) -> Repository:
-    return Repository(location, spec_version=spec_version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -89,8 +90,8 @@ def mirror(
         authorize=call.options.authorize,
         virtual_options=call.options.virtual or None,
     )
-    with screen.working("Copying"):
-        result = bring_up_to_date(request, run_here)
+    with screen.working("Copying") as progress:
+        result = bring_up_to_date(request, partial(run_here, progress=progress))
     call.document(
         target=str(request.target),
         branch=branch,

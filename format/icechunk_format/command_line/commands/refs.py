@@ -166,8 +166,8 @@ def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
     from datetime import datetime
 
     from icechunk_format.command_line.views.history.view import first_line
-    from icechunk_format.display.plain_text import shown_time
     from icechunk_format.command_line.views.screen import columns_of, styled
+    from icechunk_format.display.plain_text import shown_time
 
     rows = [
         [

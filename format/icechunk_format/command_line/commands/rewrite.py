@@ -56,7 +56,7 @@ def rewrite_manifests(
     rules = _parsed_json(splitting)
 
     def run(dry: bool) -> RewriteResult:
-        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests"):
+        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests") as shown:
             return maintenance.rewrite_manifests(
                 call.location,
                 branch=branch,
@@ -65,6 +65,7 @@ def rewrite_manifests(
                 message=message,
                 amend=amend,
                 dry_run=dry,
+                progress=shown,
             )
 
     def document(result: RewriteResult) -> dict[str, Any]:

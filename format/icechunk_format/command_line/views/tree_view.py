@@ -9,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.display.plain_text import counted, safe, shown_value, size
 from icechunk_format.command_line.views.screen import columns_of, styled
 from icechunk_format.dataset.metadata_tables.declared import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.display.plain_text import counted, safe, shown_value, size
 from icechunk_format.errors import IcechunkError
+from icechunk_format.progress import counted as counted_steps
 from icechunk_format.spec import node_path
 
 if TYPE_CHECKING:
@@ -69,12 +70,11 @@ def read_nodes(
         )
         kind = "group" if table is GROUPS else "array"
         counts = kind == "array" and with_sizes
-        total = len(plan.tasks) if counts else None
-        with screen.working("Counting chunks" if counts else "Reading", total) as done:
-            for task in plan.tasks:
+        doing = "Counting chunks" if counts else "Reading"
+        with screen.working(doing) as progress:
+            for task in counted_steps(plan.tasks, progress, doing, len(plan.tasks)):
                 for batch in run_inspection(plan.context, task):
                     nodes += [{"type": kind, **_from_json(row)} for row in batch.to_pylist()]
-                done(1)
     return sorted(nodes, key=lambda node: node_parts(node["path"]))
 
 

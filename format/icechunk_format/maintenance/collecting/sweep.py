@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.protocol import Storage
@@ -67,7 +68,13 @@ class Garbage:
 
 
 def find_garbage(
-    storage: Storage, prefix: str, kept: IdSet, older_than: datetime, *, within: str = ""
+    storage: Storage,
+    prefix: str,
+    kept: IdSet,
+    older_than: datetime,
+    *,
+    within: str = "",
+    progress: ProgressOption = None,
 ) -> Garbage:
     """List objects and keep those that are old enough and that nobody refers to.
 
@@ -86,16 +93,28 @@ def find_garbage(
     """
     ids = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
-    for page in list_ids(storage, prefix, within, older_than=older_than):
-        is_garbage = ~kept.contains(page.ids)
-        ids.append(page.ids[is_garbage])
-        sizes.append(page.sizes[is_garbage].astype(np.uint64))
+    with phase(progress, f"Listing {prefix}") as advance:
+        for page in list_ids(storage, prefix, within, older_than=older_than):
+            is_garbage = ~kept.contains(page.ids)
+            ids.append(page.ids[is_garbage])
+            sizes.append(page.sizes[is_garbage].astype(np.uint64))
+            advance(len(page.ids))
     return Garbage(prefix=prefix, ids=np.concatenate(ids), sizes=np.concatenate(sizes))
 
 
-def delete_garbage(storage: Storage, garbage: Garbage, *, dry_run: bool = False) -> DeleteReport:
+def delete_garbage(
+    storage: Storage,
+    garbage: Garbage,
+    *,
+    dry_run: bool = False,
+    progress: ProgressOption = None,
+) -> DeleteReport:
     """Delete objects, or count them in a dry run; see ``delete_keys``."""
-    return delete_keys(storage, len(garbage), garbage.keys, garbage.sizes, dry_run=dry_run)
+    count = len(garbage)
+    with phase(None if dry_run else progress, f"Deleting from {garbage.prefix}", count) as advance:
+        return delete_keys(
+            storage, count, garbage.keys, garbage.sizes, dry_run=dry_run, advance=advance
+        )
 
 
 def delete_keys(
@@ -106,6 +125,7 @@ def delete_keys(
     *,
     dry_run: bool = False,
     pause: Callable[[float], None] = time.sleep,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> DeleteReport:
     """Delete objects at the rate that the store takes.
 
@@ -123,6 +143,8 @@ def delete_keys(
         Whether they are counted only.
     pause
         Waits for some seconds.
+    advance
+        Takes how many are done with since the last call.
     """
     if dry_run:
         return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
@@ -142,6 +164,7 @@ def delete_keys(
                 pause(delay)
                 continue
         total += step
+        advance(stop - start)
         in_a_row = in_a_row + 1 if step.failed_objects else 0
         start = stop
         if in_a_row >= MAX_FAILURES_IN_A_ROW:

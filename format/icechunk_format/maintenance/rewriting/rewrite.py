@@ -32,6 +32,7 @@ from icechunk_format.maintenance.rewriting.commit import (
 )
 from icechunk_format.maintenance.rewriting.plan import RewriteOfArray, plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.bounded_reads import ListedManifests
 from icechunk_format.repository.files.manifest_files import (
     MAX_REFS_PER_MANIFEST,
@@ -87,6 +88,7 @@ def rewrite_manifests(
     metadata: Mapping[str, Any] | None = None,
     amend: bool = False,
     dry_run: bool = False,
+    progress: ProgressOption = None,
 ) -> RewriteResult:
     """Rewrite the manifests that do not fit the splitting rules, in one version.
 
@@ -113,6 +115,8 @@ def rewrite_manifests(
         Whether the version takes the place of the newest one. Needs spec version 2.
     dry_run
         Whether to plan only. Then the number of manifests afterwards is an estimate.
+    progress
+        Is told how many references were rewritten; see ``icechunk_format.progress``.
 
     Returns
     -------
@@ -136,7 +140,12 @@ def rewrite_manifests(
     if dry_run:
         return planned_result(plan)
     check_commit(plan, metadata)
-    made = [part for task in plan.tasks for part in task.run(plan.context)]
+    total = sum(unit.references for task in plan.tasks for unit in task.units)
+    made: list[tuple[NodeId, tuple[ManifestReceipt, ...]]] = []
+    with phase(progress, "Rewriting references", total) as advance:
+        for task in plan.tasks:
+            made += task.run(plan.context)
+            advance(sum(unit.references for unit in task.units))
     return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
 
 

@@ -36,6 +36,7 @@ from icechunk_format.errors import (
     ReadOnlyError,
     StorageError,
 )
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
@@ -101,13 +102,15 @@ class _Files:
     has_config: bool
 
 
-def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeReport:
+def upgrade_repository(
+    storage: Storage, *, dry_run: bool = False, progress: ProgressOption = None
+) -> UpgradeReport:
     """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
 
     History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are neither
     read nor written: the cost is one small read per snapshot. Let no writer run meanwhile;
     libraries that know version 1 alone cannot open the repository afterwards. ``dry_run`` only
-    reports what would be done.
+    reports what would be done. ``progress`` is told how many versions were read.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
                 kind="repository",
                 location=storage.root_url,
             )
-        info = _upgraded(storage, files.refs)
+        info = _upgraded(storage, files.refs, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
         # That another upgrade was faster is as good.
@@ -218,19 +221,24 @@ def _read_files(storage: Storage) -> _Files:
 class _PrefetchedHistory(RefFilesHistory):
     """History of version 1 with the snapshot files read many at a time rather than in a chain."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, progress: ProgressOption) -> None:
         super().__init__(storage)
         self._found: dict[SnapshotId, SnapshotInfo] = {}
-        for batch in _batches(storage.list(SNAPSHOTS)):
-            contents = storage.get_many([ReadRequest(key=key) for key in batch])
-            for key, data in zip(batch, contents, strict=True):
-                try:
-                    info = snapshot_summary(snapshot.decode(data, object_key=key))
-                except FormatError:
-                    # It matters only where a branch or tag reaches it, and is then met again.
-                    continue
-                if snapshot_key(info.id) == key:
-                    self._found[info.id] = info
+        with phase(progress, "Reading versions") as advance:
+            for batch in _batches(storage.list(SNAPSHOTS)):
+                contents = storage.get_many([ReadRequest(key=key) for key in batch])
+                for key, data in zip(batch, contents, strict=True):
+                    self._add(key, data)
+                advance(len(batch))
+
+    def _add(self, key: str, data: bytes) -> None:
+        try:
+            info = snapshot_summary(snapshot.decode(data, object_key=key))
+        except FormatError:
+            # It matters only where a branch or tag reaches it, and is then met again.
+            return
+        if snapshot_key(info.id) == key:
+            self._found[info.id] = info
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
         """Return the entry of one snapshot, None where it does not exist."""
@@ -252,8 +260,8 @@ def _batches(listed: Iterable[ObjectInfo]) -> Iterator[list[str]]:
         yield batch
 
 
-def _upgraded(storage: Storage, refs: RefsOfVersion1) -> RepoInfo:
-    history = _PrefetchedHistory(storage)
+def _upgraded(storage: Storage, refs: RefsOfVersion1, progress: ProgressOption = None) -> RepoInfo:
+    history = _PrefetchedHistory(storage, progress)
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
     for tip in (*refs.branches.values(), *refs.tags.values()):
         for info in history.ancestry(tip) if tip not in snapshots else ():
