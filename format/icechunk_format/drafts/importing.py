@@ -150,9 +150,8 @@ def import_draft(
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
     work.store(infos[INITIAL_SNAPSHOT_ID], [])
-    for version in counted(
-        versions, progress, "Reading versions" if dry_run else "Importing versions", len(versions)
-    ):
+    what = "Reading versions" if dry_run else "Importing versions"
+    for version in counted(versions, progress, what, len(versions)):
         work.store(infos[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
         refs = RefsOfVersion1(
