@@ -31,6 +31,7 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
@@ -101,6 +102,9 @@ class ImportReport:
     bytes_copied: int
     virtual_prefixes: tuple[str, ...]
     snapshot_ids: Mapping[str, str] = field(default_factory=dict)
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def import_draft(

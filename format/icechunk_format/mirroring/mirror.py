@@ -29,6 +29,7 @@ import pyarrow as pa
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.boxes import (
     Groups,
@@ -115,6 +116,9 @@ class MirrorResult:
     rows: int = 0
     bytes: int = 0
     full_copy: str | None = None
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:

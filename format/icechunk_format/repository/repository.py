@@ -17,6 +17,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Unpack
 
+from icechunk_format.display.lazily import html_by
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
@@ -131,6 +132,8 @@ class Repository:
     def __repr__(self) -> str:
         return f"Repository({str(self.location)!r}, spec_version={self.spec_version})"
 
+    _repr_html_ = html_by("history.repository_html")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (partial(Repository, spec_version=self.spec_version), (self.location,))
 
@@ -169,9 +172,8 @@ class Repository:
         Raises ``InvalidInputError`` (arguments exclude one another, an id is malformed, ``as_of``
         has no time zone) or ``NotFoundError`` (the text lists what exists).
         """
-        return self._resolve(
-            self._history(), branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
-        )
+        history = self._history()
+        return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
 
     def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
@@ -266,9 +268,8 @@ class Repository:
         state = self._state(is_read=True)
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
-        tip = writable_tip(
-            self.storage, branch, status=None if state is None else state.info.status
-        )
+        status = None if state is None else state.info.status
+        tip = writable_tip(self.storage, branch, status=status)
         return WriteSession(
             self.storage,
             tip,

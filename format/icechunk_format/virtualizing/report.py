@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class Virtualized:
     references: int
     places: tuple[str, ...]
     report: pa.Table
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def report_table(rows: Iterable[Row]) -> pa.Table:

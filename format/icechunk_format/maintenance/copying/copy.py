@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
@@ -54,6 +55,9 @@ class CopyResult:
     bytes: int
     skipped_chunks: int
     snapshot_id: SnapshotId
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def copy(

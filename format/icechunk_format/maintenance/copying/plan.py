@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -76,6 +77,9 @@ class CopyPlan:
     target_exists: bool
     manifests: tuple[NDArray[np.void], ...]
     references: int
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def plan_copy(

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance.rewriting.commit import (
     ArrayReplacement,
@@ -66,6 +67,9 @@ class RewritePlan:
     arrays: Mapping[NodeId, RewriteOfArray]
     context: RewriteContext
     tasks: tuple[RewriteTask, ...]
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
     @property
     def references(self) -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import (
@@ -61,6 +62,9 @@ class ExpireResult:
     deleted_branches: tuple[str, ...] = ()
     deleted_tags: tuple[str, ...] = ()
     dry_run: bool = False
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import (
     ConflictError,
     FormatError,
@@ -91,6 +92,9 @@ class UpgradeReport:
     tags: int
     deleted_tags: int
     files_deleted: tuple[str, ...]
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
