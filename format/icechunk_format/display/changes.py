@@ -22,7 +22,9 @@ _LISTS: Final = (
 def changes_text(changes: Any) -> str:
     """Return changes as text."""
     rows = list(_rows(changes))
-    lines = [f"  {mark} {safe(cut(path, 100))}  {what}" for mark, path, what in rows[:_MOST_LINES]]
+    lines = [
+        f"  {mark} {safe(cut(path, 100))}  {safe(what)}" for mark, path, what in rows[:_MOST_LINES]
+    ]
     rest = more(len(rows) - _MOST_LINES, "change")
     return "\n".join([f"<{_summary(changes, rows)}>", *lines, *([f"  {rest}"] if rest else [])])
 

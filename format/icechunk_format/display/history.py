@@ -105,9 +105,7 @@ def repository_html(repository: Any) -> str:
     head = title("Repository", escaped(repository.location, 300), version)
     text = repr(repository)
     if repository.spec_version == _HAS_NO_REPO_FILE:
-        hint = (
-            "Each version is a file of its own: see repository.ancestry() and repository.graph()."
-        )
+        hint = "Each version is a file of its own, and none was read: call graph() for all."
         return page(text, head, quiet(hint))
     try:
         entries = repository.graph()
