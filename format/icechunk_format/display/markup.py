@@ -37,7 +37,8 @@ color:inherit;font-size:12px;padding:0}
 .ick tr,.ick td{border:0;background:none!important;text-align:left!important;
 padding:1px 14px 1px 0;vertical-align:top;overflow-wrap:anywhere;max-width:640px;
 white-space:normal}
-.ick td:first-child{opacity:.65;white-space:nowrap}
+.ick td:first-child{opacity:.65;white-space:nowrap;max-width:480px;overflow:hidden;
+text-overflow:ellipsis}
 .ick .array{display:flex;flex-wrap:wrap;gap:18px;align-items:flex-start}
 .ick .label{border-radius:8px;padding:0 7px;margin-right:5px;background:rgba(70,160,90,.28)}
 .ick .tag{background:rgba(70,130,220,.28)}
