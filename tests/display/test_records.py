@@ -1,6 +1,6 @@
 """Results are one line in a terminal and a table in a notebook; what is long is counted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,14 @@ class Held:
     _repr_html_ = html_by("records.record_html")
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Login:
+    """A value with a field that it does not show."""
+
+    name: str = "me"
+    password: str = field(default="the SECRET", repr=False)
 
 
 def test_a_write():
@@ -73,7 +81,9 @@ def test_places_have_no_credentials():
         "s3://bucket/x", options={"access_key_id": "me", "secret_access_key": "SECRET"}
     )
     assert repr(Held(place)) == "Held(value='s3://bucket/x')"
-    assert "SECRET" not in Held(place)._repr_html_()
+    for value in (place, place.options, Login(), {"login": Login()}):
+        assert "SECRET" not in repr(Held(value))
+        assert "SECRET" not in Held(value)._repr_html_()
 
 
 def test_small_results():

@@ -1,12 +1,12 @@
 """Shows results and plans, which are dataclasses, by the names and values of their fields.
 
 What is long is counted rather than listed, and what could work when it is shown, such as a
-DataFrame, is named by its type.
+DataFrame, is named by its type. Fields that a class keeps out of its ``repr`` stay out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
@@ -28,7 +28,7 @@ def _text(record: Any, depth: int) -> str:
     words = [
         f"{one.name}={_value_text(getattr(record, one.name), depth)}"
         for one in fields(record)
-        if not _is_default(getattr(record, one.name), one)
+        if one.repr and not _is_default(getattr(record, one.name), one)
     ]
     return f"{type(record).__name__}({', '.join(words)})"
 
@@ -51,7 +51,8 @@ def _value_text(value: Any, depth: int) -> str:
         if _is_id_or_place(value):
             return repr(str(value))
         return _text(value, depth - 1) if depth > 1 else f"<{type(value).__name__}>"
-    if isinstance(value, Mapping) and len(value) <= _MOST_ITEMS and depth > 0:
+    # Not of a class of its own, which may have something to hide.
+    if type(value) is dict and len(value) <= _MOST_ITEMS and depth > 0:
         items = (
             f"{_value_text(key, 0)}: {_value_text(item, depth - 1)}" for key, item in value.items()
         )
@@ -83,9 +84,9 @@ def _table(record: Any, depth: int) -> str:
     rows = []
     for one in fields(record):
         value = getattr(record, one.name)
-        if value is None or (isinstance(value, str | tuple | list | dict) and not value):
-            continue
-        rows.append((one.name.replace("_", " "), _value_html(one.name, value, depth)))
+        is_empty = value is None or (isinstance(value, str | tuple | list | dict) and not value)
+        if one.repr and not is_empty:
+            rows.append((one.name.replace("_", " "), _value_html(one.name, value, depth)))
     return facts(rows)
 
 
@@ -103,7 +104,7 @@ def _value_html(name: str, value: Any, depth: int) -> str:
         if depth > 1:
             return folded(type(value).__name__, _table(value, depth - 1))
         return escaped(type(value).__name__)
-    if isinstance(value, Mapping) and depth > 0 and len(value) <= _MOST_ITEMS:
+    if type(value) is dict and depth > 0 and len(value) <= _MOST_ITEMS:
         part = "bytes" if "bytes" in name.split("_") else ""
         return facts((escaped(k, 60), _value_html(part, v, depth - 1)) for k, v in value.items())
     if isinstance(value, tuple | list) and value and all(isinstance(one, str) for one in value):
