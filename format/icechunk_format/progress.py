@@ -64,7 +64,8 @@ def phase(
             nonlocal done, due
             done += steps
             now = time.monotonic()
-            if now >= due:
+            # The last step is reported as the end.
+            if now >= due and done != total:
                 report(done, total, what)
                 due = now + _SECONDS_BETWEEN
 

@@ -1,6 +1,7 @@
 """Results are one line in a terminal and a table in a notebook; what is long is counted."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -84,6 +85,10 @@ def test_places_have_no_credentials():
     for value in (place, place.options, Login(), {"login": Login()}):
         assert "SECRET" not in repr(Held(value))
         assert "SECRET" not in Held(value)._repr_html_()
+
+
+def test_instants_are_readable():
+    assert repr(Held(datetime(2026, 1, 2, tzinfo=UTC))) == "Held(value=2026-01-02 00:00:00+00:00)"
 
 
 def test_small_results():

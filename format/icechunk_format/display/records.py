@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ def _is_default(value: Any, one: Any) -> bool:
 
 
 def _value_text(value: Any, depth: int) -> str:
-    if isinstance(value, Enum):
+    if isinstance(value, Enum | datetime):
         return str(value)
     if isinstance(value, _PLAIN):
         return repr(value)
