@@ -39,6 +39,7 @@ padding:1px 14px 1px 0;vertical-align:top;overflow-wrap:anywhere;max-width:640px
 white-space:normal}
 .ick td:first-child{opacity:.65;white-space:nowrap;max-width:480px;overflow:hidden;
 text-overflow:ellipsis}
+.ick td+td{min-width:9em}
 .ick .array{display:flex;flex-wrap:wrap;gap:18px;align-items:flex-start}
 .ick .label{border-radius:8px;padding:0 7px;margin-right:5px;background:rgba(70,160,90,.28)}
 .ick .tag{background:rgba(70,130,220,.28)}
