@@ -10,7 +10,7 @@ SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture lower-bounds test-fast check docs docs-serve format clean java
+.PHONY: help demo cluster bench test torture lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -59,6 +59,9 @@ check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the s
 docs: $(VENV)/.ready  ## the manual as a site in site/; broken links and docstrings that cannot be read fail
 	$(VENV)/bin/zensical build --strict
 
+dist: java  ## build sdist and wheel into dist/ and try both in empty environments
+	.ci/try-distributions
+
 docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
 	$(VENV)/bin/zensical serve
 
@@ -67,7 +70,7 @@ format: $(VENV)/.ready  ## let ruff fix what it can
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the environments and what tests leave
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java

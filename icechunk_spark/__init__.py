@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from icechunk_format.version import __version__ as __version__
 from icechunk_spark.mirroring.copy import mirror
 from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
@@ -19,8 +20,6 @@ from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import VirtualizeResult, virtualize
 from icechunk_spark.writing.function import write
 from icechunk_spark.zonal_statistics.function import zonal
-
-__version__ = "0.1.0"
 
 __all__ = [
     "IcechunkDataSource",
