@@ -1,10 +1,12 @@
 """Icechunk repositories as Apache Spark tables.
 
+Examples
+--------
 >>> import icechunk_spark
->>> icechunk_spark.register(spark)  # doctest: +SKIP
->>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
->>> df = icechunk_spark.read(spark, "s3://bucket/weather")  # the same  # doctest: +SKIP
->>> df.write.format("icechunk").save("s3://bucket/copy")  # doctest: +SKIP
+>>> icechunk_spark.register(spark)
+>>> df = spark.read.format("icechunk").load("s3://bucket/weather")
+>>> df = icechunk_spark.read(spark, "s3://bucket/weather")  # the same
+>>> df.write.format("icechunk").save("s3://bucket/copy")
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the manual.
+    The options are listed in ``icechunk_spark.options.OPTIONS`` and in the manual.
     """
 
     # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
