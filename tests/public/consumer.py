@@ -19,7 +19,11 @@ ON = {"time": "at", "latitude": "lat", "longitude": "lon"}
 def read(spark: SparkSession) -> DataFrame:
     """Read a part of a version."""
     table = icechunk_spark.read(
-        spark, "weather", where="t2m > 290", sel={"latitude": slice(35, 70)}, as_of=datetime.now(UTC)
+        spark,
+        "weather",
+        where="t2m > 290",
+        sel={"latitude": slice(35, 70)},
+        as_of=datetime.now(UTC),
     )
     assert_type(table, DataFrame)
     icechunk_spark.read(spark, "weather", layout="cell")  # type: ignore[arg-type]

@@ -15,7 +15,10 @@ import pytest
 import icechunk_spark
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"icechunk_spark": ROOT / "icechunk_spark", "icechunk_format": ROOT / "format/icechunk_format"}
+PACKAGES = {
+    "icechunk_spark": ROOT / "icechunk_spark",
+    "icechunk_format": ROOT / "format/icechunk_format",
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,9 @@ def test_the_sdist_has_code_and_no_data(dist):
     have = {str(name) for name in names}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", ".ci/find-python"} <= have
     tests = {name.suffix for name in names if name.parts[0] == "tests"}
-    assert tests == {".py"}, "tests make their data; what they need beside code is downloaded by pip"
+    assert tests == {".py"}, (
+        "tests make their data; what they need beside code is downloaded by pip"
+    )
     assert not [name for name in names if "__pycache__" in name.parts]
 
 

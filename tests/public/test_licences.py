@@ -30,7 +30,7 @@ SPDX = {
     "MIT License": "MIT",
     "Python Software Foundation License": "PSF-2.0",
 }
-# What was read by hand: packages that say nothing, or have a licence that is fine for what they are.
+# What was read by hand: packages that say nothing, or whose licence is fine for what they are.
 REVIEWED = {
     "certifi": "Mozilla Public License 2.0 (MPL 2.0)",  # a list of certificates, used unchanged
     "hdf5plugin": "",  # MIT; licences of its filters: its doc/information.rst
