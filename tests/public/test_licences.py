@@ -17,7 +17,7 @@ ALLOWED = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "PSF-2.0",
     "Zlib",
 }  # fmt: skip
-EXTRAS = frozenset({"spark", "cli", "geo", "mirror", "xarray", "virtualize"})
+EXTRAS = frozenset({"spark", "cli", "geo", "mirror", "progress", "xarray", "virtualize"})
 # What packages say that have no SPDX expression yet.
 SPDX = {
     "Apache 2.0": "Apache-2.0",
@@ -34,6 +34,7 @@ SPDX = {
 REVIEWED = {
     "certifi": "Mozilla Public License 2.0 (MPL 2.0)",  # a list of certificates, used unchanged
     "hdf5plugin": "",  # MIT; licences of its filters: its doc/information.rst
+    "tqdm": "MPL-2.0 AND MIT",  # imported unchanged; MPL-2.0 asks for changes to its own files only
     "ujson": "BSD-3-Clause AND TCL",  # TCL is as permissive as BSD
 }
 
