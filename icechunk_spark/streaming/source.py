@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.change_feed.run import run_feed
@@ -53,6 +52,9 @@ except ImportError:  # Spark 4.0 and 4.1
     ReadAllAvailable = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
+    # Spark 4.0 and 4.1 do not have it.
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from icechunk_format import Repository, SnapshotId
     from icechunk_format.dataset.change_feed.offsets import Offset
     from icechunk_spark.reading.plan import OpenedTable
