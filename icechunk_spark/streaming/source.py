@@ -96,20 +96,25 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new stream begins, as the option ``startingFrom`` says."""
+        with errors_on_one_line():
+            # Spark before 4.2 asks this once, and does not tell it again.
+            self._planned = self._beginning().as_json()
+            return self._planned
+
+    def _beginning(self) -> Offset:
         # Heavy (the planner), and not for executors.
         from icechunk_format.dataset.change_feed.offsets import BEGINNING, offset_of
 
-        with errors_on_one_line():
-            wanted = (self._options.starting_from or "earliest").strip()
-            if wanted.lower() == "earliest":
-                return BEGINNING.as_json()
-            repository = self._repository()
-            tip = self._tip(repository)
-            if wanted.lower() == "latest":
-                return offset_of(repository, tip).as_json()
-            offset = offset_of(repository, self._named(repository, wanted))
-            self._after(repository, offset, tip)
-            return offset.as_json()
+        wanted = (self._options.starting_from or "earliest").strip()
+        if wanted.lower() == "earliest":
+            return BEGINNING
+        repository = self._repository()
+        tip = self._tip(repository)
+        if wanted.lower() == "latest":
+            return offset_of(repository, tip)
+        offset = offset_of(repository, self._named(repository, wanted))
+        self._after(repository, offset, tip)
+        return offset
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from helpers.spark.session import source_session
-from helpers.spark.streams import append, commits_of_streams
+from helpers.spark.streams import SPARK_TELLS_START, append, commits_of_streams
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -84,8 +84,6 @@ def test_a_batch_without_rows_and_complete_mode(spark, files, tmp_path):
     run(stream())
     assert [row["mean"] for row in icechunk_spark.read(spark, path).collect()] == [0.5, 105.5]
     before = len(commits_of_streams(path))
-    filtered = sink(spark, files, path, tmp_path / "other")
-    filtered._icechunk_frame.isStreaming  # noqa: B018 - it is a stream
     empty = (
         spark.readStream.schema("time bigint, mean double").json(files.folder).where("time > 99")
     )
@@ -135,6 +133,10 @@ def test_commits_become_a_stream(spark, tmp_path):
         return sorted(row["time"] for row in spark.read.parquet(out).where("x = 0").collect())
 
     query = run(stream(maxSnapshotsPerTrigger="2"))
+    if not SPARK_TELLS_START:
+        # A limit holds for a whole run there. The first snapshot has no rows.
+        assert times() == [0]
+        query = run(stream(maxSnapshotsPerTrigger="2"))
     assert times() == [0, 1, 2]
     sources = [progress["sources"][0] for progress in query.recentProgress]
     assert "position" in str(sources[-1]["endOffset"])
