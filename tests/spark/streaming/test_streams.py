@@ -116,6 +116,24 @@ def test_mistakes_are_told_before_the_stream_starts(spark, files, tmp_path):
     assert spark.streams.active == []
 
 
+def test_mistakes_in_other_sessions_are_told_before_rows_are_computed(spark, files, tmp_path):
+    files([0])
+    path, computed = str(tmp_path / "r"), tmp_path / "computed"
+    append(path, [0])
+
+    def compute(batches):
+        for batch in batches:
+            computed.touch()
+            yield batch
+
+    rows = source_session(spark).readStream.schema(SCHEMA).json(files.folder)
+    rows = rows.mapInArrow(compute, SCHEMA).withColumnRenamed("x", "y")
+    writer = rows.writeStream.format("icechunk").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(Exception, match=r"column.*'x'|dimension.*'x'|'x'.*(column|missing)"):
+        run(writer.option("path", path))
+    assert not computed.exists()
+
+
 def test_commits_become_a_stream(spark, tmp_path):
     path, out = str(tmp_path / "r"), str(tmp_path / "out")
     for time in range(3):
