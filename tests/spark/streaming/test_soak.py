@@ -70,9 +70,8 @@ def test_no_batch_is_lost_and_none_is_written_twice(tmp_path):
 def run_until_done(folder: Path) -> int:
     """Start the program until it ends by itself; return how often."""
     program = [sys.executable, soak.__file__, folder, BATCHES, DEATHS, KILLS]
-    environment = environment_of_a_program(
-        PYTHONPATH=str(Path(soak.__file__).parents[2]), JDK_JAVA_OPTIONS=_JAVA
-    )
+    places = [str(Path(soak.__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    environment = environment_of_a_program(PYTHONPATH=os.pathsep.join(filter(None, places)))
     for starts in range(1, 2 + 5 * KILLS + 5):
         with (folder / "output").open("wb") as output:
             done = subprocess.run(
@@ -88,9 +87,6 @@ def run_until_done(folder: Path) -> int:
         told = (folder / "output").read_text(errors="replace")
         assert done.returncode == -9, told[-4000:]
     raise AssertionError("the program was killed more often than was drawn")
-
-
-_JAVA = os.environ.get("JDK_JAVA_OPTIONS", "")
 
 
 @contextmanager

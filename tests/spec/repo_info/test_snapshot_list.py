@@ -12,7 +12,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import snapshot_list
+from icechunk_format.spec.repo_info import stored_snapshots
 from icechunk_format.spec.repo_info.file import REPO, RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList, with_snapshot
 from icechunk_format.spec.repo_info.updates import RepoStatus
@@ -111,7 +111,7 @@ def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
     items = MetadataItems(items=(("b", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4")))
     odd = replace(repo.snapshots[first], metadata_items=items, pruned_ancestor_tx_logs=())
     with monkeypatch.context() as singly:
-        for module in (repo_info, snapshot_list):
+        for module in (repo_info, stored_snapshots):
             singly.setattr(module, "MIN_ROWS", 10**9)
         data = repo_info.encode(replace(repo, snapshots={**repo.snapshots, first: odd}))
         data = shuffled(data, random.Random(5))

@@ -36,13 +36,9 @@ from icechunk_format.spec.envelope import (
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_refs, write_refs
-from icechunk_format.spec.repo_info.snapshot_list import (
-    SnapshotList,
-    list_of,
-    read_snapshots,
-    write_snapshots,
-)
+from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotList, list_of
 from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.stored_snapshots import read_snapshots, write_snapshots
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
     Update,
@@ -62,8 +58,6 @@ from icechunk_format.spec.values.metadata_items import (
 )
 
 __all__ = ["NO_PARENT", "RepoInfo", "SnapshotInfo", "decode", "encode"]
-
-NO_PARENT = -1
 
 REPO = TableSchema(
     "Repo",
