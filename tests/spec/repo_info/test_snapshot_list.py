@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
@@ -114,7 +114,7 @@ def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
         for module in (repo_info, stored_snapshots):
             singly.setattr(module, "MIN_ROWS", 10**9)
         data = repo_info.encode(replace(repo, snapshots={**repo.snapshots, first: odd}))
-        data = shuffled(data, random.Random(5))
+        data = arranged(data, random.Random(5).sample(range(40), 40))
         wanted = repo_info.decode(data)
     found = repo_info.decode(data)
     assert isinstance(found.snapshots, SnapshotList)
@@ -127,7 +127,18 @@ def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
     ]
 
 
-def shuffled(data: bytes, draw: random.Random) -> bytes:
+def test_an_id_that_is_listed_twice(monkeypatch):
+    data = arranged(repo_info.encode(history(2)), [0, 0, *range(2, 40)])
+    with pytest.raises(FormatError, match="1 ids are listed twice") as in_bulk:
+        repo_info.decode(data)
+    for module in (repo_info, stored_snapshots):
+        monkeypatch.setattr(module, "MIN_ROWS", 10**9)
+    with pytest.raises(FormatError) as singly:
+        repo_info.decode(data)
+    assert str(in_bulk.value) == str(singly.value)
+
+
+def arranged(data: bytes, order: list[int]) -> bytes:
     """Return a file with the list of snapshots in another order."""
     payload = bytearray(unwrap(data, file_type=FileType.REPO_INFO, object_key="repo").payload)
     root = read_root(bytes(payload), REPO, object_key="repo", file_type="repo info")
@@ -135,6 +146,5 @@ def shuffled(data: bytes, draw: random.Random) -> bytes:
     cells = np.frombuffer(payload, dtype="<u4", offset=start, count=count)
     places = start + 4 * np.arange(count)
     targets = cells + places
-    draw.shuffle(order := list(range(count)))
     cells[:] = targets[order] - places
     return wrap(bytes(payload), file_type=FileType.REPO_INFO, spec_version=2)
