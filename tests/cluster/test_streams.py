@@ -26,17 +26,26 @@ spark = (
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.executor.memory", "512m")
     .config("spark.executor.cores", "1")
+    .config("spark.python.daemon.module", "icechunk_spark.daemon")
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
 icechunk_spark.register(spark)
-rows = spark.readStream.format("icechunk").options(maxSnapshotsPerTrigger=2, **storage).load(source)
-writer = rows.writeStream.format("icechunk").options(dims="time,x", chunks="time=1", **storage)
-query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target)
-query.awaitTermination(300)
-table = spark.read.format("icechunk").options(**storage).load(target)
-print(json.dumps([str(query.id), sorted(row.time for row in table.where("x = 0").collect())]))
+
+def answer():
+    rows = spark.readStream.format("icechunk").options(maxSnapshotsPerTrigger=2, **storage)
+    writer = rows.load(source).writeStream.format("icechunk").options(dims="time,x", chunks="time=1")
+    writer = writer.options(**storage).option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start(target)
+    query.awaitTermination(300)
+    table = spark.read.format("icechunk").options(**storage).load(target)
+    times = sorted(row.time for row in table.where("x = 0").collect())
+    print(json.dumps([str(query.id), times]), flush=True)
+
+answer()
+sys.stdin.readline()
+answer()
 spark.stop()
 """
 
@@ -54,24 +63,35 @@ def test_a_stream_over_the_cluster_goes_on_where_it_was(cluster, s3_server, tmp_
     )
     storage = json.dumps({f"storage.{name}": value for name, value in options.items()})
 
-    def run():
-        program = [sys.executable, "-c", DRIVER, cluster.master_url, source.url, target.url]
-        done = subprocess.run(
-            [*program, str(tmp_path / "checkpoint"), storage],
-            capture_output=True,
-            text=True,
-            env=cluster.environment,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.strip().splitlines()[-1])
-
     for time in range(3):
         append(source, [time])
-    query, times = run()
-    assert times == [0, 1, 2]
-    assert commits_of_streams(target) == [(query, 0), (query, 1)]
-    append(source, [3, 1])
-    assert run() == [query, [0, 1, 2, 3]]
-    assert commits_of_streams(target)[-1] == (query, 2)
+    program = [sys.executable, "-c", DRIVER, cluster.master_url, source.url, target.url]
+    log = tmp_path / "driver.log"
+    driver = subprocess.Popen(
+        [*program, str(tmp_path / "checkpoint"), storage],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log.open("wb"),
+        text=True,
+        env=cluster.environment,
+    )
+
+    def line():
+        text = driver.stdout.readline()
+        assert text, log.read_text()[-4000:]
+        return json.loads(text)
+
+    try:
+        query, times = line()
+        assert times == [0, 1, 2]
+        assert commits_of_streams(target) == [(query, 0), (query, 1)]
+        append(source, [3, 1])
+        driver.stdin.write("go on\n")
+        driver.stdin.flush()
+        assert line() == [query, [0, 1, 2, 3]]
+        assert commits_of_streams(target)[-1] == (query, 2)
+        assert driver.wait(timeout=180) == 0
+    finally:
+        if driver.poll() is None:
+            driver.kill()
+            driver.wait(timeout=15)
