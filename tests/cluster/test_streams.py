@@ -35,8 +35,8 @@ icechunk_spark.register(spark)
 
 def answer():
     rows = spark.readStream.format("icechunk").options(maxSnapshotsPerTrigger=2, **storage)
-    writer = rows.load(source).writeStream.format("icechunk").options(dims="time,x", chunks="time=1")
-    writer = writer.options(**storage).option("checkpointLocation", checkpoint)
+    writer = rows.load(source).writeStream.format("icechunk").options(**storage)
+    writer = writer.options(dims="time,x", chunks="time=1", checkpointLocation=checkpoint)
     query = writer.trigger(availableNow=True).start(target)
     query.awaitTermination(300)
     table = spark.read.format("icechunk").options(**storage).load(target)

@@ -1,14 +1,15 @@
 """A program that is killed again and again: files become commits, and commits a second repository.
 
-``python soak.py FOLDER BATCHES DEATHS KILLS`` runs two streams of one Spark session until all files
-of ``FOLDER/files`` are stored. Both keep checkpoints in the folder, so whoever starts the program
+``python soak.py FOLDER BATCHES DEATHS KILLS SEED`` runs two streams of one Spark session until all
+files of ``FOLDER/files`` are stored. Both keep checkpoints in the folder, so whoever starts the program
 again goes on. A generator draws for each attempt of a batch whether something strikes in it:
 
 - a death: one request that writes never reaches the store, or its answer is lost, and the query
   fails (``DEATHS`` in all, about);
 - a kill: the whole process group gets SIGKILL after a while (``KILLS`` in all, about).
 
-``FOLDER/struck`` has a line for each, and the seed of the next attempt is their number.
+``FOLDER/struck`` has a line for each. What an attempt meets follows from the seed and from how many
+attempts there were before.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ def write_files(folder: Path, count: int, places: int) -> None:
 class Fate:
     """Draws what strikes in the attempts of batches, and notes it."""
 
-    def __init__(self, folder: Path, rate_of_deaths: float, rate_of_kills: float) -> None:
+    def __init__(self, folder: Path, seed: int, deaths: float, kills: float) -> None:
         self._notes = folder / "struck"
         self._attempts = folder / "attempts"
-        self._rates = rate_of_deaths, rate_of_kills
+        self._seed = seed
+        self._rates = deaths, kills
         self._left = -1
         self._kind = ""
         self._number = -1
@@ -58,7 +60,7 @@ class Fate:
         """Decide for one attempt of a batch."""
         with self._attempts.open("a") as notes:
             notes.write(f"{number}\n")
-        rng = random.Random(self._attempts.stat().st_size)
+        rng = random.Random(1000 * self._seed + self._attempts.read_text().count("\n"))
         deaths, kills = self._rates
         drawn, self._number, self._left = rng.random(), number, -1
         if drawn < deaths:
@@ -94,7 +96,8 @@ class Fate:
 
 def main() -> None:
     folder, batches = Path(sys.argv[1]), int(sys.argv[2])
-    fate = Fate(folder, *(int(text) / batches for text in sys.argv[3:5]))
+    rates = (int(text) / batches for text in sys.argv[3:5])
+    fate = Fate(folder, int(sys.argv[5]), *rates)
     from helpers.spark.session import running_spark
 
     from icechunk_format.storage.local.store import LocalStorage
