@@ -1,8 +1,8 @@
 """A program that is killed again and again: files become commits, and commits a second repository.
 
 ``python soak.py FOLDER BATCHES DEATHS KILLS SEED`` runs two streams of one Spark session until all
-files of ``FOLDER/files`` are stored. Both keep checkpoints in the folder, so whoever starts the program
-again goes on. A generator draws for each attempt of a batch whether something strikes in it:
+files of ``FOLDER/files`` are stored. Both keep checkpoints in the folder, so whoever starts the
+program again goes on. A generator draws for each attempt of a batch whether something strikes in it:
 
 - a death: one request that writes never reaches the store, or its answer is lost, and the query
   fails (``DEATHS`` in all, about);
