@@ -2,7 +2,7 @@
 
 ``python soak.py FOLDER BATCHES DEATHS KILLS SEED`` runs two streams of one Spark session until all
 files of ``FOLDER/files`` are stored. Both keep checkpoints in the folder, so whoever starts the
-program again goes on. A generator draws for each attempt of a batch what strikes in it, if anything:
+program again goes on. A generator draws for each attempt of a batch what strikes in it:
 
 - a death: one request that writes never reaches the store, or its answer is lost, and the query
   fails (``DEATHS`` in all, about);
