@@ -188,9 +188,18 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             datetime.fromisoformat(text)
         except ValueError:
+            pass
+        else:
+            instant = parse_instant("startingFrom", text)
+            return repository.resolve(branch=self._options.branch or "main", as_of=instant)
+        try:
             return named_version(repository, text)
-        instant = parse_instant("startingFrom", text)
-        return repository.resolve(branch=self._options.branch or "main", as_of=instant)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{error.message}; option startingFrom takes earliest, latest, a tag, a snapshot id"
+                " or an instant such as 2024-07-01T12:00:00Z",
+                **error.facts,
+            ) from error
 
     # -- batches ----------------------------------------------------------------------------
 
