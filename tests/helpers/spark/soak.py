@@ -125,7 +125,7 @@ def main() -> None:
             return sink(rows.json(str(folder / "files")), "checkpoint-stored", stored)
 
         def copy() -> Any:
-            rows = spark.readStream.format("icechunk").options(maxSnapshotsPerTrigger=50)
+            rows = spark.readStream.format("icechunk").options(group="/", maxSnapshotsPerTrigger=50)
             return sink(rows.load(stored), "checkpoint-copied", copied)
 
         first = store()
