@@ -5,7 +5,7 @@ VENV    := .venv
 SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
-ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal_statistics
+ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal_statistics $(addprefix tests/spark/streaming/test_,streams.py source_without_spark.py staged_without_spark.py)
 SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from icechunk_format.dataset.metadata_tables import declared
@@ -23,7 +24,10 @@ from icechunk_spark.options.values import (
 
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
-_CHANGING: Final = ("cells", "chunks", "refs")
+_of_changing = partial(option, layouts=("cells", "chunks", "refs"))
+_most_of_a_batch = partial(
+    _of_changing, type_text="integer", parse=parse_positive_int, default_text="no limit"
+)
 
 # The tables about one version, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
@@ -270,14 +274,13 @@ class ReadOptions:
         layouts=(),
         tables=_OF_CHANGES,
     )
-    changes_since: str | None = option(
+    changes_since: str | None = _of_changing(
         "changesSince",
         type_text="branch, tag or snapshot id",
         help="Reads only what changed since this version: rows that were written, and with"
         " `changeColumns` those that were deleted.",
-        layouts=_CHANGING,
     )
-    changes_by: Literal["version", "snapshot"] = option(
+    changes_by: Literal["version", "snapshot"] = _of_changing(
         "changesBy",
         type_text="`version`, `snapshot`",
         parse=choice("version", "snapshot"),
@@ -285,9 +288,8 @@ class ReadOptions:
         default_text="`version`",
         help="Whether changes are those between two versions, each row at most once, or those of"
         " each snapshot in between. A stream has a version for each batch.",
-        layouts=_CHANGING,
     )
-    change_columns: bool = option(
+    change_columns: bool = _of_changing(
         "changeColumns",
         type_text="boolean",
         parse=parse_boolean,
@@ -295,9 +297,8 @@ class ReadOptions:
         default_text="`false`",
         help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
         " deleted rows: their key, and NULL in all other columns.",
-        layouts=_CHANGING,
     )
-    on_history_change: Literal["fail", "restart"] = option(
+    on_history_change: Literal["fail", "restart"] = _of_changing(
         "onHistoryChange",
         type_text="`fail`, `restart`",
         parse=choice("fail", "restart"),
@@ -306,30 +307,20 @@ class ReadOptions:
         help="What changes are where the older version is no ancestor of the newer one (the branch"
         " was reset, a commit amended) or has expired: an error, or the differences of the two; if"
         " the older one is gone, all rows.",
-        layouts=_CHANGING,
     )
-    starting_from: str | None = option(
+    starting_from: str | None = _of_changing(
         "startingFrom",
         type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
         default_text="`earliest`",
         help="Streams only: where a new stream begins. `earliest` reads the whole table as it is"
         " now, then what changes; the others read only what changes after that version.",
-        layouts=_CHANGING,
     )
-    max_snapshots_per_trigger: int | None = option(
+    max_snapshots_per_trigger: int | None = _most_of_a_batch(
         "maxSnapshotsPerTrigger",
-        type_text="integer",
-        parse=parse_positive_int,
-        default_text="no limit",
         help="Streams only: the most snapshots that one batch takes.",
-        layouts=_CHANGING,
     )
-    max_chunks_per_trigger: int | None = option(
+    max_chunks_per_trigger: int | None = _most_of_a_batch(
         "maxChunksPerTrigger",
-        type_text="integer",
-        parse=parse_positive_int,
-        default_text="no limit",
         help="Streams only: a batch ends before the snapshot with which more chunks than this"
         " would have changed; it takes one snapshot at least.",
-        layouts=_CHANGING,
     )
