@@ -36,7 +36,8 @@ from icechunk_format.storage.protocol import Storage
 from icechunk_format.virtualizing.placing.place import MovedBox
 from icechunk_format.virtualizing.placing.tasks import PlannedArray, Segment
 from icechunk_format.virtualizing.planning.arrange import converted_values
-from icechunk_format.virtualizing.scanning.scan import Header, ScannedPiece, metadata_of
+from icechunk_format.virtualizing.scanning.headers import Header, metadata_of
+from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.members import Decided, Member

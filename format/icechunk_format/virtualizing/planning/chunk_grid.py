@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.arrange import Placed
     from icechunk_format.virtualizing.planning.members import Layout, Member
     from icechunk_format.virtualizing.planning.record import Record
-    from icechunk_format.virtualizing.scanning.scan import Header
+    from icechunk_format.virtualizing.scanning.headers import Header
 
 
 def chunk_splits(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.virtualizing.report import REFUSED, Row
-from icechunk_format.virtualizing.scanning.scan import Header, ScannedFile, coordinate_paths
+from icechunk_format.virtualizing.scanning.headers import Header, coordinate_paths
+from icechunk_format.virtualizing.scanning.scan import ScannedFile
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.arrange import Placed

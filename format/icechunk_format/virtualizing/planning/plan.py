@@ -33,12 +33,8 @@ from icechunk_format.virtualizing.planning.compare import differences
 from icechunk_format.virtualizing.planning.members import Decided, Layout, Member
 from icechunk_format.virtualizing.planning.record import Record
 from icechunk_format.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.virtualizing.scanning.scan import (
-    Header,
-    ScannedPiece,
-    is_loadable,
-    metadata_of,
-)
+from icechunk_format.virtualizing.scanning.headers import Header, is_loadable, metadata_of
+from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.template import Template

@@ -14,23 +14,27 @@ Rules of this file
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.virtualizing.scanning.headers import (
+    Header,
+    coordinate_paths,
+    header_of,
+    is_loadable,
+    metadata_of,
+)
 from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
 from icechunk_format.virtualizing.scanning.source_files import (
     FileAccess,
@@ -39,37 +43,7 @@ from icechunk_format.virtualizing.scanning.source_files import (
     SourceFile,
     is_folder,
 )
-
-VOLATILE: Final = frozenset(
-    [
-        "history",
-        "date_created",
-        "date_modified",
-        "date_issued",
-        "date_metadata_modified",
-        "creation_date",
-        "created",
-        "modified",
-        "time_coverage_start",
-        "time_coverage_end",
-        "time_coverage_duration",
-        "tracking_id",
-        "uuid",
-        "id",
-        "actual_range",
-        "nco",
-        "cdo",
-        "nco_openmp_thread_number",
-        "source_file",
-        "filename",
-        "file_name",
-        "product_name",
-        "start_date",
-        "stop_date",
-        "_ncproperties",
-    ]
-)
-"""Attributes, in lower case, that differ from file to file and say nothing of the values."""
+from icechunk_format.virtualizing.scanning.values import digest_of, read_values
 
 # Larger variables without the concatenated dimension are not read for a comparison.
 _MOST_COMPARED: Final = 64 * 2**20
@@ -77,24 +51,6 @@ _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
 # References that a task holds before it stages them.
 _MOST_ROWS: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What files have in common: their groups and arrays, without attributes that always differ.
-
-    ``volatile`` has these attributes of the first file, and does not count in comparisons.
-    """
-
-    arrays: tuple[tuple[str, str], ...]
-    """Path and ``zarr.json`` of each array, sorted by path."""
-    groups: tuple[tuple[str, str], ...]
-    """Path and attributes of each group; the root is ``""``."""
-    volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-
-    def documents(self) -> dict[str, ArrayMetadata]:
-        """Return the arrays by path."""
-        return {path: metadata_of(text, path) for path, text in self.arrays}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,7 +183,7 @@ class _Scanner:
             for array in parsed.arrays:
                 answer.array = array.path
                 self._check_extent(array, file)
-            header = _header(parsed.arrays, parsed.groups)
+            header = header_of(parsed.arrays, parsed.groups)
             self._values(answer, parsed.arrays, store, opener)
             answer.array = None
             answer.header = self._headers.setdefault(header, len(self._headers))
@@ -318,101 +274,10 @@ class _Scanner:
             values = read_values(array, metadata, store, opener)
             if own:
                 answer.values[array.path] = values
-            digest = _digest(values)
+            digest = digest_of(values)
             answer.digests[array.path] = digest
             if (is_loaded or metadata.ndim == 0) and not own:
                 self._constants.setdefault(digest, values)
-
-
-def coordinate_paths(documents: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return which arrays describe others: coordinates, bounds, grid mappings."""
-    found = set()
-    for path, document in documents.items():
-        folder = path.rpartition("/")[0]
-        if path.rpartition("/")[2] in (document.get("dimension_names") or ()):
-            found.add(path)
-        attributes = document.get("attributes") or {}
-        for key in ("coordinates", "bounds", "climatology", "grid_mapping"):
-            words = str(attributes.get(key, "")).replace(":", " ").split()
-            found |= {f"{folder}/{word}".lstrip("/") for word in words}
-    return found & documents.keys()
-
-
-def is_loadable(metadata: ArrayMetadata, path: str, loadable: tuple[str, ...] | None) -> bool:
-    """Whether the values of an array are stored in the repository itself."""
-    name = path.rpartition("/")[2]
-    if loadable is None:
-        return metadata.dimension_names == (name,)
-    return name in loadable or path in loadable
-
-
-@lru_cache(maxsize=4096)
-def metadata_of(text: str, path: str) -> ArrayMetadata:
-    """Return a parsed ``zarr.json``; those of many files are the same."""
-    return parse_array_metadata(text.encode(), node_path="/" + path)
-
-
-@lru_cache(maxsize=4096)
-def _codecs_of(text: str, path: str) -> Any:
-    return metadata_of(text, path).chunk_codecs()
-
-
-def read_values(
-    array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
-) -> NDArray[Any]:
-    """Return the values of an array of a file.
-
-    Raises
-    ------
-    IcechunkError
-        The array uses what is not supported here, or its chunks cannot be fetched or decoded.
-    """
-    codecs = _codecs_of(json.dumps(array.document, sort_keys=True), array.path)
-    values = metadata.fill_array(metadata.shape)
-    for row, place in enumerate(array.coords.tolist()):
-        raw = None if array.inline is None else array.inline[row]
-        if raw is None:
-            start = int(array.offsets[row])
-            stop = start + int(array.lengths[row])
-            if array.locations is None:
-                raw = store.get_range("", start=start, end=stop)
-            else:
-                storage, key = opener.open(array.locations[row])
-                raw = storage.get(key, start=start, end=stop).data
-        lower, upper = metadata.grid.box_of(place)
-        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(place))
-        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
-        values[box] = chunk[tuple(slice(0, n) for n in sizes)]
-    return values
-
-
-def _digest(values: NDArray[Any]) -> bytes:
-    found = hashlib.blake2b(f"{values.dtype} {values.shape}".encode(), digest_size=16)
-    if values.dtype.hasobject:
-        found.update(json.dumps(values.tolist(), default=str).encode())
-    else:
-        found.update(np.ascontiguousarray(values).tobytes())
-    return found.digest()
-
-
-def _header(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
-    volatile: dict[str, dict[str, Any]] = {}
-    texts = []
-    for array in arrays:
-        attributes, volatile[array.path] = _apart(array.document.get("attributes") or {})
-        document = {**array.document, "attributes": attributes}
-        texts.append((array.path, json.dumps(document, sort_keys=True)))
-    own = []
-    for path, given in sorted(groups.items()):
-        attributes, volatile[f"{path}/"] = _apart(given)
-        own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
-    return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
-
-
-def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    stays = {k: v for k, v in attributes.items() if k.lower() not in VOLATILE}
-    return stays, {k: v for k, v in attributes.items() if k not in stays}
 
 
 def _batch(array: ParsedArray) -> pa.RecordBatch:
