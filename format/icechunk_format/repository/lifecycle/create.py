@@ -162,7 +162,8 @@ def check_new_root(
     """Make sure that a write may begin where its repository is created by the commit.
 
     Chunks, manifests and staged objects are no obstacle: a write that failed before its commit has
-    left them, and they are garbage. So are the two files of each of the versions that it stores before it.
+    left them, and they are garbage. So are the two files of each of the versions that it stores
+    before it.
 
     Raises
     ------
