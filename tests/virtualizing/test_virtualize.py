@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -205,22 +204,6 @@ def test_real_months_of_an_ocean_become_one_dataset(tmp_path):
     assert set(found.variables) == set(expected.variables)
     for name in expected.variables:
         np.testing.assert_array_equal(found[name].values, expected[name].values)
-
-
-def test_references_of_kerchunk_and_folders_of_zarr(tmp_path):
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    files = made.archive(tmp_path / "files")
-    stores, lists = [], []
-    for number, file in enumerate(files):
-        stores.append(str(tmp_path / f"{number}.zarr"))
-        made.dataset(number).to_zarr(stores[-1], zarr_format=3, consolidated=False)
-        lists.append(str(tmp_path / f"{number}.json"))
-        Path(lists[-1]).write_text(json.dumps(SingleHdf5ToZarr(file).translate()))
-    virtualize(f"{tmp_path}/*.json", tmp_path / "from-json")
-    xr.testing.assert_equal(by_reference(tmp_path / "from-json"), concatenated(files))
-    virtualize(f"{tmp_path}/*.zarr", tmp_path / "from-zarr")
-    xr.testing.assert_equal(by_reference(tmp_path / "from-zarr"), concatenated(files))
 
 
 def test_a_write_is_done_once_by_its_number(tmp_path):

@@ -11,10 +11,15 @@ Rules of this file
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -31,15 +36,24 @@ from icechunk_format.virtualizing.scanning.source_files import (
 Parser = Callable[..., Any]
 
 _CLASSES: Final = {
-    "hdf": "HDFParser",
-    "netcdf3": "NetCDF3Parser",
-    "zarr": "ZarrParser",
-    "kerchunk_json": "KerchunkJSONParser",
-    "kerchunk_parquet": "KerchunkParquetParser",
-    "fits": "FITSParser",
+    "hdf": "virtualizarr.parsers.HDFParser",
+    "netcdf3": "virtualizarr.parsers.NetCDF3Parser",
+    "zarr": "virtualizarr.parsers.ZarrParser",
+    "kerchunk_json": "virtualizarr.parsers.KerchunkJSONParser",
+    "kerchunk_parquet": "virtualizarr.parsers.KerchunkParquetParser",
+    "fits": "virtualizarr.parsers.FITSParser",
+    "grib": "gribberish.virtualizarr.GribberishParser",
+}
+# What parsers import when they are called, and the extra of VirtualiZarr that brings it.
+_NEEDED: Final = {
+    "hdf": ("h5py", "hdf"),
+    "zarr": ("arro3", "zarr"),
+    "kerchunk_parquet": ("fastparquet", "kerchunk-parquet"),
+    "fits": ("astropy", "fits"),
+    "grib": ("gribberish", "grib"),
 }
 _OTHER_NAMES: Final = {"hdf5": "hdf", "netcdf4": "hdf", "kerchunk": "kerchunk_json"}
-PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES, "grib"}))
+PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES}))
 _MAGIC: Final = (
     (b"\x89HDF\r\n\x1a\n", "hdf"),
     (b"CDF\x01", "netcdf3"),
@@ -129,12 +143,18 @@ def parse_file(
         No parser is known for the file, or VirtualiZarr is not installed.
     """
     registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
-    name = parser if isinstance(parser, str) else None if parser else _kind(file, store)
-    chosen = parser if callable(parser) else _parser_named(name)
-    scheme, _, rest = file.url.partition("://")
-    root = f"{scheme}://{rest.partition('/')[0]}"
-    held: Any = _object_store(file, opener) if is_folder(file.url) else store
-    result = chosen(file.url, registry_class({root: held}))
+    name = parser if isinstance(parser, str) else _kind(file, store, is_asked=parser is None)
+    chosen = parser if callable(parser) else _parser_named(str(name))
+    with contextlib.ExitStack() as stack:
+        url = file.url
+        held: Any = store
+        if name == "kerchunk_parquet" and not callable(parser):
+            url = stack.enter_context(_local_copy(file, opener))
+        if is_folder(file.url) or name == "grib":
+            held = _object_store(url, opener)
+        scheme, _, rest = url.partition("://")
+        root = f"{scheme}://{rest.partition('/')[0]}"
+        result = chosen(url, registry_class({root: held}))
     if not hasattr(result, "_group"):
         raise UnsupportedError(
             f"the parser returned a {type(result).__name__}; a ManifestStore of VirtualiZarr is "
@@ -146,10 +166,13 @@ def parse_file(
     return ParsedFile(arrays=sorted(arrays, key=lambda array: array.path), groups=groups)
 
 
-def _kind(file: SourceFile, store: FileStore) -> str:
+def _kind(file: SourceFile, store: FileStore, *, is_asked: bool) -> str:
+    """Return the format of a file; where nobody asks for it, it may be unknown."""
     for suffix, kind in _SUFFIXES.items():
         if file.url.rstrip("/").lower().endswith(suffix):
             return kind
+    if is_folder(file.url):
+        return ""
     if not store.size:
         raise InvalidInputError("the file is empty: it has 0 bytes")
     first = store.first_bytes()
@@ -159,27 +182,30 @@ def _kind(file: SourceFile, store: FileStore) -> str:
     # A user block may stand before the contents of an HDF5 file.
     if any(first[at : at + 8] == _MAGIC[0][0] for at in (512, 1024, 2048, 4096, 8192)):
         return "hdf"
+    if not is_asked:
+        return ""
     raise UnsupportedError(
         f"its first bytes, {first[:8]!r}, are those of no known format (HDF5 or NetCDF4, NetCDF3, "
-        "FITS, Zarr, Kerchunk); name the format with parser="
+        "FITS, GRIB, Zarr, Kerchunk); name the format with parser="
     )
 
 
-def _parser_named(name: str | None) -> Parser:
-    if name == "grib":
+def _parser_named(name: str) -> Parser:
+    _imported("virtualizarr")
+    module, extra = _NEEDED.get(name, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
         raise UnsupportedError(
-            "GRIB has no parser in VirtualiZarr; make Kerchunk references with kerchunk.grib2 and "
-            "name those files, or give a callable as parser="
+            f"files of the format {name!r} need the package {module}, which is not installed here; "
+            f"pip install 'virtualizarr[{extra}]' on the driver and on the executors",
+            package=module,
         )
-    parsers = _imported("virtualizarr.parsers")
-    parser: Parser = getattr(parsers, _CLASSES[str(name)])()
+    place, _, class_name = _CLASSES[name].rpartition(".")
+    parser: Parser = getattr(_imported(place), class_name)()
     return parser
 
 
 @cache
 def _imported(name: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -189,13 +215,34 @@ def _imported(name: str) -> Any:
         ) from error
 
 
-def _object_store(file: SourceFile, opener: FileOpener) -> Any:
-    """Return obstore's own client, for parsers that list folders."""
-    location, _ = opener.find(file.url)
-    if location.address.kind == "local":
+def _object_store(url: str, opener: FileOpener) -> Any:
+    """Return obstore's own client, for parsers that list folders or read through obstore."""
+    if url.startswith("file://"):
         return _imported("obstore.store").LocalStore()
+    location, _ = opener.find(url)
     clients = _imported("icechunk_format.storage.remote.obstore.clients")
     return clients.make_clients(location.address, location.checked_options).patient
+
+
+@contextlib.contextmanager
+def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
+    """Return the URL of a folder on the local disk with the objects of a folder elsewhere.
+
+    The parser of Kerchunk Parquet reads through fsspec, which knows none of our options.
+    """
+    if file.url.startswith("file://"):
+        yield file.url
+        return
+    storage, key = opener.open(file.url)
+    prefix = key.rstrip("/") + "/"
+    with tempfile.TemporaryDirectory() as folder:
+        for info in storage.list(prefix):
+            path = Path(folder, info.key[len(prefix) :]).resolve()
+            if not path.is_relative_to(Path(folder).resolve()):
+                raise UnsupportedError(f"object {info.key!r} lies outside of its folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(storage.get(info.key).data)
+        yield Path(folder).resolve().as_uri()
 
 
 def _walk(
