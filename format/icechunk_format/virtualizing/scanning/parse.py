@@ -144,7 +144,7 @@ def parse_file(
     """
     registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
     name = parser if isinstance(parser, str) else _kind(file, store, is_asked=parser is None)
-    chosen = parser if callable(parser) else _parser_named(str(name))
+    chosen = parser if callable(parser) else _parser_named(name)
     with contextlib.ExitStack() as stack:
         url = file.url
         held: Any = store
@@ -163,6 +163,9 @@ def parse_file(
     arrays: list[ParsedArray] = []
     groups: dict[str, dict[str, Any]] = {}
     _walk(result._group, "", file.url, arrays, groups)
+    if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
+        for array in arrays:
+            _keep_missing_values(array.document)
     return ParsedFile(arrays=sorted(arrays, key=lambda array: array.path), groups=groups)
 
 
@@ -243,6 +246,23 @@ def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(storage.get(info.key).data)
         yield Path(folder).resolve().as_uri()
+
+
+def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
+    storage, key = opener.open(file.url)
+    return storage.head(f"{key.rstrip('/')}/zarr.json") is None
+
+
+def _keep_missing_values(document: dict[str, Any]) -> None:
+    """Say by an attribute which value is missing, as Zarr v2 says by the fill value alone.
+
+    VirtualiZarr makes 0 or NaN of a fill value that is null, so these two say nothing.
+    """
+    fill, attributes = document["fill_value"], document.setdefault("attributes", {})
+    if isinstance(fill, int | float) and not isinstance(fill, bool) and fill and fill == fill:
+        dtype = np.dtype(document["data_type"])
+        encode = _imported("virtualizarr.parsers.utils").encode_cf_fill_value
+        attributes.setdefault("_FillValue", encode(dtype.type(fill), dtype))
 
 
 def _walk(
