@@ -71,6 +71,9 @@ class Member:
     piece: int
     placed: Placed | None = None
     is_changed: bool = False
+    """Whether the repository has another state of the file at the same place."""
+    has_grown: bool = False
+    """Whether the repository has a shorter state of the file, which begins at the same place."""
     is_empty: bool = False
     """Whether it has no element along a concatenated dimension."""
 

@@ -100,7 +100,9 @@ class _Decider:
         while True:
             members = [m for m in self.members if m.row.status != REFUSED and m.placed is not None]
             fresh = [m.placed for m in members if not m.is_changed and m.placed is not None]
-            found = arrange([*old, *fresh], len(layout.dims))
+            grown = {m.placed.file.url for m in members if m.placed is not None and m.has_grown}
+            stay = [placed for placed in old if placed.file.url not in grown]
+            found = arrange([*stay, *fresh], len(layout.dims))
             of_placed = {id(member.placed): member for member in members}
             for placed, problem, other in found.refused:
                 member = of_placed.get(id(placed))
@@ -242,6 +244,12 @@ class _Decider:
                 else:
                     named = item.what if item.array is None else f"{item.array}: {item.what}"
                     member.row.add_note(named)
+            for path, nbytes in member.scanned.uncompared.items():
+                if not layout.own_dims(path) and not layout.added_dims(path):
+                    member.row.add_note(
+                        f"{path}: its {nbytes:,} bytes were not compared with those of other "
+                        "files, being too many; readers get those of the first file"
+                    )
             for path, digest in digests.items():
                 own = member.scanned.digests.get(path)
                 if own is not None and own.hex() != digest:
@@ -321,21 +329,27 @@ class _Decider:
             before = by_url.get(member.scanned.file.url)
             if before is None or member.row.status == REFUSED:
                 continue
-            member.is_changed = True
             placed = member.placed
-            if placed is None or (placed.first, placed.last, placed.lengths) != (
-                before.first,
-                before.last,
-                before.lengths,
-            ):
+            where = (before.first, before.last, before.lengths)
+            if placed is not None and (placed.first, placed.last, placed.lengths) == where:
+                member.is_changed = True
+                # The record gets its new size, tag and time.
+                before.file = placed.file
+            elif placed is not None and _has_grown(placed, before):
+                member.has_grown = True
+            else:
                 member.row.refuse(
-                    "the file has changed, and covers other coordinates than before; write all "
-                    "files to another group, or delete this one and build it again"
+                    "the file has changed, and covers other coordinates than before; a file may "
+                    "only grow at its end. Write all files to another group with group="
                 )
                 continue
             member.row.status = REFRESHED
-            # The record gets its new size, tag and time.
-            before.file = placed.file
+
+
+def _has_grown(placed: Placed, before: Placed) -> bool:
+    """Whether a file begins as before, and is longer along one dimension."""
+    longer = [a - b for a, b in zip(placed.lengths, before.lengths, strict=True)]
+    return placed.first == before.first and min(longer) >= 0 and sum(map(bool, longer)) == 1
 
 
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:

@@ -72,6 +72,8 @@ class ScannedFile:
     """Values of loaded arrays that belong to this file alone."""
     digests: dict[str, bytes] = field(default_factory=dict)
     """Of the values of arrays that files have in common; keys of ``ScannedPiece.constants``."""
+    uncompared: dict[str, int] = field(default_factory=dict)
+    """Arrays too large to be read for a comparison, and their bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,6 +270,7 @@ class _Scanner:
                         f"it has {nbytes:,} bytes, and at most {_MOST_LOADED:,} of a file are "
                         "stored in the repository; leave it out of loadable="
                     )
+                answer.uncompared[array.path] = nbytes
                 continue
             if not is_loaded and not self._context.dims:
                 continue
