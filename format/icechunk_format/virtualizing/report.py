@@ -86,7 +86,8 @@ def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
                 f"{len(refused):,} of {len(rows):,} files cannot be part of the dataset, and "
                 "nothing was committed:",
                 *lines,
-                "repair these files or take them out; or leave them out with on_mismatch='skip'. "
+                "repair these files or take them out, or call again where a store failed; or "
+                "leave them out with on_mismatch='skip'. "
                 'error.facts["report"] has a row for each file',
             ]
         ),

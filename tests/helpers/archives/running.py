@@ -33,6 +33,7 @@ def virtualize(
     concat_dim: str | tuple[str, ...] = "time",
     template: str | None = None,
     options: dict[str, Any] | None = None,
+    run: Callable[..., Iterable[Any]] = in_process,
     **how: Any,
 ) -> VirtualizeResult[pa.Table]:
     """Virtualize files in this process."""
@@ -49,7 +50,7 @@ def virtualize(
         virtual_options=how.pop("virtual_options", {}),
         **how,
     )
-    return virtualize_files(archive, in_process, cores=2)
+    return virtualize_files(archive, run, cores=2)
 
 
 def statuses(done: VirtualizeResult[pa.Table]) -> dict[str, str]:
