@@ -26,6 +26,8 @@ pytest.importorskip("virtualizarr")
 pytestmark = [
     pytest.mark.needs_reference,
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
 
@@ -42,6 +44,33 @@ def test_files_of_each_kind_become_what_xarray_makes_of_them(kind, tmp_path):
     assert found.attrs == expected.attrs
     assert found["y"].attrs == expected["y"].attrs
     assert found["t2m"].attrs == expected["t2m"].attrs
+
+
+@pytest.mark.parametrize("kind", made.KINDS)
+def test_the_result_is_what_xarray_opens_as_many_files(kind, tmp_path):
+    pytest.importorskip("dask")
+    files = made.archive(tmp_path / "files", made.KINDS[kind])
+    virtualize([files[2], files[0], files[1]], tmp_path / "repository")
+    how = {"mask_and_scale": False} if kind == "gaps" else {}  # HDF5 names no missing value
+    with xr.open_mfdataset(
+        [files[1], files[2], files[0]],
+        engine="scipy" if kind.startswith("netcdf3") else "h5netcdf",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        combine="by_coords",
+        **how,
+    ) as opened:
+        expected = opened.load()
+    xr.testing.assert_equal(by_reference(tmp_path / "repository", **how), expected)
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.nc")), ids=lambda file: file.stem)
+def test_a_real_file_alone_is_what_xarray_opens(file, tmp_path):
+    done = virtualize(str(file), tmp_path / "repository", concat_dim=(), on_mismatch="skip")
+    expected = xr.open_dataset(file).load()
+    assert set(statuses(done).values()) == {"taken"}
+    xr.testing.assert_equal(by_reference(tmp_path / "repository"), expected)
 
 
 @pytest.mark.parametrize("kind", ["compressed", "packed", "contiguous", "netcdf3 records"])

@@ -74,14 +74,21 @@ def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]
     volatile: dict[str, dict[str, Any]] = {}
     texts = []
     for array in arrays:
-        attributes, volatile[array.path] = _apart(array.document.get("attributes") or {})
-        document = {**array.document, "attributes": attributes}
-        texts.append((array.path, json.dumps(document, sort_keys=True)))
+        text, volatile[array.path] = _without_volatile(array.text)
+        texts.append((array.path, text))
     own = []
     for path, given in sorted(groups.items()):
         attributes, volatile[f"{path}/"] = _apart(given)
         own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
     return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
+
+
+@lru_cache(maxsize=4096)
+def _without_volatile(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a ``zarr.json`` without attributes that always differ, and these."""
+    document = json.loads(text)
+    document["attributes"], volatile = _apart(document.get("attributes") or {})
+    return json.dumps(document, sort_keys=True), volatile
 
 
 def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

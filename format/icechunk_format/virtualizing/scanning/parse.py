@@ -17,8 +17,8 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,7 @@ _SUFFIXES: Final = {
     ".parquet": "kerchunk_parquet",
     ".json": "kerchunk_json",
 }
+_ANY_ENCODING: Final = {"name": "default", "configuration": {"separator": "/"}}
 _INLINED: Final = "__inlined__"
 _INSTALL: Final = "pip install 'icechunk-spark[virtualize]' on the driver and on the executors"
 
@@ -80,8 +81,8 @@ class ParsedArray:
     ----------
     path
         Below the root of the file, without a leading ``/``.
-    document
-        Its ``zarr.json``.
+    text
+        Its ``zarr.json``, with sorted keys, so that equal ones are parsed once.
     coords
         int64, shape (n, ndim): places in its chunk grid.
     offsets, lengths
@@ -94,7 +95,7 @@ class ParsedArray:
     """
 
     path: str
-    document: dict[str, Any]
+    text: str
     coords: NDArray[np.int64]
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -164,8 +165,7 @@ def parse_file(
     groups: dict[str, dict[str, Any]] = {}
     _walk(result._group, "", file.url, arrays, groups)
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
-        for array in arrays:
-            _keep_missing_values(array.document)
+        arrays = [replace(array, text=_with_missing_value(array.text)) for array in arrays]
     return ParsedFile(arrays=sorted(arrays, key=lambda array: array.path), groups=groups)
 
 
@@ -253,16 +253,19 @@ def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
     return storage.head(f"{key.rstrip('/')}/zarr.json") is None
 
 
-def _keep_missing_values(document: dict[str, Any]) -> None:
+@lru_cache(maxsize=4096)
+def _with_missing_value(text: str) -> str:
     """Say by an attribute which value is missing, as Zarr v2 says by the fill value alone.
 
     VirtualiZarr makes 0 or NaN of a fill value that is null, so these two say nothing.
     """
+    document = json.loads(text)
     fill, attributes = document["fill_value"], document.setdefault("attributes", {})
     if isinstance(fill, int | float) and not isinstance(fill, bool) and fill and fill == fill:
         dtype = np.dtype(document["data_type"])
         encode = _imported("virtualizarr.parsers.utils").encode_cf_fill_value
         attributes.setdefault("_FillValue", encode(dtype.type(fill), dtype))
+    return json.dumps(document, sort_keys=True)
 
 
 def _walk(
@@ -280,9 +283,8 @@ def _walk(
 
 
 def _array(path: str, array: Any, url: str) -> ParsedArray:
-    document = json.loads(json.dumps(array.metadata.to_dict(), default=_plain))
     # References say where chunks lie, so names of chunks mean nothing any more.
-    document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
+    document = {**array.metadata.to_dict(), "chunk_key_encoding": _ANY_ENCODING}
     manifest = array.manifest
     grid = manifest.shape_chunk_grid
     paths = manifest._paths.reshape(-1)
@@ -298,7 +300,7 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
     is_own = (named == url) | (named == _INLINED)
     return ParsedArray(
         path=path,
-        document=document,
+        text=json.dumps(document, default=_plain, sort_keys=True),
         coords=coords,
         offsets=manifest._offsets.reshape(-1)[rows].astype(np.int64),
         lengths=manifest._lengths.reshape(-1)[rows].astype(np.int64),

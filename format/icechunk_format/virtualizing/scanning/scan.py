@@ -14,7 +14,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Sequence
@@ -42,6 +41,7 @@ from icechunk_format.virtualizing.scanning.source_files import (
     FileStore,
     SourceFile,
     is_folder,
+    looked_at,
 )
 from icechunk_format.virtualizing.scanning.values import digest_of, read_values
 
@@ -126,7 +126,10 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
         for start in range(0, len(piece), _OPEN_AT_ONCE):
             group = piece[start : start + _OPEN_AT_ONCE]
-            opened = threads.map(lambda item: _opened(opener, *item), group)
+            is_near = all(file.url.startswith("file:") for file, _ in group)
+            # Threads wait for answers of servers; a local disk answers at once.
+            spread = map if is_near else threads.map
+            opened = spread(lambda item: _opened(opener, *item), group)
             for store, answer in opened:
                 done = answer if store is None else scanner.scan(answer.file, store, opener)
                 scanner.answers.append(done)
@@ -141,11 +144,11 @@ def _opened(
 ) -> tuple[FileStore | None, ScannedFile]:
     """Look at a file and read its first block, unless the repository has this state of it."""
     try:
+        storage, key = opener.open(file.url)
         if file.size is None:
-            file = opener.look(file)
+            file = looked_at(file, storage, key)
         if known is not None and known.is_same(file):
             return None, ScannedFile(file=file, is_known=True)
-        storage, key = opener.open(file.url)
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
             store.first_bytes()
@@ -250,12 +253,13 @@ class _Scanner:
         opener: FileOpener,
     ) -> None:
         """Read what is loaded, and what files must have in common."""
-        inside = {dim for a in arrays for dim in a.document.get("dimension_names") or ()}
+        documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
+        inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
-        coordinates = coordinate_paths({a.path: a.document for a in arrays})
+        coordinates = coordinate_paths({path: document.raw for path, document in documents.items()})
         for array in arrays:
             answer.array = array.path
-            metadata = metadata_of(json.dumps(array.document, sort_keys=True), array.path)
+            metadata = documents[array.path]
             own = set(metadata.dimension_names or ()) & dims
             is_loaded = is_loadable(metadata, array.path, self._context.loadable)
             is_shared = bool(dims - own) or not self._context.dims or metadata.ndim == 0

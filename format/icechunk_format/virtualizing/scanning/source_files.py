@@ -88,23 +88,23 @@ class FileOpener:
         location, key = self.find(url)
         return open_storage(location), key
 
-    def look(self, file: SourceFile) -> SourceFile:
-        """Return a file with its size, tag and time.
 
-        Raises
-        ------
-        NotFoundError
-            There is no such file.
-        StorageError
-            The store failed.
-        """
-        storage, key = self.open(file.url)
-        keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
-        for candidate in keys:
-            info = storage.head(candidate)
-            if info is not None:
-                return described(file.url, info)
-        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+def looked_at(file: SourceFile, storage: Storage, key: str) -> SourceFile:
+    """Return a file with its size, tag and time.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    StorageError
+        The store failed.
+    """
+    keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
+    for candidate in keys:
+        info = storage.head(candidate)
+        if info is not None:
+            return described(file.url, info)
+    raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
 
 
 class FileStore:

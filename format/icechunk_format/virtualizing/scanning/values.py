@@ -33,7 +33,7 @@ def read_values(
     IcechunkError
         The array uses what is not supported here, or its chunks cannot be fetched or decoded.
     """
-    codecs = _codecs_of(json.dumps(array.document, sort_keys=True), array.path)
+    codecs = _codecs_of(array.text, array.path)
     values = metadata.fill_array(metadata.shape)
     for row, place in enumerate(array.coords.tolist()):
         raw = None if array.inline is None else array.inline[row]
