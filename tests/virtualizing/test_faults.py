@@ -156,6 +156,43 @@ def test_a_file_whose_store_stays_down_is_a_row_and_comes_with_the_next_call(tmp
         assert statuses(done) == {"0.nc": "known", "1.nc": "taken", "2.nc": "known"}
 
 
+def test_blocks_that_files_have_alike_are_fetched_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("icechunk_format.virtualizing.scanning.scan._OPEN_AT_ONCE", 2)
+
+    def large(path, number):
+        data = made.dataset(number)
+        for name in "abc":  # the index of each variable lies behind the values of the last
+            noise = np.random.default_rng(0).normal(size=(4, 400, 200))
+            data[name] = (("time", "v", "w"), noise)
+        how = {name: {"chunksizes": (1, 40, 200)} for name in "abc"}
+        data.to_netcdf(path, engine="h5netcdf", encoding=how)
+
+    files = made.archive(tmp_path / "files", large, count=6)
+    with misbehaving_server() as server:
+        for number, file in enumerate(files):
+            server.objects[f"/bucket/days/{number}.nc"] = Path(file).read_bytes()
+        options = {"anon": "true", "endpoint_url": server.url}
+        how = {"virtual_options": options, "run": in_process}
+        names = [f"s3://bucket/days/{number}.nc" for number in range(6)]
+        monkeypatch.setattr("icechunk_format.virtualizing.virtualize._PIECES_PER_CORE", 1)
+        late = []
+        direct = scan.FileStore.get_range
+
+        def counted(store, path, **span):
+            before = server.count("GET")
+            data = direct(store, path, **span)
+            late.append((store._key, server.count("GET") - before))
+            return data
+
+        monkeypatch.setattr(scan.FileStore, "get_range", counted)
+        done = virtualize(names, tmp_path / "repository", **how)
+    assert set(statuses(done).values()) == {"taken"}
+    asked = {key: sum(n for k, n in late if k == key) for key in {k for k, _ in late}}
+    first, last = (max(n for k, n in asked.items() if k.endswith(e)) for e in ("0.nc", "2.nc"))
+    assert first > 1  # nothing is known of the first file
+    assert last == 0  # all of it was fetched before
+
+
 # -- runs that meet -------------------------------------------------------------------------
 
 

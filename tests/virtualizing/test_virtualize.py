@@ -101,6 +101,7 @@ def test_tomorrow_is_added_by_the_same_call(tmp_path):
     first = virtualize(f"{folder}/*.nc", tmp_path / "repository")
     same = virtualize(f"{folder}/*.nc", tmp_path / "repository")
     assert (same.snapshot_id, same.files_added) == (first.snapshot_id, 0)
+    assert same.places == first.places
     made.compressed(folder / "2.nc", 2)
     files.append(str(folder / "2.nc"))
     more = virtualize(f"{folder}/*.nc", tmp_path / "repository")

@@ -212,7 +212,7 @@ class _Run:
             for lost in range(_MOST_RACES + 1):
                 done = self._done_before()
                 if done is not None:
-                    return self._nothing(done, report_table([]), 0)
+                    return self._nothing(done, report_table([]), 0, files)
                 places = self._places(files)
                 if scan is None or not scan.holds_for(self._record):
                     scan = self._scanned(files)
@@ -263,7 +263,7 @@ class _Run:
         arrays = builder.arrays()
         table = report_table(decided.rows)
         if not decided.taken:
-            return self._nothing(base, table, len(decided.rows))
+            return self._nothing(base, table, len(decided.rows), files)
         tasks = place_tasks(arrays, pieces, _TASKS_PER_CORE * self._cores)
         place = PlaceContext(
             location=archive.location,
@@ -316,14 +316,14 @@ class _Run:
         )
 
     def _nothing(
-        self, base: SnapshotId | None, table: pa.Table, skipped: int
+        self, base: SnapshotId | None, table: pa.Table, skipped: int, files: Sequence[SourceFile]
     ) -> VirtualizeResult[pa.Table]:
         return VirtualizeResult(
             snapshot_id=base,
             files_added=0,
             files_skipped=skipped,
             references=0,
-            places=(),
+            places=self._readable_places([], files),
             report=table,
         )
 

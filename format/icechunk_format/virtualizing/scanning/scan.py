@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +50,9 @@ from icechunk_format.virtualizing.scanning.values import digest_of, read_values
 _MOST_COMPARED: Final = 64 * 2**20
 _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
+# Blocks of 1 MiB that a task holds, and those of one file that are fetched before it is parsed.
+_MOST_BLOCKS: Final = 128
+_MOST_BLOCKS_OF_A_FILE: Final = 32
 # References that a task holds before it stages them.
 _MOST_ROWS: Final = 1_000_000
 
@@ -124,25 +128,35 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
     scanner = _Scanner(context)
     opener = context.access.opener()
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
-        for start in range(0, len(piece), _OPEN_AT_ONCE):
-            group = piece[start : start + _OPEN_AT_ONCE]
-            is_near = all(file.url.startswith("file:") for file, _ in group)
-            # Threads wait for answers of servers; a local disk answers at once.
-            spread = map if is_near else threads.map
-            opened = spread(lambda item: _opened(opener, *item), group)
+        waiting, blocks, count = list(piece), [0], 1
+        while waiting:
+            group, waiting = waiting[:count], waiting[count:]
+            if all(is_near(file.url) for file, _ in group):
+                opened = map(partial(_opened, opener, [0]), group)
+            else:
+                opened = threads.map(partial(_opened, opener, blocks), group)
             for store, answer in opened:
                 done = answer if store is None else scanner.scan(answer.file, store, opener)
                 scanner.answers.append(done)
+                if store is not None and done.problem is None:
+                    blocks = [0, *sorted(store.touched - {0})][:_MOST_BLOCKS_OF_A_FILE]
+                    count = min(_OPEN_AT_ONCE, _MOST_BLOCKS // len(blocks))
                 if scanner.rows >= _MOST_ROWS:
                     answers.append(scanner.finish())
                     scanner = _Scanner(context)
     return [*answers, scanner.finish()]
 
 
+def is_near(url: str) -> bool:
+    """Whether a file is answered for at once, so that threads would only cost time."""
+    return url.startswith("file:")
+
+
 def _opened(
-    opener: FileOpener, file: SourceFile, known: SourceFile | None
+    opener: FileOpener, blocks: Sequence[int], item: tuple[SourceFile, SourceFile | None]
 ) -> tuple[FileStore | None, ScannedFile]:
-    """Look at a file and read its first block, unless the repository has this state of it."""
+    """Look at a file and fetch blocks of it, unless the repository has this state of it."""
+    file, known = item
     try:
         storage, key = opener.open(file.url)
         if file.size is None:
@@ -151,7 +165,7 @@ def _opened(
             return None, ScannedFile(file=file, is_known=True)
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
-            store.first_bytes()
+            store.fetch(blocks)
     except Exception as error:  # a file that cannot be opened is a row of the report
         return None, ScannedFile(file=file, problem=text_of(error))
     return store, ScannedFile(file=file)
