@@ -68,7 +68,7 @@ def virtualize(
         Root of the repository; it is created where there is none.
     parser
         ``hdf`` (HDF5, NetCDF4), ``netcdf3``, ``zarr``, ``kerchunk_json``, ``kerchunk_parquet``,
-        ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
+        ``grib``, ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
         ``HDFParser(group="forecast")``. None looks at suffixes and first bytes.
     concat_dim
         The dimension along which files follow one another, or several, slowest first. Files lie in
