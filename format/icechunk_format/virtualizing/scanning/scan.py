@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,6 +131,7 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
         waiting, blocks, count = list(piece), [0], 1
         while waiting:
             group, waiting = waiting[:count], waiting[count:]
+            opened: Iterable[tuple[FileStore | None, ScannedFile]]
             if all(is_near(file.url) for file, _ in group):
                 opened = map(partial(_opened, opener, [0]), group)
             else:
