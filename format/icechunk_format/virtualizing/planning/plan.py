@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -189,6 +190,14 @@ class _Decider:
                 option="concat_dim",
             )
         new_dims = tuple(dim for dim in self.dims if dim not in inside)
+        for dim in new_dims:
+            like = get_close_matches(dim, map(str, inside - set(self.dims)), n=1, cutoff=0.7)
+            if like and self.template is None:
+                raise InvalidInputError(
+                    f"concat_dim={dim!r}: no file has this dimension, and {like[0]!r} is written "
+                    f"much like it; give concat_dim={like[0]!r}, or a new dimension another name",
+                    option="concat_dim",
+                )
         loaded = {p for p, d in documents.items() if is_loadable(d, p, self.loadable)}
         spread = frozenset(self._spread(documents, new_dims))
         layout = Layout(

@@ -178,6 +178,8 @@ def text_of(error: BaseException) -> str:
     text = "; ".join(lines) or "no reason was given"
     if isinstance(error, IcechunkError):
         return text
+    if "truncated file" in text:  # what the HDF5 library says among other things
+        return f"the file is truncated: {text}"[:600]
     return f"{type(error).__name__}: {text}"[:600]
 
 
