@@ -174,7 +174,9 @@ class _OnExecutors:
         from icechunk_spark.session.partitions import cores_of
 
         with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
-            tasks = max(cores_of(self._spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK))
+            tasks = max(
+                cores_of(self._spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK)
+            )
             rows = work_rows(self._spark, pieces, tasks).mapInArrow(
                 write_task(context), spark_struct(ADDED)
             )

@@ -126,7 +126,7 @@ def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
     except OSError as error:
         _drop(files, name)
         full = "; its disk is full" if error.errno == errno.ENOSPC else ""
-        problem = context.target.without_secrets(" ".join(str(error).split()))
+        problem = context.target.shown(error)
         raise StorageError(
             f"writing {name} to {context.target} failed{full}: {problem}. The table is as it"
             " was; mirror again when there is room",

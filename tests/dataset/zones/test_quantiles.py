@@ -147,7 +147,14 @@ def test_a_zone_with_too_many_cells_is_named(monkeypatch):
 def test_names_of_statistics_and_columns():
     assert quantile_of("median") == 0.5
     assert quantile_of("quantile( q = .9 )") == 0.9
-    for wrong in ("quantile", "quantile(0.9)", "quantile(q=1.1)", "quantile(q=-0.1)", "q90", "mean"):
+    for wrong in (
+        "quantile",
+        "quantile(0.9)",
+        "quantile(q=1.1)",
+        "quantile(q=-0.1)",
+        "q90",
+        "mean",
+    ):
         assert quantile_of(wrong) is None
     names = ("median", "quantile(q=0.29)", "quantile(q=0.005)", "quantile(q=1)")
     shown = ["median", "quantile_29", "quantile_0_5", "quantile_100"]

@@ -1,8 +1,8 @@
 """Joins parts of statistics over columns and makes rows of the result: the third and last step.
 
-Rows of parts of one zone and one split come together. They are combined one after another, and
-the values that quantiles need are sorted part by part; then each selected position of the split is a row, with the keys of the zone, the labels of the other
-dimensions, and the statistics.
+Rows of parts of one zone and one split come together. They are combined one after another, and the
+values that quantiles need are sorted part by part. Then each selected position of the split is a
+row, with the keys of the zone, the labels of the other dimensions, and the statistics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.zones.plan import ZonalContext
@@ -36,9 +35,7 @@ class _Zone:
         ``(variables, quantiles, *split)``.
     """
 
-    def __init__(
-        self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch
-    ) -> None:
+    def __init__(self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch) -> None:
         self.zone, self.split, self.key = zone, split, key
         self._parts = context.parts
         self._shares = tuple(context.shares.values())

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -133,7 +133,7 @@ class Samples:
         ends = np.array(self._boxes, dtype=np.int64).reshape(len(self._boxes), -1, 2)
         edges = [np.unique(ends[:, n]).tolist() for n in range(ends.shape[1])]
         # Blocks of different columns may have different steps.
-        for box in product(*(zip(e[:-1], e[1:], strict=True) for e in edges)):
+        for box in product(*map(pairwise, edges)):
             inside = np.ones(len(ends), dtype=bool)
             for n, (first, last) in enumerate(box):
                 inside &= (ends[:, n, 0] <= first) & (last <= ends[:, n, 1])

@@ -296,7 +296,7 @@ class Summing:
         waiting: list[tuple[int, int, Box, bytes]] = []
         filled = 0
         for part, box in parts_within(place, split, context.part_steps(task.split)):
-            at = [slice(a - o, b - o) for (a, b), (o, _) in zip(box, place, strict=True)]
+            at: list[Any] = [slice(a - o, b - o) for (a, b), (o, _) in zip(box, place, strict=True)]
             for zone in range(cover.zones):
                 cells = slice(int(cover.starts[zone]), int(cover.starts[zone + 1]))
                 if cells.start == cells.stop:
