@@ -125,11 +125,11 @@ def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
             size = stream.tell()
     except OSError as error:
         _drop(files, name)
-        full = "; its disk is full" if error.errno == errno.ENOSPC else ""
+        is_full = error.errno == errno.ENOSPC
         problem = context.target.shown(error)
         raise StorageError(
-            f"writing {name} to {context.target} failed{full}: {problem}. The table is as it"
-            " was; mirror again when there is room",
+            f"writing {name} to {context.target} failed{'; its disk is full' * is_full}: {problem}."
+            f" The table is as it was; mirror again{' when there is room' * is_full}",
             target=str(context.target),
         ) from None
     except BaseException:
