@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -89,6 +89,10 @@ def parts_within(
         yield number, tuple(box)
 
 
+#: Bytes before the numbers of samples: the column and a number of its own for the row of cover.
+HEAD_BYTES: Final = 16
+
+
 class Samples:
     """The values of one zone and one part, as they come from blocks.
 
@@ -100,20 +104,21 @@ class Samples:
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
-        self._boxes: list[Box] = []
-        self._weights: list[NDArray[np.float64]] = []
-        self._values: list[NDArray[np.float64]] = []
+        # By the head of their samples, cells are the same in all blocks.
+        self._weights: dict[bytes, NDArray[np.float64]] = {}
+        self._pieces: list[tuple[bytes, Box, NDArray[np.float64]]] = []
         self._held = 0
 
     def add(self, box: Box, variables: int, samples: bytes) -> None:
-        """Add the weights of some cells and their values, ``(variables, *box, cells)``.
+        """Add a head, the weights of some cells, and their values ``(variables, *box, cells)``.
 
         Raises
         ------
         UnsupportedError
             The zone has too many cells.
         """
-        numbers = np.frombuffer(samples, dtype=np.float64)
+        head = samples[:HEAD_BYTES]
+        numbers = np.frombuffer(samples, dtype=np.float64, offset=HEAD_BYTES)
         shape = (variables, *(last - first for first, last in box))
         cells = len(numbers) // (1 + math.prod(shape))
         self._held += len(numbers) - cells
@@ -124,34 +129,27 @@ class Samples:
                 " smaller ones, name fewer variables, or leave median and quantile out",
                 option="statistics",
             )
-        self._boxes.append(box)
-        self._weights.append(numbers[:cells])
-        self._values.append(numbers[cells:].reshape(*shape, cells))
+        self._weights[head] = numbers[:cells]
+        self._pieces.append((head, box, numbers[cells:].reshape(*shape, cells)))
 
     def quantiles(self, shares: Sequence[float], into: NDArray[np.float64]) -> None:
         """Write quantiles into an array ``(variables, shares, *split)``; NaN where no value is."""
-        ends = np.array(self._boxes, dtype=np.int64).reshape(len(self._boxes), -1, 2)
-        edges = [np.unique(ends[:, n]).tolist() for n in range(ends.shape[1])]
+        weights = np.concatenate(list(self._weights.values()))
+        ends = np.cumsum([len(some) for some in self._weights.values()])
+        stops = dict(zip(self._weights, ends.tolist(), strict=True))
+        boxes = np.array([box for _, box, _ in self._pieces], dtype=np.int64)
+        boxes = boxes.reshape(len(self._pieces), into.ndim - 2, 2)
+        firsts, lasts = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
+        values = np.full((len(into), *(lasts - firsts), len(weights)), np.nan)
         # Blocks of different columns may have different steps.
-        for box in product(*map(pairwise, edges)):
-            inside = np.ones(len(ends), dtype=bool)
-            for n, (first, last) in enumerate(box):
-                inside &= (ends[:, n, 0] <= first) & (last <= ends[:, n, 1])
-            some = np.flatnonzero(inside).tolist()
-            if not some:
-                continue
-            weights = np.concatenate([self._weights[n] for n in some])
-            pieces = []
-            for number in some:
-                own = self._boxes[number]
-                cut = (slice(a - o, b - o) for (a, b), (o, _) in zip(box, own, strict=True))
-                pieces.append(self._values[number][(slice(None), *cut)])
-            values = np.concatenate(pieces, axis=-1)
-            found = weighted_quantiles(values.reshape(-1, len(weights)), weights, shares)
-            at = tuple(slice(*ends) for ends in box)
-            into[(slice(None), slice(None), *at)] = np.moveaxis(
-                found.reshape(*values.shape[:-1], len(shares)), -1, 1
-            )
+        while self._pieces:
+            head, box, piece = self._pieces.pop()
+            at = (slice(a - o, b - o) for (a, b), o in zip(box, firsts.tolist(), strict=True))
+            values[(slice(None), *at, slice(stops[head] - piece.shape[-1], stops[head]))] = piece
+        found = weighted_quantiles(values.reshape(-1, len(weights)), weights, shares)
+        found = found.reshape(*values.shape[:-1], len(shares))
+        at = (slice(*ends) for ends in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        into[(slice(None), slice(None), *at)] = np.moveaxis(found, -1, 1)
 
 
 def weighted_quantiles(

@@ -60,12 +60,15 @@ class _Task:
     ----------
     box
         The cells that are covered: ``(start, stop)`` along y and x.
+    number
+        The number of the first row among all rows of the partition.
     collected
         Parts of the whole split, ``(zones, variables * parts, *split)``; None where they are too
         large, and each block makes rows.
     """
 
     rows: pa.Table
+    number: int
     column: int
     split: int
     box: tuple[tuple[int, int], tuple[int, int]]
@@ -81,6 +84,7 @@ class Summing:
         self._arrays = ScanArrays(context.scan)
         self._variables = context.variables
         self._parts = context.parts
+        self._seen = 0
         # Places of a block's axes: other dimensions, then y and x.
         self._order = (*context.others, *context.places)
         self._reads = BlockReads(context.scan, self._arrays, self._variables, self._convert)
@@ -177,8 +181,15 @@ class Summing:
         collected = None
         if 8 * math.prod(kept) <= _MOST_PARTS_BYTES:
             collected = np.empty(kept)
+        self._seen += len(rows)
         return _Task(
-            rows=rows, column=column, split=split, box=box, cover=cover, collected=collected
+            rows=rows,
+            number=self._seen - len(rows),
+            column=column,
+            split=split,
+            box=box,
+            cover=cover,
+            collected=collected,
         )
 
     def _weights_of(self, chosen: list[DimSelection]) -> NDArray[np.float64]:
@@ -301,7 +312,8 @@ class Summing:
                 cells = slice(int(cover.starts[zone]), int(cover.starts[zone + 1]))
                 if cells.start == cells.stop:
                     continue
-                numbers = [cover.weights[cells].tobytes()]
+                head = np.array([task.column, task.number + zone], dtype=np.int64)
+                numbers = [head.tobytes(), cover.weights[cells].tobytes()]
                 numbers += [own[(*at, cover.cells[cells])].tobytes() for own in held]
                 samples = b"".join(numbers)
                 if waiting and filled + len(samples) > _MOST_PARTS_BYTES:
