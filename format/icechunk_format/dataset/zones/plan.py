@@ -421,7 +421,9 @@ def _cut_splits(
         max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),
         _MOST_CELLS_OF_A_TASK,
     )
-    wanted = -(-cells // max(1, context.column_count) // of_a_task)
+    # For quantiles, the values of a zone come together from all columns.
+    columns = 1 if context.shares else max(1, context.column_count)
+    wanted = -(-cells // columns // of_a_task)
     splits = []
     for found, axis in zip(numbers, axes, strict=True):
         pieces = np.array_split(found, max(1, min(wanted, len(found))))
