@@ -160,11 +160,13 @@ def sampled_points(
 
 
 def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Set the watermarks of the points again, since a function in Python loses them."""
+    """Mark the columns that have a watermark again, since a function in Python loses the mark.
+
+    Spark refuses a second watermark, and needs none: the first one still says what is late.
+    """
     for field in fields:
-        delay = (field.metadata or {}).get(_WATERMARK)
-        if delay is not None and sampled.isStreaming:
-            sampled = sampled.withWatermark(field.name, f"{delay} milliseconds")
+        if _WATERMARK in (field.metadata or {}):
+            sampled = sampled.withMetadata(field.name, field.metadata)
     return sampled
 
 
