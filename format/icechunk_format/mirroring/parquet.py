@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icechunk_format.mirroring.target import DeltaTarget
 
 ROW_GROUP_ROWS: Final = 1_000_000
-# Parquet's LZ4_RAW: zstd takes a third longer to write, and snappy makes larger files.
+# Parquet's LZ4_RAW: zstd takes a quarter longer to write, and snappy makes larger files.
 COMPRESSION: Final = "lz4"
 ADDED: Final = pa.schema(
     [
