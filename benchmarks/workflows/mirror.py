@@ -54,6 +54,15 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         cases[f"{question}, repository with sel"] = partial(
             with_sel, asked, spark, path, question, side
         )
+    # What Spark takes for as many rows that it wrote itself, and for rows that it makes up.
+    plain = str(folder / "plain")
+    frames["copy"]().write.parquet(plain)
+    made_up = spark.range(copied.rows).selectExpr(
+        f"double(int(id / {side}) % {side}) AS latitude", "float(id % 64) AS t2m"
+    )
+    bounds = {"plain Parquet": lambda: spark.read.parquet(plain), "rows made up": lambda: made_up}
+    for name, frame in bounds.items():
+        cases[f"by latitude, {name}"] = partial(ask, asked, frame, "by latitude")
     numbers = iter(range(1_000))
 
     def first_query() -> Any:
@@ -88,8 +97,14 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         rows.append(row(BENCHMARK, f"{question}, xarray", timings, versus=case))
         if f"{question}, repository with sel" in timings:
             rows.append(row(BENCHMARK, f"{question}, repository with sel", timings, versus=case))
+    rows.extend(
+        row(BENCHMARK, f"by latitude, {name}", timings, versus="by latitude, repository")
+        for name in bounds
+    )
     rows.append(refresh(spark, path, target, side))
-    rows.append(many_files(folder / "many", max(50, round(10_000 * min(2.5 * options.scale, 1)))))
+    rows.append(
+        many_files(spark, folder / "many", max(50, round(10_000 * min(2.5 * options.scale, 1))))
+    )
     return rows
 
 
@@ -221,11 +236,12 @@ def refresh(spark: SparkSession, path: str, target: str, side: int) -> Row:
     )
 
 
-def many_files(folder: Path, count: int) -> Row:
+def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
     """Bring a copy of very many small files up to date, after a change of one chunk."""
     import icechunk
     import zarr
 
+    import icechunk_spark
     from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
     from icechunk_format.mirroring.selection import Selection
     from icechunk_format.mirroring.target import DeltaTarget
@@ -259,9 +275,21 @@ def many_files(folder: Path, count: int) -> Row:
     began = time.perf_counter()
     found = find_files(target)
     listed = time.perf_counter() - began
+    began = time.perf_counter()
+    frame = icechunk_spark.mirrored(spark, target.url)
+    planned = time.perf_counter() - began
+    began = time.perf_counter()
+    if frame.count() != 4 * count:
+        raise AssertionError(f"a copy of {count} rows of four has other rows")
+    counted = time.perf_counter() - began
     return Row(
         benchmark=BENCHMARK,
         case=f"refresh of one of {first.files_added:,} files",
         wall_s=seconds,
-        figures={"files": len(found.paths), "find_files_s": round(listed, 2)},
+        figures={
+            "files": len(found.paths),
+            "find_files_s": round(listed, 2),
+            "mirrored_s": round(planned, 2),
+            "count_s": round(counted, 2),
+        },
     )

@@ -23,6 +23,9 @@ _AUTHORIZE: Final = "virtual.authorize"
 _AHEAD: Final = "readAheadBytes"
 _OF_PLACES: Final = ("storage.*", "storage.client", "virtual.storage.*", _AUTHORIZE, _AHEAD)
 _VERSIONS: Final = ("branch", "tag", "snapshot", "asOf")
+# Starting a task costs a third of a small file, so a task writes several; few are lost with it.
+_TASKS_OF_A_CORE: Final = 2
+_FILES_OF_A_TASK: Final = 8
 _AFTER_FAILURE: Final = (
     "The table is as it was, and mirroring again starts anew; files that no version has go with the"
     " next vacuum"
@@ -168,9 +171,13 @@ class _OnExecutors:
         from icechunk_spark.mirroring.tasks import write_task
         from icechunk_spark.schema import spark_struct
         from icechunk_spark.session.errors import raised_in_jobs
+        from icechunk_spark.session.partitions import cores_of
 
         with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
-            rows = work_rows(self._spark, pieces).mapInArrow(
+            tasks = max(
+                cores_of(self._spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK)
+            )
+            rows = work_rows(self._spark, pieces, tasks).mapInArrow(
                 write_task(context), spark_struct(ADDED)
             )
             found = [row.asDict() for row in rows.collect()]

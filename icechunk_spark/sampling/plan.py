@@ -61,6 +61,8 @@ _TAKEN: Final = (
 _SPREAD: Final = 1024
 _MOST_SHOWN: Final = 8
 _CHUNK: Final = "__icechunk_chunk"
+# Metadata of a column that has a watermark.
+_WATERMARK: Final = "spark.watermarkDelayMs"
 _EXAMPLES: Final = {
     "on": "{'latitude': 'lat', 'longitude': 'lon'}",
     "tolerance": "{'time': '1 hour', 'latitude': 0.2}",
@@ -153,7 +155,19 @@ def sampled_points(
     result = StructType([*fields[: len(existing)], *added.fields])
     # Spark finds the columns of a function by name: names may hold dots, or come twice.
     plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
-    return _together(plain, sampling, places).mapInArrow(task, result)
+    found = _together(plain, sampling, places).mapInArrow(task, result)
+    return _with_watermarks(found, fields[: len(existing)])
+
+
+def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Mark the columns that have a watermark again, since a function in Python loses the mark.
+
+    Spark refuses a second watermark, and needs none: the first one still says what is late.
+    """
+    for field in fields:
+        if _WATERMARK in (field.metadata or {}):
+            sampled = sampled.withMetadata(field.name, field.metadata)
+    return sampled
 
 
 def _with_point_columns(

@@ -93,14 +93,17 @@ def zonal(
         Variables to sum up; by default all on the largest set of dimensions.
     statistics
         Some of ``count`` (of covered cells with a value, in fractions of a cell), ``mean``,
-        ``sum``, ``min``, ``max``, ``std`` (of the population).
+        ``sum``, ``min``, ``max``, ``std`` (of the population), ``median``, and
+        ``quantile(q=0.9)`` with q from 0 to 1, weighted as exactextract weights it, in a column
+        ``<variable>_quantile_90``. Quantiles are exact: all values of zones go through a shuffle.
     coverage
         ``fraction`` counts a cell by the part of it that lies inside, ``center`` counts cells
         whose label does, ``touched`` counts cells of which some part does.
     weights
         ``area`` for the spherical area of cells in square metres, on grids of latitude and
         longitude; or a variable along the two horizontal dimensions. Weights are multiplied with
-        covered fractions in ``mean``, ``sum`` and ``std``; a cell without a weight does not count.
+        covered fractions in ``mean``, ``sum``, ``std`` and quantiles; a cell without a weight does
+        not count.
     crs
         The reference system of zones, whatever pyproj takes, if it is not that of the grid:
         ``"EPSG:3857"``. Frames of GeoPandas say theirs. ``"grid"`` for the coordinates of a
@@ -241,7 +244,7 @@ def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext
     rows = together(rows, F.pmod(F.col("task"), F.lit(tasks)), tasks)
     rows = rows.sortWithinPartitions("task")
     rows = rows.mapInArrow(ArrayStep(context, Summing, arrow_target(summed)), summed)
-    rows = rows.repartition("zone", "split").sortWithinPartitions("zone", "split")
+    rows = rows.repartition("zone", "split").sortWithinPartitions("zone", "split", "part")
     return rows.mapInArrow(ArrayStep(context, Combining, arrow_target(result)), result)
 
 

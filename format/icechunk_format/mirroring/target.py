@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ _LOG: Final = "_delta_log"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 # How many of the newest versions are looked at, until one has a record.
 _MOST_DISCARDED: Final = 1_000
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOOKS: Final = (4, 64, 1024, None)
 
 
@@ -92,10 +94,11 @@ class DeltaTarget:
                 " an object store",
                 target=address.shown_url,
             )
-        if address.kind == "local" and "%" in address.url:
+        odd = next((sign for sign in "%\\" if sign in address.url), None)
+        if address.kind == "local" and odd is not None:
             raise InvalidInputError(
-                f"{address.shown_url} has a '%', which deltalake takes for the beginning of an"
-                " escape: choose a folder without one",
+                f"{address.shown_url} has a {odd}, which deltalake reads as an escape or as the end"
+                " of a folder's name: choose a folder without one",
                 target=address.shown_url,
             )
         given: dict[Any, Any] = dict(options or {})
@@ -149,19 +152,17 @@ class DeltaTarget:
             raise
         except (package.exceptions.DeltaError, OSError) as error:
             raise StorageError(
-                f"{doing} {self} failed: {self.without_secrets(_one_line(error))}", target=str(self)
+                f"{doing} {self} failed: {self.shown(error)}", target=str(self)
             ) from None
 
-    def without_secrets(self, text: str) -> str:
-        """Hide the values of options in a text."""
+    def shown(self, error: BaseException) -> str:
+        """Return an error on one line, without the values of options."""
+        # deltalake colours its arrows between causes.
+        text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
         for value in sorted(self.options.values(), key=len, reverse=True):
             if len(value) > 3:
                 text = text.replace(value, "***")
         return text
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

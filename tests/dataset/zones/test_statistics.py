@@ -92,7 +92,7 @@ def test_values_are_not_written_to():
     assert block_parts(values, there, matrix(np.ones((1, 4))), PARTS)[0, 0, 0] == 3
 
 
-@pytest.mark.parametrize("names", [["median"], [], ["mean", "mean"]])
+@pytest.mark.parametrize("names", [["mode"], [], ["mean", "mean"]])
 def test_unknown_statistics_are_refused(names):
     with pytest.raises(InvalidInputError, match="count, mean, sum, min, max, std"):
         check_statistics(names)

@@ -78,7 +78,7 @@ def zonal(dataset, polygons, *, statistics=ALL, batches=1, names=None, **asked):
         return []
     rows = pa.Table.from_batches(covered).sort_by("task").to_batches(max_chunksize=7)
     parts = pa.Table.from_batches(list(Summing(context).rows(rows)))
-    parts = parts.sort_by([("zone", "ascending"), ("split", "ascending")])
+    parts = parts.sort_by([(key, "ascending") for key in ("zone", "split", "part")])
     result = pa.Table.from_batches(list(Combining(context).rows(parts.to_batches())))
     result = result.rename_columns(["zone", *(f.name for f in context.result_fields())])
     assert result.schema.types[1:] == [f.type for f in context.result_fields()]

@@ -26,6 +26,14 @@ LABEL_CHUNK = 100
 UNITS = "hours since 2024-01-01"
 
 
+def rows_of(target: DeltaTarget, version: int | None = None) -> pa.Table | None:
+    """Return the rows of a copy in the order of their labels; None where there is none."""
+    table = target.open(version)
+    if table is None:
+        return None
+    return table.to_pyarrow_table().sort_by([("time", "ascending"), ("y", "ascending")])
+
+
 class Grid:
     """Variables over (time, y) in chunks, and a copy of them beside it.
 
@@ -181,10 +189,9 @@ class Grid:
 
     def copied(self, version: int | None = None) -> pa.Table:
         """Return the rows of a version of the copy, in the order of their labels."""
-        table = DeltaTarget.of(self.target).open(version)
-        assert table is not None
-        found = table.to_pyarrow_table()
-        return found.sort_by([("time", "ascending"), ("y", "ascending")])
+        found = rows_of(DeltaTarget.of(self.target), version)
+        assert found is not None
+        return found
 
     def assert_copied(self, *names: str) -> None:
         """Check the newest version, cell by cell."""

@@ -69,6 +69,7 @@ class MisbehavingServer:
     objects: dict[str, bytes] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    parts: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     chance: random.Random | None = None
     rate: float = 0.0
@@ -93,6 +94,8 @@ class MisbehavingServer:
 def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Heads and bodies are written apart: a client would wait 40 ms for the second one.
+        disable_nagle_algorithm = True
 
         def log_message(self, *_):
             pass
@@ -125,6 +128,9 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
 
         def act(self, objects, path, body):
             current = objects.get(path)
+            query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+            if "uploads" in query or "uploadId" in query:
+                return self.upload_in_parts(objects, path, query, body)
             if self.command == "PUT":
                 wanted = self.headers.get("If-Match")
                 # As S3 does: entity tags are compared without their quotes.
@@ -137,7 +143,6 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
                     return self.copy(objects, "/" + unquote(source).lstrip("/"), path)
                 objects[path] = _without_chunk_signatures(self.headers, body)
                 return 200, {"ETag": etag(objects[path])}, b""
-            query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
             if self.command == "POST" and "delete" in query:
                 gone = re.findall(r"<Key>([^<]*)</Key>", body.decode())
                 for key in gone:
@@ -178,6 +183,27 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
             )
             whole = f"<IsTruncated>false</IsTruncated><KeyCount>{found.count('<Key>')}</KeyCount>"
             text = f"<ListBucketResult>{whole}<Prefix>{prefix}</Prefix>{found}</ListBucketResult>"
+            return 200, {"Content-Type": "application/xml"}, text.encode()
+
+        def upload_in_parts(self, objects, path, query, body):
+            """Keep parts aside until the upload is completed."""
+            parts = server().parts
+            name = query.get("uploadId", [str(len(parts))])[0]
+            held = parts.setdefault((path, name), {})
+            if "uploads" in query:
+                told = f"<UploadId>{name}</UploadId>"
+                text = f"<InitiateMultipartUploadResult>{told}</InitiateMultipartUploadResult>"
+            elif self.command == "PUT":
+                data = _without_chunk_signatures(self.headers, body)
+                held[int(query["partNumber"][0])] = data
+                return 200, {"ETag": etag(data)}, b""
+            elif self.command == "DELETE":
+                held.clear()
+                return 204, {}, b""
+            else:
+                objects[path] = b"".join(data for _, data in sorted(held.items()))
+                told = f"<ETag>{etag(objects[path])}</ETag>"
+                text = f"<CompleteMultipartUploadResult>{told}</CompleteMultipartUploadResult>"
             return 200, {"Content-Type": "application/xml"}, text.encode()
 
         def copy(self, objects, source, target):

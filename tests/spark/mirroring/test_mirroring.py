@@ -70,8 +70,9 @@ def test_any_folder_will_do(spark, grid, tmp_path):
     copied = icechunk_spark.mirrored(spark, target)
     assert copied.columns == ["time", "y", "t2m", "wind"]
     assert copied.count() == 48
-    with pytest.raises(InvalidInputError, match="choose a folder without one"):
-        icechunk_spark.mirror(spark, grid.place, str(tmp_path / "50%20"))
+    for name in ("50%20", "a\\b"):
+        with pytest.raises(InvalidInputError, match="choose a folder without one"):
+            icechunk_spark.mirror(spark, grid.place, str(tmp_path / name))
 
 
 def test_selections_and_an_empty_copy(spark, grid):
@@ -124,3 +125,26 @@ def test_a_task_that_fails_is_told_on_one_line(spark, grid):
     assert "\n" not in str(raised.value)
     assert icechunk_spark.freshness(grid.target).snapshots_behind == 1
     assert rows(icechunk_spark.mirrored(spark, grid.target)).to_pydict() == grid.rows().to_pydict()
+
+
+OVER_CONNECT = """
+import json, sys
+from pyspark.sql import SparkSession
+import icechunk_spark
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+place, target = sys.argv[1:]
+done = icechunk_spark.mirror(spark, place, target, rowsPerPartition=16)
+copied = icechunk_spark.mirrored(spark, target)
+told = copied.schema["time"].metadata["icechunk_snapshot"]
+wind = [row["wind"] for row in copied.orderBy("time", "y").collect()]
+print("ANSWER " + json.dumps([done.rows, told, wind]))
+"""
+
+
+def test_over_connect(grid):
+    pytest.importorskip("grpc")
+    from helpers.spark.connect_client import answer_over_connect
+
+    wind = grid.rows()["wind"].to_pylist()
+    answer = answer_over_connect(OVER_CONNECT, grid.place, grid.target)
+    assert answer == [48, grid.first, wind]

@@ -110,7 +110,9 @@ def test_outside_is_dropped_or_refused(spark, weather, points, last_line):
     dropped = icechunk_spark.sample(away, weather.path, outside="drop", **options)
     assert dropped.count() == 235
     refused = icechunk_spark.sample(away, weather.path, outside="error", **options)
-    assert "lies outside" in last_line(refused.collect)
+    told = last_line(refused.collect)
+    assert "lat=-2" in told
+    assert "lies outside of the grid: 'latitude' goes from 35.0 to 60.0; choose" in told
     wrong = points.withColumn("lat", F.col("lat") * 1000)
     told = last_line(icechunk_spark.sample(wrong, weather.path, **options).collect)
     assert "column 'lat' holds" in told
@@ -177,6 +179,34 @@ def test_streams(spark, weather, points, tmp_path):
     query.awaitTermination(120)
     assert query.exception() is None
     check(spark.read.parquet(str(tmp_path / "out")), points.select("id", "at", "lat", "lon"))
+
+
+def test_watermarks_of_a_stream_stay(spark, weather, tmp_path):
+    source = tmp_path / "in"
+    for number in range(3):
+        late = spark.range(1).selectExpr(
+            f"timestamp'2024-07-01' + make_dt_interval({number}) AS at", "36D AS lat", "1D AS lon"
+        )
+        late.write.mode("append").parquet(str(source))
+    stream = spark.readStream.schema("at timestamp, lat double, lon double")
+    arriving = stream.option("maxFilesPerTrigger", 1).parquet(str(source))
+    arriving = arriving.withWatermark("at", "1 hour")
+    sampled = icechunk_spark.sample(arriving, weather.path, on=ON, variables=["t2m"])
+    counted = sampled.groupBy(F.window("at", "1 hour")).agg(F.count("*").alias("points"))
+    query = (
+        counted.writeStream.format("parquet")
+        .outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    query.awaitTermination(120)
+    assert query.exception() is None
+    # The last day is later than the watermark that it makes.
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("window")
+    # Windows begin at whole hours of UTC, which are none of the session's zone.
+    days = found.selectExpr("day(window.end)", "points").collect()
+    assert [tuple(row) for row in days] == [(1, 1), (2, 1)]
 
 
 def test_mistakes_are_told_before_any_job(spark, weather, points):

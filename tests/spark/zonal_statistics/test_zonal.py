@@ -66,6 +66,17 @@ def test_a_row_for_each_zone_and_step_with_the_keys_of_the_zone(zones, weather):
                 assert ours == value or ours == pytest.approx(value, rel=1e-6, abs=1e-6)
 
 
+def test_quantiles_of_values_from_all_tasks(spark, weather):
+    whole = shapely.box(LON_EDGES[0], LAT_EDGES[-1], LON_EDGES[-1], LAT_EDGES[0])
+    zones = spark.createDataFrame([("all", whole.wkt)], "name string, geometry string")
+    asked = "median,quantile(q=0.9),max"
+    found = icechunk_spark.zonal(zones, weather.path, variables=["t2m"], statistics=asked)
+    assert found.columns == ["name", "time", "t2m_median", "t2m_quantile_90", "t2m_max"]
+    for row, values in zip(found.orderBy("time").collect(), T2M, strict=True):
+        wanted = np.nanquantile(values.astype("f8"), [0.5, 0.9, 1.0])
+        np.testing.assert_allclose(row[2:], wanted, rtol=1e-6)
+
+
 def test_every_form_of_zones_gives_the_same(spark, zones, weather):
     geopandas = pytest.importorskip("geopandas")
     frame = geopandas.GeoDataFrame(

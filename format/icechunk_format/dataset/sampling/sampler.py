@@ -297,10 +297,20 @@ class Sampler:
                 for name, column in zip(self.sampling.points, columns, strict=True)
             )
             raise InvalidInputError(
-                f"the point {values} lies outside of the grid or the tolerance; choose"
+                f"the point {values} lies outside of the grid{self._range(places, row)}; choose"
                 " outside='null' for a NULL or outside='drop' to leave it out",
                 option="outside",
             )
+
+    def _range(self, places: PointPlaces, row: int) -> str:
+        """Tell the labels of the first axis that a point lies outside of."""
+        for choice in self.sampling.axes:
+            if not places.along[choice.dim].inside[row]:
+                ends = pc.min_max(self._labels(choice.column, choice.size)).as_py()
+                method = "" if choice.method == "nearest" else f", method {choice.method!r}"
+                near = "" if choice.tolerance is None else ", and none is within the tolerance"
+                return f": {choice.name!r} goes from {ends['min']} to {ends['max']}{method}{near}"
+        return ", whose nearest cell is too far away"
 
     @staticmethod
     def _rows(variable: SampledVariable, places: PointPlaces) -> NDArray[np.int64]:

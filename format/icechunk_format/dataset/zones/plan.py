@@ -38,6 +38,7 @@ from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.zones.axes import CellAxis, cell_axis
+from icechunk_format.dataset.zones.quantiles import column_suffix, part_steps, quantile_of
 from icechunk_format.dataset.zones.statistics import check_statistics, parts_of
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
@@ -133,6 +134,17 @@ class ZonalContext:
         return parts_of(self.request.statistics)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The quantiles among the statistics, by name, each from 0 to 1."""
+        found = ((name, quantile_of(name)) for name in self.request.statistics)
+        return {name: share for name, share in found if share is not None}
+
+    def part_steps(self, split: int) -> tuple[int, ...]:
+        """Return how many steps of a split are looked at together for quantiles."""
+        cells = len(self.variables) * math.prod(self.selection(p).count for p in self.places)
+        return part_steps([s.count for s in self.split_selections(split)], cells)
+
+    @property
     def variables(self) -> list[Column]:
         """The variables that are summed up, in order."""
         return [c for c in self.scan.table.columns if c.role != "dimension"]
@@ -183,7 +195,7 @@ class ZonalContext:
         for column in self.variables:
             for statistic in self.request.statistics:
                 kind = value_type(column) if statistic in ("min", "max") else pa.float64()
-                fields.append(pa.field(f"{column.name}_{statistic}", kind))
+                fields.append(pa.field(f"{column.name}_{column_suffix(statistic)}", kind))
         return fields
 
 
@@ -409,7 +421,9 @@ def _cut_splits(
         max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),
         _MOST_CELLS_OF_A_TASK,
     )
-    wanted = -(-cells // max(1, context.column_count) // of_a_task)
+    # For quantiles, the values of a zone come together from all columns.
+    columns = 1 if context.shares else max(1, context.column_count)
+    wanted = -(-cells // columns // of_a_task)
     splits = []
     for found, axis in zip(numbers, axes, strict=True):
         pieces = np.array_split(found, max(1, min(wanted, len(found))))

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.horizontal.reference_systems import geo_package
+from icechunk_format.dataset.zones.quantiles import column_suffix, quantile_of
 from icechunk_format.errors import InvalidInputError
 
 #: What each statistic is made of, in the order in which parts are kept.
@@ -50,14 +51,14 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
         There is none, one is not known, or one comes twice.
     """
     names = tuple(statistics)
-    known = ", ".join(STATISTICS)
+    known = f"{', '.join(STATISTICS)}, median, or quantile(q=0.9) with q from 0 to 1"
     for name in names:
-        if name not in PARTS:
+        if name not in PARTS and quantile_of(name) is None:
             raise InvalidInputError(
                 f"statistics={list(names)}: {name!r} is not known; choose among {known}",
                 option="statistics",
             )
-    if not names or len(set(names)) < len(names):
+    if not names or len(set(map(column_suffix, names))) < len(names):
         raise InvalidInputError(
             f"statistics={list(names)}: name at least one and each once, among {known}",
             option="statistics",
@@ -67,7 +68,8 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
 
 def parts_of(statistics: Sequence[str]) -> tuple[str, ...]:
     """Return the parts that some statistics are made of."""
-    needed = {part for name in statistics for part in PARTS[name]}
+    # Quantiles have none of their own; a part tells which zones there are.
+    needed = {part for name in statistics for part in PARTS.get(name, ("count",))}
     return tuple(part for part in _ORDER if part in needed)
 
 

@@ -2,7 +2,7 @@
 
 Rows of one task, which is one column and one split, come together. Their chunks are read once, and
 each block is reduced for all zones at once. What comes out are the parts of statistics, an array
-for each zone, which `combining` joins over columns.
+for each zone, and for quantiles the values of its cells, which `combining` joins over columns.
 
 Rules of this file
 ------------------
@@ -31,11 +31,19 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.zones.covering import COVER_SCHEMA, NO_GEOMETRY, binaries
 from icechunk_format.dataset.zones.plan import AREA, ZonalContext
+from icechunk_format.dataset.zones.quantiles import Box, parts_within
 from icechunk_format.dataset.zones.statistics import CoverMatrix, block_parts, no_parts
 
 #: The columns of a row of parts, before the keys of the zone.
 PARTS_SCHEMA: Final = pa.schema(
-    [("zone", pa.binary()), ("split", pa.int64()), ("place", pa.binary()), ("parts", pa.binary())]
+    [
+        ("zone", pa.binary()),
+        ("split", pa.int64()),
+        ("part", pa.int64()),
+        ("place", pa.binary()),
+        ("parts", pa.binary()),
+        ("samples", pa.binary()),
+    ]
 )
 _MOST_COVER_BYTES: Final = 24 << 20
 _MOST_PARTS_BYTES: Final = 48 << 20
@@ -52,12 +60,15 @@ class _Task:
     ----------
     box
         The cells that are covered: ``(start, stop)`` along y and x.
+    number
+        The number of the first row among all rows of the partition.
     collected
         Parts of the whole split, ``(zones, variables * parts, *split)``; None where they are too
         large, and each block makes rows.
     """
 
     rows: pa.Table
+    number: int
     column: int
     split: int
     box: tuple[tuple[int, int], tuple[int, int]]
@@ -73,6 +84,7 @@ class Summing:
         self._arrays = ScanArrays(context.scan)
         self._variables = context.variables
         self._parts = context.parts
+        self._seen = 0
         # Places of a block's axes: other dimensions, then y and x.
         self._order = (*context.others, *context.places)
         self._reads = BlockReads(context.scan, self._arrays, self._variables, self._convert)
@@ -169,8 +181,15 @@ class Summing:
         collected = None
         if 8 * math.prod(kept) <= _MOST_PARTS_BYTES:
             collected = np.empty(kept)
+        self._seen += len(rows)
         return _Task(
-            rows=rows, column=column, split=split, box=box, cover=cover, collected=collected
+            rows=rows,
+            number=self._seen - len(rows),
+            column=column,
+            split=split,
+            box=box,
+            cover=cover,
+            collected=collected,
         )
 
     def _weights_of(self, chosen: list[DimSelection]) -> NDArray[np.float64]:
@@ -247,6 +266,8 @@ class Summing:
             place.append((first, first + block[number].count))
         shape = block_shape(block)
         others = tuple(shape[number] for number in context.others)
+        if context.shares:
+            yield from self._samples(task, tuple(place), others, values)
         each = 8 * len(self._variables) * len(self._parts) * math.prod(others)
         at_once = max(1, _MOST_PARTS_BYTES // max(1, each))
         for first in range(0, task.cover.zones, at_once):
@@ -268,6 +289,55 @@ class Summing:
                 zones = slice(first, first + at_once)
                 task.collected[(zones, slice(None), slice(None), *at)] = found
 
+    def _samples(
+        self, task: _Task, place: Box, others: tuple[int, ...], values: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the values of the cells of each zone, cut into parts of the split."""
+        cover, context = task.cover, self._context
+        held = []
+        for column in self._variables:
+            numbers, valid = values[column.source]
+            own = numbers.astype(np.float64)
+            if valid is not None:
+                own[~valid] = np.nan
+            moved = own.transpose(self._order)
+            wide = np.broadcast_to(moved, (*others, *moved.shape[len(others) :]))
+            held.append(wide.reshape(*others, cover.size))
+        split = [s.count for s in context.split_selections(task.split)]
+        waiting: list[tuple[int, int, Box, bytes]] = []
+        filled = 0
+        for part, box in parts_within(place, split, context.part_steps(task.split)):
+            at: list[Any] = [slice(a - o, b - o) for (a, b), (o, _) in zip(box, place, strict=True)]
+            for zone in range(cover.zones):
+                cells = slice(int(cover.starts[zone]), int(cover.starts[zone + 1]))
+                if cells.start == cells.stop:
+                    continue
+                head = np.array([task.column, task.number + zone], dtype=np.int64)
+                numbers = [head.tobytes(), cover.weights[cells].tobytes()]
+                numbers += [own[(*at, cover.cells[cells])].tobytes() for own in held]
+                samples = b"".join(numbers)
+                if waiting and filled + len(samples) > _MOST_PARTS_BYTES:
+                    yield self._samples_rows(task, waiting)
+                    waiting, filled = [], 0
+                waiting.append((zone, part, box, samples))
+                filled += len(samples)
+        if waiting:
+            yield self._samples_rows(task, waiting)
+
+    def _samples_rows(
+        self, task: _Task, waiting: list[tuple[int, int, Box, bytes]]
+    ) -> pa.RecordBatch:
+        zones, parts, boxes, samples = zip(*waiting, strict=True)
+        rows = task.rows.take(pa.array(zones))
+        return self._batch(
+            rows,
+            split=pa.array([task.split] * len(rows), pa.int64()),
+            part=pa.array(parts, pa.int64()),
+            place=pa.array([np.array(b, np.int64).tobytes() for b in boxes], pa.binary()),
+            parts=pa.nulls(len(rows), pa.binary()),
+            samples=pa.array(samples, pa.binary()),
+        )
+
     def _collected(self, task: _Task) -> Iterator[pa.RecordBatch]:
         if task.collected is not None:
             place = [(0, size) for size in task.collected.shape[3:]]
@@ -278,12 +348,18 @@ class Summing:
     ) -> pa.RecordBatch:
         where = np.array(place, dtype=np.int64).tobytes()
         each = parts[0].size
-        columns = {
-            "zone": rows.column("zone").combine_chunks(),
-            "split": pa.array(np.full(len(rows), split, dtype=np.int64)),
-            "place": pa.array([where] * len(rows), pa.binary()),
-            "parts": binaries(np.ascontiguousarray(parts), np.arange(len(rows) + 1) * each),
-        }
+        return self._batch(
+            rows,
+            split=pa.array(np.full(len(rows), split, dtype=np.int64)),
+            part=pa.array(np.full(len(rows), -1, dtype=np.int64)),
+            place=pa.array([where] * len(rows), pa.binary()),
+            parts=binaries(np.ascontiguousarray(parts), np.arange(len(rows) + 1) * each),
+            samples=pa.nulls(len(rows), pa.binary()),
+        )
+
+    def _batch(self, rows: pa.Table, **columns: pa.Array) -> pa.RecordBatch:
+        """Return rows of parts, with the zones and their keys of rows of cover."""
+        columns = {"zone": rows.column("zone").combine_chunks(), **columns}
         keys = rows.column_names[_KEYS:]
         arrays = [*columns.values(), *(rows.column(key).combine_chunks() for key in keys)]
         return pa.RecordBatch.from_arrays(arrays, names=[*columns, *keys])

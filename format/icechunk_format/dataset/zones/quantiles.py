@@ -1,0 +1,202 @@
+"""Computes quantiles of zones from the values of all their cells, as exactextract defines them.
+
+Quantiles of blocks cannot be combined. So the values themselves travel, by zone and *part*: a box
+of steps, small enough that the values of a zone that is the whole grid fit in a bound.
+
+Definition
+----------
+The n cells with a value and a weight above zero are sorted by value, then by weight, so that the
+result depends on no order of reading. Cell k, from 0, stands at ``k w_k + (n - 1) (w_0 + ... +
+w_{k-1})``; the last one stands at ``(n - 1)`` times the sum of weights. The quantile is
+interpolated between the two cells around the share ``q`` of that. Equal weights give the quantile
+of NumPy and xarray.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.errors import UnsupportedError
+
+#: Values of a zone that a task holds at once; cells of a step times variables may not exceed it.
+MOST_VALUES: Final = 8 << 20
+# Values that are sorted together.
+_SORTED_TOGETHER: Final = 1 << 18
+_SPELLED: Final = re.compile(r"quantile\(\s*q\s*=\s*([0-9.eE+-]+)\s*\)")
+
+Box = tuple[tuple[int, int], ...]
+"""Steps of a split: the first one and the one after the last, along each other dimension."""
+
+
+def quantile_of(statistic: str) -> float | None:
+    """Return the share that ``median`` or ``quantile(q=0.9)`` names; None for any other text."""
+    if statistic == "median":
+        return 0.5
+    match = _SPELLED.fullmatch(statistic)
+    try:
+        share = math.nan if match is None else float(match[1])
+    except ValueError:
+        return None
+    return share if 0 <= share <= 1 else None
+
+
+def column_suffix(statistic: str) -> str:
+    """Return how columns of a statistic end: ``quantile_90``, or the statistic itself."""
+    share = quantile_of(statistic)
+    if share is None or statistic == "median":
+        return statistic
+    # Whole digits of the share, so that 0.29 is 29 and no 28.999999999999996.
+    return f"quantile_{round(100 * share, 10):.12g}".replace(".", "_")
+
+
+def part_steps(shape: Sequence[int], cells: int) -> tuple[int, ...]:
+    """Return the steps of a part along each dimension of a split of some shape.
+
+    Parameters
+    ----------
+    cells
+        Cells of a step, all variables together.
+    """
+    room = max(1, MOST_VALUES // max(1, cells))
+    steps = []
+    for size in reversed(shape):
+        steps.append(max(1, min(size, room)))
+        room = max(1, room // max(1, size))
+    return tuple(reversed(steps))
+
+
+def parts_within(
+    place: Box, shape: Sequence[int], steps: Sequence[int]
+) -> Iterator[tuple[int, Box]]:
+    """Yield the number of each part that has steps of a box, and the box of these steps."""
+    counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
+    numbers = (range(a // step, -(-b // step)) for (a, b), step in zip(place, steps, strict=True))
+    for at in product(*numbers):
+        number = 0
+        for n, count in zip(at, counts, strict=True):
+            number = number * count + n
+        box = (
+            (max(a, n * step), min(b, (n + 1) * step))
+            for n, (a, b), step in zip(at, place, steps, strict=True)
+        )
+        yield number, tuple(box)
+
+
+#: Bytes before the numbers of samples: the column and a number of its own for the row of cover.
+HEAD_BYTES: Final = 16
+
+
+class Samples:
+    """The values of one zone and one part, as they come from blocks.
+
+    Parameters
+    ----------
+    zone
+        The keys of the zone, for messages.
+    """
+
+    def __init__(self, zone: str) -> None:
+        self._zone = zone
+        # By the head of their samples, cells are the same in all blocks.
+        self._weights: dict[bytes, NDArray[np.float64]] = {}
+        self._pieces: list[tuple[bytes, Box, NDArray[np.float64]]] = []
+        self._held = 0
+
+    def add(self, box: Box, variables: int, samples: bytes) -> None:
+        """Add a head, the weights of some cells, and their values ``(variables, *box, cells)``.
+
+        Raises
+        ------
+        UnsupportedError
+            The zone has too many cells.
+        """
+        head = samples[:HEAD_BYTES]
+        numbers = np.frombuffer(samples, dtype=np.float64, offset=HEAD_BYTES)
+        shape = (variables, *(last - first for first, last in box))
+        cells = len(numbers) // (1 + math.prod(shape))
+        self._held += len(numbers) - cells
+        if self._held > MOST_VALUES:
+            raise UnsupportedError(
+                f"the zone {self._zone} has more than {MOST_VALUES:,} values at one step, all"
+                " variables together, and a quantile needs all of them at once: cut the zone into"
+                " smaller ones, name fewer variables, or leave median and quantile out",
+                option="statistics",
+            )
+        self._weights[head] = numbers[:cells]
+        self._pieces.append((head, box, numbers[cells:].reshape(*shape, cells)))
+
+    def quantiles(self, shares: Sequence[float], into: NDArray[np.float64]) -> None:
+        """Write quantiles into an array ``(variables, shares, *split)``; NaN where no value is."""
+        weights = np.concatenate(list(self._weights.values()))
+        ends = np.cumsum([len(some) for some in self._weights.values()])
+        stops = dict(zip(self._weights, ends.tolist(), strict=True))
+        boxes = np.array([box for _, box, _ in self._pieces], dtype=np.int64)
+        boxes = boxes.reshape(len(self._pieces), into.ndim - 2, 2)
+        firsts, lasts = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
+        values = np.full((len(into), *(lasts - firsts), len(weights)), np.nan)
+        # Blocks of different columns may have different steps.
+        while self._pieces:
+            head, box, piece = self._pieces.pop()
+            at = (slice(a - o, b - o) for (a, b), o in zip(box, firsts.tolist(), strict=True))
+            values[(slice(None), *at, slice(stops[head] - piece.shape[-1], stops[head]))] = piece
+        found = weighted_quantiles(values.reshape(-1, len(weights)), weights, shares)
+        found = found.reshape(*values.shape[:-1], len(shares))
+        at = (slice(*ends) for ends in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        into[(slice(None), slice(None), *at)] = np.moveaxis(found, -1, 1)
+
+
+def weighted_quantiles(
+    values: NDArray[np.float64], weights: NDArray[np.float64], shares: Sequence[float]
+) -> NDArray[np.float64]:
+    """Return the quantiles of each row.
+
+    Parameters
+    ----------
+    values
+        Numbers ``(rows, cells)``; NaN where there is none.
+    weights
+        Numbers ``(cells,)``; cells without one above zero do not count.
+    shares
+        Which quantiles, from 0 to 1.
+
+    Returns
+    -------
+    ndarray
+        ``float64 (rows, shares)``; NaN for rows without a value.
+    """
+    used = np.flatnonzero(weights > 0)
+    # The second order, which the stable one of values keeps among equals.
+    used = used[np.argsort(weights[used], kind="stable")]
+    weights = weights[used]
+    result = np.full((len(values), len(shares)), np.nan)
+    at_once = max(1, _SORTED_TOGETHER // max(1, len(used)))
+    for first in range(0, len(values) if len(used) else 0, at_once):
+        own = values[first : first + at_once, used]
+        order = np.argsort(own, axis=1, kind="stable")  # NaN comes last
+        own = np.take_along_axis(own, order, axis=1)
+        there = ~np.isnan(own)
+        held = np.where(there, weights[order], 0.0)
+        last = np.count_nonzero(there, axis=1)[:, None] - 1
+        sums = np.cumsum(held, axis=1)
+        position = last * (sums - held) + np.arange(len(used)) * held
+        lines = np.arange(len(own))
+        for number, share in enumerate(shares):
+            wanted = share * last[:, 0] * sums[:, -1]
+            before = np.count_nonzero((position <= wanted[:, None]) & there, axis=1) - 1
+            left = np.clip(before, 0, None)
+            right = np.clip(left + 1, None, np.clip(last[:, 0], 0, None))
+            low, high = own[lines, left], own[lines, right]
+            start, end = position[lines, left], position[lines, right]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                between = low + (wanted - start) * ((high - low) / (end - start))
+            result[first : first + at_once, number] = np.where(
+                (low == high) | (wanted == start), low, between
+            )
+    return result
