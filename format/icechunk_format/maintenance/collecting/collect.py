@@ -53,7 +53,7 @@ from icechunk_format.maintenance.collecting.sweep import (
 )
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.state.publish import Declined, update_repo
+from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
@@ -259,12 +259,12 @@ def _marked_state(
                 raise AssertionError(f"a state does not move by itself: {planned.why}")
             return planned.info
         answer = update_repo(storage, change)
-        if not isinstance(answer, Declined):
+        if answer.declined is None:
             added = frozenset(answer.info.snapshots) - roots.kept
             if added:
                 collector.mark_also(added)
             return answer.info
-        why = answer.reason.why
+        why = answer.declined.why
     raise ConflictError(
         f"{storage.root_url} was changed {_ATTEMPTS} times while garbage was looked for ({why}); "
         "nothing was deleted. Collect when fewer branches are moved about",

@@ -55,7 +55,7 @@ from icechunk_format.repository.history.history import ref_key
 from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.state.publish import update_branch_ref, update_repo
 from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
 from icechunk_format.spec.config.config import RepositoryConfig
@@ -162,8 +162,7 @@ def _advance(
         answer = add_commit(info, place.tip.branch, new)
         return marker.added_to(answer) if isinstance(answer, Transition) else answer
 
-    answer = update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots)
-    return answer.reason if isinstance(answer, Declined) else None
+    return update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots).declined
 
 
 def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:

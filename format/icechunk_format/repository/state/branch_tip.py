@@ -31,7 +31,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state.publish import (
-    Declined,
     Seen,
     new_backup_name,
     now_in_microseconds,
@@ -181,10 +180,9 @@ class RepoBranchTip:
         seen: Seen | None = None,
     ) -> TipMoved | None:
         # Ids are random: a state that lists ours stands on our write.
-        answer = update_repo(
+        return update_repo(
             self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
-        )
-        return answer.reason if isinstance(answer, Declined) else None
+        ).declined
 
     def _info(self) -> RepoInfo:
         return read_state(self._storage)[0].info

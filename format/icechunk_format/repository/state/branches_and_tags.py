@@ -33,7 +33,6 @@ from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import tip_moved
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import (
-    Declined,
     Published,
     outcome_unknown,
     update_branch_ref,
@@ -70,7 +69,7 @@ class RepoInfoChanges:
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch."""
-        self._update(lambda info: repo_changes.delete_branch(info, name))
+        update_repo(self._storage, lambda info: repo_changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
         """Move a branch, from ``expected`` only if that is given."""
@@ -93,7 +92,7 @@ class RepoInfoChanges:
                 return TipMoved(branch=name, tip=tip)
             return repo_changes.reset_branch(info, name, goal)
 
-        self._update(change)
+        update_repo(self._storage, change)
         return target[0]
 
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
@@ -102,7 +101,7 @@ class RepoInfoChanges:
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
-        self._update(lambda info: repo_changes.delete_tag(info, name))
+        update_repo(self._storage, lambda info: repo_changes.delete_tag(info, name))
 
     def _point_to(
         self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
@@ -117,19 +116,13 @@ class RepoInfoChanges:
             return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
 
         while True:
-            answer: Published | Declined[TipMoved | SnapshotInfo]
-            answer = update_repo(self._storage, marked)
-            if not isinstance(answer, Declined):
-                return None
-            if isinstance(answer.reason, TipMoved):
-                return answer.reason
+            answer: Published[TipMoved | SnapshotInfo] = update_repo(self._storage, marked)
+            found = answer.declined
+            if not isinstance(found, SnapshotInfo):
+                return found
             # Files are stored only where they are needed, and then before ``repo`` names them.
-            marker = marker_on(snapshot_id, answer.reason.flushed_at)
+            marker = marker_on(snapshot_id, found.flushed_at)
             self._storage.put_many(marker.files)
-
-    def _update(self, change: Callable[[RepoInfo], Transition | TipMoved]) -> TipMoved | None:
-        answer = update_repo(self._storage, change)
-        return answer.reason if isinstance(answer, Declined) else None
 
 
 class RefFilesChanges:

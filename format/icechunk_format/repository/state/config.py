@@ -20,7 +20,6 @@ from icechunk_format.errors import (
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (
-    Published,
     new_backup_name,
     now_in_microseconds,
     pause_before,
@@ -94,15 +93,12 @@ def change_config(
     if spec_version == SPEC_V1:
         return _change_yaml(storage, changes)
 
-    def change(info: RepoInfo) -> Transition | bytes | None:
+    def change(info: RepoInfo) -> Transition | None:
         old = {} if info.config is None else decode_flexbuffer_config(info.config).raw
         new = changed_tree(old, changes)
-        if new == old:
-            return info.config
-        return repo_changes.set_config(info, encode_flexbuffer(new))
+        return None if new == old else repo_changes.set_config(info, encode_flexbuffer(new))
 
-    answer = update_repo(storage, change)
-    stored = answer.info.config if isinstance(answer, Published) else answer.reason
+    stored = update_repo(storage, change).info.config
     return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
 
 
