@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Protocol
 
-from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
+from icechunk_format.errors import ConflictError, NotFoundError, ReadOnlyError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
@@ -42,8 +42,6 @@ from icechunk_format.maintenance.collecting.roots import (
     RootsMoved,
     kept_logs,
     reachable,
-    reachable_v1,
-    tips_v1,
     without_dropped,
 )
 from icechunk_format.maintenance.collecting.sweep import (
@@ -51,6 +49,7 @@ from icechunk_format.maintenance.collecting.sweep import (
     delete_garbage,
     find_garbage,
 )
+from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
@@ -194,8 +193,8 @@ def collect_from(
         report = collector.sweep(phase, needed_ids.get(phase))
         result = result.with_phase(phase, report)
         _check_progress(storage, phase, report, result)
-        if info is None and phase is Phase.SNAPSHOTS and not tips_v1(storage) <= kept:
-            added = reachable_v1(storage, extra) - kept
+        if info is None and phase is Phase.SNAPSHOTS and not _tips_v1(storage) <= kept:
+            added = reachable(RefFilesHistory(storage), extra) - kept
             collector.mark_also(added)
             needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim_overwritten_older_than is not None:
@@ -219,20 +218,31 @@ def _marked_v1(
 ) -> frozenset[SnapshotId]:
     """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
     for _ in range(_ATTEMPTS):
-        kept = reachable_v1(storage, extra)
+        kept = reachable(RefFilesHistory(storage), extra)
+        if not kept:
+            raise NotFoundError(
+                f"{storage.root_url} has no branch and no tag, so everything in it would be "
+                "garbage; nothing was deleted",
+                kind="branch",
+                root_url=storage.root_url,
+            )
         collector.mark(kept)
         if storage.head(REPO) is not None:
             raise ConflictError(
                 f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
                 "nothing was deleted. Collect again",
             )
-        if tips_v1(storage) <= kept:
+        if _tips_v1(storage) <= kept:
             return kept
     raise ConflictError(
         f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
         "nothing was deleted. Collect when fewer branches are moved about",
         attempts=_ATTEMPTS,
     )
+
+
+def _tips_v1(storage: Storage) -> set[SnapshotId]:
+    return set(RefFilesHistory(storage).known_snapshots())
 
 
 def _marked_state(
@@ -244,7 +254,7 @@ def _marked_state(
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
             check_status(info.status)
-        reached = reachable(info, extra)
+        reached = reachable(RepoInfoHistory(info), extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()
         roots = Roots(kept=frozenset(info.snapshots) - dropped, dropped=dropped)

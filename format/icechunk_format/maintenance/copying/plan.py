@@ -32,7 +32,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.collecting.marks import distinct_manifests
 from icechunk_format.maintenance.copying.objects import CopyContext
-from icechunk_format.maintenance.fetching import sized_batches
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -42,6 +41,7 @@ from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage
 

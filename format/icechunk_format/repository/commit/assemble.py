@@ -47,6 +47,7 @@ from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestRefs,
     listed_counts,
 )
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
 # Bounds what is loaded together: references by the counts that snapshots list, and files.
@@ -188,7 +189,8 @@ class ManifestAssembler:
 
     def _write(self, works: list[_Work], listed: ManifestFiles) -> None:
         todo = [work for work in works if work.key not in self._written]
-        for batch in _batches(todo, listed):
+        sized = ((work, _cost(work, listed)) for work in todo)
+        for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             owners: list[_Work] = []
 
             def parts(
@@ -246,23 +248,13 @@ def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:
     return ChunkRefs.empty(work.base.ndim) if refs is None else refs
 
 
-def _batches(works: list[_Work], listed: ManifestFiles) -> Iterator[list[_Work]]:
-    batch: list[_Work] = []
-    refs = files = 0
-    for work in works:
-        rows = work.group.base_rows
-        more = int(listed_counts(listed, work.base.ids[rows]).sum())
-        more += sum(
-            work.changes.receipts[row].num_chunk_refs for row in work.group.receipt_rows.tolist()
-        )
-        if batch and (refs + more > _REFS_AT_ONCE or files + len(rows) > _FILES_AT_ONCE):
-            yield batch
-            batch, refs, files = [], 0, 0
-        batch.append(work)
-        refs += more
-        files += len(rows) + len(work.group.receipt_rows)
-    if batch:
-        yield batch
+def _cost(work: _Work, listed: ManifestFiles) -> int:
+    """Return the references that a group has to read; a file counts as some, to bound files."""
+    receipts = [work.changes.receipts[row] for row in work.group.receipt_rows.tolist()]
+    rows = work.group.base_rows
+    refs = listed_counts(listed, work.base.ids[rows]).sum()
+    refs += sum(receipt.num_chunk_refs for receipt in receipts)
+    return int(refs + (len(rows) + len(receipts)) * (_REFS_AT_ONCE // _FILES_AT_ONCE))
 
 
 def with_files(

@@ -20,9 +20,10 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
@@ -198,7 +199,7 @@ def with_nearest(
     """
     over: list[SnapshotId] = []
     new_parent: SnapshotId | None = None
-    for ancestor in _ancestors(info, snapshot):
+    for ancestor in islice(info.walk(snapshot.id), 1, None):
         if is_parent(ancestor):
             new_parent = ancestor.id
             break
@@ -210,17 +211,3 @@ def with_nearest(
         parent_id=new_parent,
         pruned_ancestor_tx_logs=(*reversed(over), *snapshot.pruned_ancestor_tx_logs),
     )
-
-
-def _ancestors(info: RepoInfo, snapshot: SnapshotInfo) -> Iterator[SnapshotInfo]:
-    """Yield the ancestors of a snapshot, no further than they are asked for."""
-    seen = {snapshot.id}
-    following = snapshot.parent_id
-    while following is not None:
-        ancestor = info.snapshots.get(following)
-        if ancestor is None or following in seen:
-            info.ancestry(snapshot.id)  # which says what is wrong with this history
-            return
-        seen.add(following)
-        yield ancestor
-        following = ancestor.parent_id

@@ -134,20 +134,14 @@ def restore_snapshot(
         log=EncodedLog(log, spec_version=place.spec_version),
         parent_id=seen,
         message=f"Restore snapshot {old_id}" if message is None else message,
-        metadata=commit_metadata(metadata, spec_version=place.spec_version, rebased=0),
+        metadata=commit_metadata(metadata, spec_version=place.spec_version),
         written=written,
         beside=() if marker is None else marker.files,
     )
     moved = _advance(place, version.info, old_id, marker)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
-    return CommitResult(
-        snapshot_id=snapshot_id,
-        parent_id=seen,
-        branch=branch,
-        files_written=written.files,
-        bytes_written=written.bytes,
-    )
+    return version.landed(branch)
 
 
 def _advance(

@@ -25,7 +25,7 @@ Specification: version 1 "Refs"; "Repo Info File".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +37,11 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
-from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
+from icechunk_format.repository.history.history import (
+    RefFilesHistory,
+    reached_from,
+    snapshot_summary,
+)
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -51,8 +55,8 @@ from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
-    ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
@@ -221,7 +225,12 @@ class _PrefetchedHistory(RefFilesHistory):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._found: dict[SnapshotId, SnapshotInfo] = {}
-        for batch in _batches(storage.list(SNAPSHOTS)):
+        listed = (
+            (found.key, found.size)
+            for found in storage.list(SNAPSHOTS)
+            if SnapshotId.parse_exact(found.key.removeprefix(SNAPSHOTS)) is not None
+        )
+        for batch in sized_batches(listed, _BATCH_FILES, _BATCH_BYTES):
             contents = storage.get_many([ReadRequest(key=key) for key in batch])
             for key, data in zip(batch, contents, strict=True):
                 try:
@@ -237,29 +246,9 @@ class _PrefetchedHistory(RefFilesHistory):
         return self._found.get(snapshot_id) or super().snapshot_info(snapshot_id)
 
 
-def _batches(listed: Iterable[ObjectInfo]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for item in listed:
-        if SnapshotId.parse_exact(item.key.removeprefix(SNAPSHOTS)) is None:
-            continue
-        if batch and (len(batch) >= _BATCH_FILES or size + item.size > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(item.key)
-        size += item.size
-    if batch:
-        yield batch
-
-
 def _upgraded(storage: Storage, refs: RefsOfVersion1) -> RepoInfo:
     history = _PrefetchedHistory(storage)
-    snapshots: dict[SnapshotId, SnapshotInfo] = {}
-    for tip in (*refs.branches.values(), *refs.tags.values()):
-        for info in history.ancestry(tip) if tip not in snapshots else ():
-            if info.id in snapshots:
-                break
-            snapshots[info.id] = info
+    snapshots = reached_from(history, (*refs.branches.values(), *refs.tags.values()))
     return upgraded_state(refs, snapshots, now=now_in_microseconds())
 
 
