@@ -62,13 +62,13 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, Manifest
 from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage
 
 _FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
 _BYTES_PER_BATCH: Final = 64 * 2**20
-# What a chunk costs beside its own bytes, so that batches of small ones are bounded, too.
-_BYTES_PER_REQUEST: Final = 64 * 2**10
+_CHUNKS_PER_BATCH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,9 @@ class _Import:
         if key not in self._manifests:
             refs, self._manifests[key] = self._refs(node), []
             if self._target is not None:
-                (self._manifests[key],) = store_manifests(self._target, _FORMAT, [(node_id, refs)])
+                (self._manifests[key],) = store_manifests(
+                    self._target, _FORMAT, [(node_id, [refs])]
+                )
         files = self._manifests[key]
         stored = ArrayNode(
             shape=array.shape,
@@ -281,11 +283,10 @@ class _Import:
                 self.copied[chunk_id] = int(chunks.length[row])
                 new.append(row)
         if self._target is not None and new:
-            total = np.cumsum(chunks.length[new].astype(np.float64) + _BYTES_PER_REQUEST)
-            cuts = np.flatnonzero(np.diff(total // _BYTES_PER_BATCH)) + 1
-            for rows in np.split(np.array(new), cuts):
+            sized = zip(new, chunks.length[new].tolist(), strict=True)
+            for rows in sized_batches(sized, _CHUNKS_PER_BATCH, _BYTES_PER_BATCH):
                 keys = [chunk_key(ChunkId(refs.chunk_id[row].tobytes())) for row in rows]
-                contents = self._draft.read_chunks(chunks, rows.tolist())
+                contents = self._draft.read_chunks(chunks, rows)
                 self._target.put_many(zip(keys, contents, strict=True))
         return refs
 

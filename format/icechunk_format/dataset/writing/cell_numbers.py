@@ -62,7 +62,7 @@ class CellNumbers:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the largest block."""
-        return tuple(_extent(axis) for axis in self.axes)
+        return tuple(axis.largest for axis in self.axes)
 
     @property
     def cells_per_block(self) -> int:
@@ -187,10 +187,3 @@ def _compact(numbers: NDArray[np.int64]) -> range | NDArray[np.int64]:
     if len(numbers) and int(numbers[-1]) - int(numbers[0]) + 1 == len(numbers):
         return range(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
-
-
-def _extent(axis: ChunkAxis) -> int:
-    """Return the elements of the largest block along an axis."""
-    if axis.edges is None:
-        return max(1, min(axis.step, axis.size))
-    return max(1, int(np.diff(axis.edges).max(initial=1)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,16 +129,10 @@ def manifests_of_snapshots(
         yield from packed_rows(ordered, parts_of(ordered["id"], 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestRow:
-    """Manifests of one part that one task reads.
+class ManifestRow(NamedTuple):
+    """Manifests of one part that one task reads, with their sizes (little-endian uint64) and sums.
 
-    Parameters
-    ----------
-    sizes
-        Their listed sizes, packed as little-endian uint64.
-    size, references
-        Sums of what is listed.
+    Ids and sizes are packed.
     """
 
     part: int
