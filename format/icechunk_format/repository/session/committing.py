@@ -221,7 +221,9 @@ def _store(
     """Store manifests, snapshot and transaction log of a version that nothing refers to yet."""
     spec_version, tree = state.format.spec_version, state.tree
     snapshot_id = new_snapshot_id()
-    # A commit with too many chunks for one log is refused here, before anything of it is stored.
+    # Metadata that are no JSON, and too many chunks for one log, are refused here, before anything
+    # is stored.
+    items = commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased)
     log = planned_log(tree.changes, snapshot_id, before=before, spec_version=spec_version)
     # A commit that lost the race does not join small manifests: those that it has stored a moment
     # ago serve again.
@@ -237,7 +239,7 @@ def _store(
         parent_id=parent_id,
         pruned_ancestor_tx_logs=pruned,
         message=message,
-        metadata=commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased),
+        metadata=items,
         written=state.written,
         clock_is_known=attempt > 0,
         beside=beside,
