@@ -377,10 +377,7 @@ class Dataset:
                 only=only,
             )
         )
-        context = ScanContext(
-            location=self._location,
-            snapshot_id=self.snapshot_id,
-            chunk_source=self._chunk_source,
+        context = self.context(
             table=_light(projected),
             selections={d: s for d, s in chosen.dims.items() if not s.is_whole},
             residual=chosen.residual,

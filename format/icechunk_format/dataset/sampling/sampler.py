@@ -133,12 +133,7 @@ class Sampler:
                 places = self.axis(choice).find(scaled)
             existing = exists[choice.point]
             if existing is not None:
-                places = Places(
-                    lower=np.where(existing, places.lower, 0),
-                    inside=places.inside & existing,
-                    upper=places.upper,
-                    weight=places.weight,
-                )
+                places = places.only(existing)
             along[choice.dim], by_dim[choice.dim] = places, present[choice.point]
         for tree in plan.trees:
             found, inside = self._tree(tree).find(numbers[tree.y_point], numbers[tree.x_point])
@@ -246,10 +241,7 @@ class Sampler:
         context = self.sampling.context
         whole = ("sampling", str(context.location), str(context.snapshot_id), *key)
 
-        def load(_: list[int]) -> list[Loaded[V]]:
-            return [Loaded(*make())]
-
-        return metadata_cache().get_many([whole], load)[0]
+        return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
 
     # --- what lies there ------------------------------------------------------------------------
 

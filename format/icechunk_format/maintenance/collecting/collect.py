@@ -46,8 +46,7 @@ from icechunk_format.maintenance.collecting.roots import (
 )
 from icechunk_format.maintenance.collecting.sweep import (
     MAX_FAILURES_IN_A_ROW,
-    delete_garbage,
-    find_garbage,
+    delete_unneeded,
 )
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import microseconds
@@ -346,5 +345,6 @@ class OneProcessCollector:
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
-        garbage = find_garbage(self._storage, phase.prefix, needed, self._older_than)
-        return delete_garbage(self._storage, garbage, dry_run=self._dry_run)
+        return delete_unneeded(
+            self._storage, phase.prefix, needed, self._older_than, dry_run=self._dry_run
+        )

@@ -24,7 +24,7 @@ from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.marks import LISTED, listed_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
-from icechunk_format.maintenance.collecting.sweep import delete_garbage, find_garbage
+from icechunk_format.maintenance.collecting.sweep import delete_unneeded
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ALPHABET, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
@@ -215,5 +215,6 @@ def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int)
         )
     storage = open_storage(task.location)
     within = part_prefix(part, task.depth)
-    garbage = find_garbage(storage, task.phase.prefix, ids, task.older_than, within=within)
-    return delete_garbage(storage, garbage, dry_run=task.dry_run)
+    return delete_unneeded(
+        storage, task.phase.prefix, ids, task.older_than, within=within, dry_run=task.dry_run
+    )

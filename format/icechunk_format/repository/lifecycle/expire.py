@@ -64,27 +64,6 @@ class ExpireResult:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expiration:
-    """An expiration applied to one state: the new state, and the changed snapshots and refs."""
-
-    transition: Transition
-    released: frozenset[SnapshotId]
-    edited: frozenset[SnapshotId]
-    deleted_branches: tuple[str, ...]
-    deleted_tags: tuple[str, ...]
-
-    def result(self, *, dry_run: bool) -> ExpireResult:
-        """Return the answer for the caller."""
-        return ExpireResult(
-            released_snapshots=tuple(map(str, sorted(self.released))),
-            edited_snapshots=tuple(map(str, sorted(self.edited))),
-            deleted_branches=self.deleted_branches,
-            deleted_tags=self.deleted_tags,
-            dry_run=dry_run,
-        )
-
-
 def expire_snapshots(
     storage: Storage,
     older_than: datetime,
@@ -99,7 +78,7 @@ def expire_snapshots(
     """
     cutoff = microseconds(older_than, argument="older_than")
 
-    def expired(info: RepoInfo) -> Expiration:
+    def expired(info: RepoInfo) -> tuple[Transition, ExpireResult]:
         return expire(
             info,
             cutoff,
@@ -108,15 +87,17 @@ def expire_snapshots(
         )
 
     if dry_run:
-        return expired(repo_info.decode(storage.get(REPO).data)).result(dry_run=True)
-    last: list[Expiration] = []
+        _, result = expired(repo_info.decode(storage.get(REPO).data))
+        return replace(result, dry_run=True)
+    last: list[ExpireResult] = []
 
     def change(info: RepoInfo) -> Transition:
-        last[:] = [expired(info)]
-        return last[0].transition
+        transition, result = expired(info)
+        last[:] = [result]
+        return transition
 
     update_repo(storage, change)
-    return last[0].result(dry_run=False)
+    return last[0]
 
 
 def expire(
@@ -125,8 +106,8 @@ def expire(
     *,
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
-) -> Expiration:
-    """Apply an expiration to one state.
+) -> tuple[Transition, ExpireResult]:
+    """Return what an expiration makes of one state, and what it changes.
 
     Parameters
     ----------
@@ -180,10 +161,9 @@ def expire(
         deleted_tags=tuple(sorted({*info.deleted_tags, *deleted_tags})),
         branches={n: tip for n, tip in info.branches.items() if n not in deleted_branches},
     )
-    return Expiration(
-        transition=Transition(info=new, details=ExpirationRanUpdate()),
-        released=frozenset(released),
-        edited=frozenset(edited),
+    return Transition(info=new, details=ExpirationRanUpdate()), ExpireResult(
+        released_snapshots=tuple(map(str, sorted(released))),
+        edited_snapshots=tuple(map(str, sorted(edited))),
         deleted_branches=tuple(sorted(deleted_branches)),
         deleted_tags=tuple(sorted(deleted_tags)),
     )

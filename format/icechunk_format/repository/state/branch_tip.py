@@ -99,13 +99,8 @@ class RepoBranchTip:
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
-        self._branch = branch
+        self.branch = branch
         self._seen: Seen | None = None
-
-    @property
-    def branch(self) -> str:
-        """Name of the branch."""
-        return self._branch
 
     def check_moves(self) -> None:
         """Refuse when the repository has switched moves off."""
@@ -119,9 +114,9 @@ class RepoBranchTip:
         state, stored = read_state(self._storage)
         self._seen = Seen(state=state, stored=stored)
         info = state.info
-        tip = info.branches.get(self._branch)
+        tip = info.branches.get(self.branch)
         if tip is None:
-            raise branch_deleted(self._storage, self._branch)
+            raise branch_deleted(self._storage, self.branch)
         if tip == snapshot_id:
             return None
         return _since(tip, snapshot_id, info.ancestry(tip))
@@ -141,7 +136,7 @@ class RepoBranchTip:
             raise ConflictError(
                 f"snapshot {snapshot_id}, which would be amended, is not in "
                 f"{self._storage.root_url} any more; nothing was committed",
-                branch=self._branch,
+                branch=self.branch,
                 expected=str(snapshot_id),
             )
         if found.parent_id is None:
@@ -154,13 +149,13 @@ class RepoBranchTip:
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None when that was done."""
         return self._update(
-            snapshot, lambda info: add_commit(info, self._branch, snapshot), seen=self._take_seen()
+            snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=self._take_seen()
         )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
         """Put a version in the place of the tip; None when that was done."""
         return self._update(
-            snapshot, lambda info: amend_commit(info, self._branch, amended, snapshot)
+            snapshot, lambda info: amend_commit(info, self.branch, amended, snapshot)
         )
 
     def add_detached(self, snapshot: SnapshotInfo) -> None:
@@ -201,12 +196,7 @@ class RefBranchTip:
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
-        self._branch = branch
-
-    @property
-    def branch(self) -> str:
-        """Name of the branch."""
-        return self._branch
+        self.branch = branch
 
     def check_moves(self) -> None:
         """Refuse: transaction logs of version 1 cannot say that nodes moved."""
@@ -218,9 +208,9 @@ class RefBranchTip:
         Raises ConflictError when the branch was deleted.
         """
         history = RefFilesHistory(self._storage)
-        tip = history.branch_tip(self._branch)
+        tip = history.branch_tip(self.branch)
         if tip is None:
-            raise branch_deleted(self._storage, self._branch)
+            raise branch_deleted(self._storage, self.branch)
         return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
@@ -233,16 +223,16 @@ class RefBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None when that was done."""
-        key = ref_key(self._storage, "branch", self._branch)
+        key = ref_key(self._storage, "branch", self.branch)
         answer = update_branch_ref(
-            self._storage, self._branch, snapshot.id, expected=snapshot.parent_id, key=key
+            self._storage, self.branch, snapshot.id, expected=snapshot.parent_id, key=key
         )
         tip = answer.tip
         if tip is None or tip == snapshot.id:
-            return None if tip else TipMoved(branch=self._branch, tip=None)
+            return None if tip else TipMoved(branch=self.branch, tip=None)
         if answer.tried and self._stands_on(tip, snapshot, key):
             return None
-        return TipMoved(branch=self._branch, tip=tip)
+        return TipMoved(branch=self.branch, tip=tip)
 
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
         """Tell whether others committed on top of a version, where the answer to it was lost.
