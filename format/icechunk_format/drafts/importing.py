@@ -12,7 +12,7 @@ Decisions
    its number of dimensions stay. A version has its id of the draft in ``draft_snapshot_id``.
 3. Groups that a path needs and the draft does not have are added, without attributes.
 4. ``main`` is the newest of all branches and tags where the draft has no such branch.
-5. What belongs to no version goes to the metadata of the repository, under ``imported_draft``.
+5. Properties of no version go to the metadata of the repository, under ``imported_draft``.
 6. Virtual chunks stay virtual, without containers: whoever reads decides which places to trust.
 7. Memory: the references of one array, 64 MB of chunks and one chunk more, and some 100 bytes for
    every chunk that was copied.
@@ -73,7 +73,7 @@ _CHUNKS_PER_BATCH: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import did or, in a dry run, would do. What versions share counts once.
+    """Result of an import, or of its dry run. Chunks that versions share count once.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def import_draft(
     Parameters
     ----------
     target
-        An empty place. What an interrupted import of the same draft left there is no obstacle.
+        An empty place. Files that an interrupted import of the same draft left do no harm.
     dry_run
         Read all metadata, check them and count, but read no chunk and write nothing.
 

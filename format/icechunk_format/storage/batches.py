@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-# What an object may have whose size nobody listed.
+# Assumed size of an object whose size nobody listed.
 _UNKNOWN_SIZE: Final = 2**20
 
 

@@ -34,7 +34,7 @@ METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Places:
-    """Where numbers lie along one axis.
+    """Positions of numbers along one axis.
 
     Parameters
     ----------

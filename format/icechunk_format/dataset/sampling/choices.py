@@ -1,4 +1,4 @@
-"""Reads the option ``on`` and what belongs to it: which coordinate each column chooses on, how.
+"""Reads the option ``on``: which column gives positions along which coordinate, by which method.
 
 Rules of this file
 ------------------
@@ -35,7 +35,7 @@ PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 
 
 class Choices:
-    """What points choose on.
+    """The coordinates by which points choose cells.
 
     Parameters
     ----------

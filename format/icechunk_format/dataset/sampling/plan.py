@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """What a user asks for; the fields are the arguments of ``icechunk_spark.sample``.
+    """A request of a user; the fields are the arguments of ``icechunk_spark.sample``.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PointPlaces:
-    """Where points lie.
+    """Positions of points along all dimensions.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class PointPlaces:
 
     @property
     def outside(self) -> NDArray[np.bool_]:
-        """Which points have all values and lie outside of some dimension."""
+        """Marks points that have all values and lie outside of some dimension."""
         every = np.ones(self.count, np.bool_)
         inside = np.ones(self.count, np.bool_)
         for dim, places in self.along.items():

@@ -82,7 +82,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What a scan produces.
+    """The columns and dimensions that a scan produces.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ _MOST_LABELS_IN_CONTEXT: Final = 100_000
 
 
 class DimensionPlaces:
-    """Where the distinct values of each dimension column go.
+    """Indices of the distinct values of each dimension column.
 
     Parameters
     ----------

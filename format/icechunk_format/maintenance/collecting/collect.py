@@ -296,7 +296,7 @@ def _check_progress(
 
 
 class Collector(Protocol):
-    """What does the work of a collection; every method may be called again after a restart."""
+    """Does the work of a collection; every method may be called again after a restart."""
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""

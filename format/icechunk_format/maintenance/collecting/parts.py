@@ -35,14 +35,14 @@ _SIZE: Final = SnapshotId.SIZE
 # Ids that a task gathers before it hands them on: they are handed on without repeats, so the more
 # the better, and 12 to 80 bytes each.
 _GATHERED: Final = 2_000_000
-# What one row of a list of manifests may ask of the task that reads them.
+# The most that one row of a list of manifests may ask of the task that reads them.
 _ROW_MANIFESTS: Final = 256
 _ROW_BYTES: Final = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """What every task of one phase has to know.
+    """Values that every task of one phase gets.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class ArrayReplacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What a rewrite did, or would do.
+    """Result of a rewrite, or of its dry run.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def _applied(
     for item in replacements:
         node = current.node_with_id(item.node_id)
         if node is None or node.array is None:
-            continue  # It was deleted, and takes its manifests along.
+            continue  # The array was deleted, with its manifests.
         found = _replaced(node.array.manifests, item, is_base=is_base)
         if found is None:
             left_out.append(item.path)

@@ -211,7 +211,7 @@ def plan_rewrite(
             location=repository.location,
             format=ManifestFormat(
                 spec_version=repository.spec_version,
-                # What was stored of the configuration stays here: tasks need a few numbers of it.
+                # The stored configuration stays here: tasks need a few numbers of it.
                 config=replace(config, raw={}, virtual_chunk_containers=()),
                 max_refs=max_refs,
             ),

@@ -56,7 +56,7 @@ class UnitOfWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """What all tasks of a rewrite share: where the repository is, and how its files are written."""
+    """Values that all tasks of a rewrite share: location and format of the repository's files."""
 
     location: Location
     format: ManifestFormat

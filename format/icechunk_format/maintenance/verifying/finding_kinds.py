@@ -21,7 +21,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """How bad a kind of finding is, and what to do about it."""
+    """Severity of a kind of finding, and advice."""
 
     severity: Severity
     advice: str

@@ -69,7 +69,7 @@ def checked_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSource:
-    """Where the chunks of a repository come from; picklable, opened where it is used.
+    """Fetches the chunks of a repository; picklable, opened where it is used.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class ManifestReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFormat:
-    """How manifest files of a repository are written; small, for executors.
+    """Settings by which manifest files of a repository are written; small, for executors.
 
     Parameters
     ----------

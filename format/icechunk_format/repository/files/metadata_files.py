@@ -43,7 +43,7 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 
-# What one Python object of each kind costs beside its arrays, measured to within a factor of two.
+# Bytes of one Python object of each kind beside its arrays, measured to within a factor of two.
 _NODE_COST = 1_000
 _NODE_ID_COST = 120
 _FILE_COST = 1_000

@@ -45,7 +45,7 @@ from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
-# What those clients leave as it is, beside letters and digits of ASCII.
+# Characters that those clients do not escape, beside letters and digits of ASCII.
 _NEVER_ENCODED = " !$&'()+,-./:;=@_"
 # A ref that is deleted between the listing and the read makes the batch fail; the next listing
 # no longer shows it. More races than this in a row are not believable.

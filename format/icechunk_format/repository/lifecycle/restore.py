@@ -71,7 +71,7 @@ from icechunk_format.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlace:
-    """Where a version is restored: the repository and the end of the branch."""
+    """Place of a restore: the repository and the tip of the branch."""
 
     storage: Storage
     tip: BranchTip

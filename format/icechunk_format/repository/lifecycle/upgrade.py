@@ -70,7 +70,7 @@ _BATCH_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeReport:
-    """What an upgrade did, or would do.
+    """Result of an upgrade, or of its dry run.
 
     Parameters
     ----------
@@ -148,9 +148,9 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
         info = _upgraded(storage, files.refs)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
-        # That another upgrade was faster is as good.
+        # Another upgrade was faster, which is as good.
         create_once(storage, REPO, repo_info.encode(info))
-        # What is deleted below is decided by what can be read now, not by what was sent.
+        # The state that can be read now decides what is deleted below, not the state that was sent.
         state = _current(storage, repo_file)
     for _ in range(_ATTEMPTS):
         files = _read_files(storage)
@@ -236,7 +236,8 @@ class _PrefetchedHistory(RefFilesHistory):
                 try:
                     info = snapshot_summary(snapshot.decode(data, object_key=key))
                 except FormatError:
-                    # It matters only where a branch or tag reaches it, and is then met again.
+                    # A damaged file matters only if a branch or tag reaches it, and is then met
+                    # again.
                     continue
                 if snapshot_key(info.id) == key:
                     self._found[info.id] = info

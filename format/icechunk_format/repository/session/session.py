@@ -123,7 +123,7 @@ class WriteSession:
 
     @property
     def changes(self) -> ChangeSet:
-        """What was changed so far; for looking, not for changing."""
+        """The changes so far; do not edit them."""
         return self._state.tree.changes
 
     def nodes(self) -> list[NodeSnapshot]:

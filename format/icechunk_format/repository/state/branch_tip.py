@@ -68,7 +68,7 @@ def check_store(storage: Storage) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitsSince:
-    """What happened to a branch since a snapshot.
+    """Commits of a branch since a snapshot.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ _READS_AFTER_LOST_ANSWER: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefAnswer:
-    """Where a branch of version 1 was found when it was to be moved.
+    """The tip of a branch of version 1 that was found on an attempt to move it.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         first.append(int(at[0]) if has_moved else counts[axis])
     parts = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
-        # What lies behind on an earlier axis has been found there.
+        # Parts behind an earlier axis were found along that axis.
         lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
         upper = (*first[:axis], *counts[axis:])
         parts += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]

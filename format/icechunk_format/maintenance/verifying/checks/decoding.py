@@ -40,7 +40,7 @@ from icechunk_format.storage.batches import sized_batches
 
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _CHUNKS_AT_ONCE: Final = 512
-# What decides how a chunk is decoded; arrays that differ in other things are decoded once.
+# Members that decide how a chunk is decoded; arrays that differ in others are decoded once.
 _DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
 
 

@@ -42,7 +42,7 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyContext:
-    """What every task of a verification needs; picklable.
+    """Values that every task of a verification gets; picklable.
 
     Parameters
     ----------

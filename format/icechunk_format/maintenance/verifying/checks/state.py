@@ -81,7 +81,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState:
-    """What is to be verified.
+    """The versions and backups to verify.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class WantedVersion:
 
     @property
     def is_all(self) -> bool:
-        """Whether all versions are meant."""
+        """Whether all versions are verified."""
         return self.branch is None and self.tag is None and self.snapshot is None
 
 
