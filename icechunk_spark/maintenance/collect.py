@@ -54,7 +54,7 @@ _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
 _REPORT: Final = spark_struct(collect_tasks.REPORT)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
-    "What is gone was garbage, every version is whole, and collecting again finishes the work"
+    "Only garbage was deleted, and every version is whole; collect again to finish the work"
 )
 
 # Ids of a part of chunks, about, which one task holds at once; see _depth.

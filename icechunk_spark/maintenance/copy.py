@@ -107,7 +107,7 @@ def copy(
     depth = 1 if plan.references <= _CHUNKS_PER_PART * part_count(1) else 2
     with raised_in_jobs(
         f"copying {plan.context.source} to {plan.context.target}",
-        "Nothing of the copy can be seen in the target; copying again goes on where this stopped",
+        "The target shows nothing of the copy; copy again to go on where this one stopped",
     ):
         copy_piece = over_pieces(partial(_copy_manifests, plan.context, depth))
         found = work_rows(spark, plan.manifests).mapInArrow(copy_piece, spark_struct(_FOUND))

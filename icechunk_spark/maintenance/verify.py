@@ -46,7 +46,7 @@ _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AUTHORIZE: Final = "virtual.authorize"
 _VIRTUAL: Final = "virtual.storage.*"
-_AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
+_AFTER_FAILURE: Final = "Nothing was changed; verify again"
 
 
 def verify(

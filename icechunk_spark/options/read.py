@@ -110,9 +110,9 @@ class ReadOptions:
         "layout",
         parse=Choice(*LAYOUTS),
         default="cells",
-        help="What a row is: an array element, a chunk with its data, a chunk reference, or the"
+        help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
-        write_help="What a row is: an array element, a chunk with its data, or a chunk reference"
+        write_help="Meaning of a row: an array element, a chunk with its data, or a chunk reference"
         " (`summary` is for reading).",
     )
     group: str | None = option(
@@ -274,9 +274,9 @@ class ReadOptions:
         "onHistoryChange",
         parse=Choice("fail", "restart"),
         default="fail",
-        help="What changes are where the older version is no ancestor of the newer one (the branch"
-        " was reset, a commit amended) or has expired: an error, or the differences of the two; if"
-        " the older one is gone, all rows.",
+        help="If the older version is no ancestor of the newer one (the branch was reset, a commit"
+        " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
+        " or all rows if the older one is gone.",
         layouts=_CHANGING,
     )
     starting_from: str | None = option(

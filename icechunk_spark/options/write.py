@@ -99,8 +99,8 @@ class WriteRequest:
         "onConflict",
         parse=Choice("rebase", "fail"),
         default="rebase",
-        help="What to do where the branch moved meanwhile: put the write on top of what others"
-        " committed, or give up.",
+        help="If the branch moved meanwhile: `rebase` puts the write on top of what others"
+        " committed, `fail` gives up.",
     )
     resolve: Literal["ours", "theirs"] | None = option(
         "resolve",

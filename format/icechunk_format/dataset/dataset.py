@@ -179,7 +179,7 @@ class Dataset:
         Parameters
         ----------
         layout
-            What a row is.
+            Meaning of a row.
         variables
             Names of arrays. None takes the largest set of dimensions (``cells``, ``summary``),
             all data variables (``chunks``), or all arrays (``refs``).

@@ -117,7 +117,7 @@ def test_nearest(text: str, expected: list[int]) -> None:
         ("time=2025", r"no value '2025'; the nearest values are .*2024-07-02T23:00:00"),
         ("time=noon", "not a date or time such as 2024-07"),
         ("time=2024-07-01:noon", "not a range low:high"),
-        ("latitude=a:b", "not a range low:high of which each end is a number"),
+        ("latitude=a:b", "not a range low:high whose ends are each a number"),
         ("latitude=35:45:2", "isel takes steps"),
         ("lead=fast", "not a duration such as 6h"),
         ("latitud=3", "no dimension 'latitud'; there are: latitude"),

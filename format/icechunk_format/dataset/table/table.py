@@ -87,7 +87,7 @@ class Table:
     Parameters
     ----------
     layout
-        What a row is.
+        Meaning of a row.
     dims, sizes
         The dimensions of the table. In the layouts ``chunks`` and ``refs``: all dimensions that
         can be selected on.

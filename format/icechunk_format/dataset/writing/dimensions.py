@@ -104,7 +104,7 @@ class DimensionPlaces:
         if len(sizes) > 1:
             raise InvalidInputError(
                 f"arrays of group {self._prepared.group} disagree about the dimension {dim!r}: "
-                f"{', '.join(map(str, sorted(sizes)))} elements; rows have no one place there",
+                f"{', '.join(map(str, sorted(sizes)))} elements; rows have no single place there",
                 dim=dim,
             )
         return sizes.pop() if sizes else 0

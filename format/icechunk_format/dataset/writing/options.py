@@ -70,7 +70,7 @@ class WriteOptions:
     encoding
         By column, in xarray's words: see ``ENCODING_KEYS``.
     layout
-        What a row is.
+        Meaning of a row.
     decoded
         In the layout ``chunks``: whether ``data`` are values, or the stored bytes.
     on_conflict, resolve

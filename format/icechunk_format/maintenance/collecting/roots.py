@@ -74,12 +74,14 @@ def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
         kept = snapshot
         if snapshot.parent_id in roots.dropped:
             if snapshot.id not in roots.kept:
-                return RootsMoved(why=f"snapshot {snapshot.id} was added on one that was to go")
+                return RootsMoved(
+                    why=f"snapshot {snapshot.id} was added on one that would be deleted"
+                )
             kept = with_nearest(info, snapshot, lambda ancestor: ancestor.id in roots.kept)
         snapshots[snapshot.id] = kept
     for name, tip in (*info.branches.items(), *info.tags.items()):
         if tip not in snapshots:
-            return RootsMoved(why=f"{name!r} was put on snapshot {tip}, which was to go")
+            return RootsMoved(why=f"{name!r} was moved to snapshot {tip}, which would be deleted")
     return Transition(info=replace(info, snapshots=snapshots), details=GCRanUpdate())
 
 

@@ -92,7 +92,7 @@ def plan_copy(
     storage = open_storage(place)
     if str(place) == str(repository.location) and place.options == repository.location.options:
         raise InvalidInputError(
-            f"source and target are both {place}; create a branch to have a line twice",
+            f"source and target are both {place}; create a branch to have the history twice",
             target=str(place),
         )
     if storage.is_read_only:

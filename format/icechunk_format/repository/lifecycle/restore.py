@@ -167,7 +167,7 @@ def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> T
         answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
         if answer.tip == new.parent_id:
             raise _removed(place, old_id)
-        raise _removed(place, old_id, f"it was committed as {new.id}, on which others stand now")
+        raise _removed(place, old_id, f"it was committed as {new.id}, which later ones build on")
     return moved
 
 

@@ -99,7 +99,7 @@ class WriteSession:
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "a WriteSession cannot be pickled: two copies would commit each other's work away. "
+            "a WriteSession cannot be pickled: changes made in a copy would be lost. "
             "Send executors the location, node ids and session.format, and give the receipts "
             "that they send back to add_manifests"
         )

@@ -147,8 +147,7 @@ def _places_of_labels(
     if not len(new) or not np.array_equal(new[order][at], old):
         raise refused(
             prepared,
-            f"labels of the dimension {dim!r} were changed or taken away since this write was "
-            "planned",
+            f"labels of the dimension {dim!r} were changed or removed since this write was planned",
             snapshots=rivals.ids,
             dim=dim,
         )

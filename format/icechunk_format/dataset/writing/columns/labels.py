@@ -240,8 +240,8 @@ def _check_unique(
         label = wanted[int(np.argmax(twice))]
         raise InvalidInputError(
             f"the dimension {dim!r} has the stored label {label!r} more than once, so rows with it "
-            f"have no one place; repair the labels, or write with mode=overwrite (the type of the "
-            f"column is {values.type})",
+            f"have no single place; repair the labels, or write with mode=overwrite (the type of "
+            f"the column is {values.type})",
             dim=dim,
         )
 

@@ -233,7 +233,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
     for name in sorted(set(info.tags) & set(info.deleted_tags)):
         report.add(
             "tag-deleted-but-present",
-            f"tag {name!r} is there, and among the deleted ones at once",
+            f"tag {name!r} exists, although it is listed as deleted",
             object_key=REPO,
         )
     try:
