@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import Option, Use, fold_name
-from icechunk_spark.options.options import OPTIONS, STREAM_OPTIONS
+from icechunk_spark.options.parse import OPTIONS, STREAM_OPTIONS
 from icechunk_spark.options.python_values import option_texts
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.python_values import Names, Selection, Sizes, option_texts
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.session.errors import errors_on_one_line

@@ -27,7 +27,7 @@ from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
 from icechunk_format.dataset.sampling.sampled import Sampling
 from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.parse import collect_options, parse_read_options
 from icechunk_spark.options.python_values import Names, option_texts
 from icechunk_spark.options.values import listed, parse_names
 from icechunk_spark.reading.plan import open_group, shown_variables

@@ -13,7 +13,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 from icechunk_spark.options import OPTIONS
 from icechunk_spark.options.keywords import keyword_options
-from icechunk_spark.options.options import STREAM_OPTIONS
+from icechunk_spark.options.parse import STREAM_OPTIONS
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}

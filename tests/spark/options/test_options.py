@@ -16,7 +16,7 @@ from icechunk_format.dataset.metadata_tables.declared import tables_markdown
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options import OPTIONS, option_table_markdown
 from icechunk_spark.options.declare import METADATA_TABLES
-from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.parse import collect_options, parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 

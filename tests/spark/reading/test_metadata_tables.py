@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_spark.options.declare import METADATA_TABLES as NAMES
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.reading.metadata_tables import MetadataRead, table_schema
 
 pytestmark = pytest.mark.needs_reference
