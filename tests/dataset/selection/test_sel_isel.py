@@ -118,7 +118,7 @@ def test_nearest(text: str, expected: list[int]) -> None:
         ("time=noon", "not a date or time such as 2024-07"),
         ("time=2024-07-01:noon", "not a range low:high"),
         ("latitude=a:b", "not a range low:high whose ends are each a number"),
-        ("latitude=35:45:2", "isel takes steps"),
+        ("latitude=35:45:2", "use isel for steps"),
         ("lead=fast", "not a duration such as 6h"),
         ("latitud=3", "no dimension 'latitud'; there are: latitude"),
         ("latitude", "not <dimension>=<selector>"),

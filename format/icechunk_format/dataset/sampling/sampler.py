@@ -74,18 +74,7 @@ class PointPlaces:
 
 
 class Sampler:
-    """Samples points of one plan.
-
-    Parameters
-    ----------
-    sampling
-        The plan.
-
-    Attributes
-    ----------
-    sampling, arrays
-        The plan, and the arrays that it opens.
-    """
+    """Samples points of one plan."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling

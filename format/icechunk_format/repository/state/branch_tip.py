@@ -87,15 +87,7 @@ class CommitsSince:
 
 
 class RepoBranchTip:
-    """A branch of spec version 2.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    branch
-        Name of the branch.
-    """
+    """A branch of spec version 2."""
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
@@ -184,15 +176,7 @@ class RepoBranchTip:
 
 
 class RefBranchTip:
-    """A branch of spec version 1.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    branch
-        Name of the branch.
-    """
+    """A branch of spec version 1."""
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage

@@ -50,13 +50,7 @@ _RESET_TRIES = 20
 
 
 class RepoInfoChanges:
-    """Branches and tags of spec version 2.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    """
+    """Branches and tags of spec version 2."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -126,13 +120,7 @@ class RepoInfoChanges:
 
 
 class RefFilesChanges:
-    """Branches and tags of spec version 1.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    """
+    """Branches and tags of spec version 1."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
