@@ -33,7 +33,7 @@ import numpy as np
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
-from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
@@ -64,7 +64,7 @@ from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_writable
 
 _FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
 _BYTES_PER_BATCH: Final = 64 * 2**20
@@ -131,9 +131,8 @@ def import_draft(
     if not versions:
         problem = f"the draft at {draft.location} holds no version, so there is nothing to import"
         raise NotFoundError(problem, kind="snapshot")
-    if storage.is_read_only and not dry_run:
-        problem = f"{target} can only be read; import to a store that can be written"
-        raise ReadOnlyError(problem, location=str(target))
+    if not dry_run:
+        check_writable(storage)
     infos = _infos(versions)
     create.check_new_root(storage, infos)
     branches, tags, chosen_main = draft.branches(), draft.tags(), None

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Protocol
 
-from icechunk_format.errors import ConflictError, NotFoundError, ReadOnlyError, StorageError
+from icechunk_format.errors import ConflictError, NotFoundError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
@@ -60,7 +60,7 @@ from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.location import Place
-from icechunk_format.storage.protocol import StagingStorage, Storage
+from icechunk_format.storage.protocol import StagingStorage, Storage, check_writable
 
 _ATTEMPTS: Final = 20
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
@@ -167,11 +167,8 @@ def collect_from(
     microseconds(older_than, argument="older_than")
     if trim_overwritten_older_than is not None:
         microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
-    if storage.is_read_only and not dry_run:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read; collect where the store can be written",
-            location=storage.root_url,
-        )
+    if not dry_run:
+        check_writable(storage)
     extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
     if spec_version == SPEC_V1:
         info = None

@@ -27,7 +27,6 @@ from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
-    ReadOnlyError,
     UnsupportedError,
 )
 from icechunk_format.maintenance.collecting.marks import distinct_manifests
@@ -43,7 +42,7 @@ from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANS
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_writable
 
 _PIECE_REFS: Final = 1_000_000
 _PIECE_FILES: Final = 256
@@ -95,8 +94,7 @@ def plan_copy(
             f"source and target are both {place}; create a branch to have the history twice",
             target=str(place),
         )
-    if storage.is_read_only:
-        raise ReadOnlyError(f"{place} can only be read; give a target that can be written")
+    check_writable(storage)
     if target_branch == "":
         raise InvalidInputError("the branch of the target has no name; give one")
     if target_branch is None:

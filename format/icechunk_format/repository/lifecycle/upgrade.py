@@ -33,7 +33,6 @@ from icechunk_format.errors import (
     ConflictError,
     FormatError,
     NotFoundError,
-    ReadOnlyError,
     StorageError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
@@ -61,6 +60,7 @@ from icechunk_format.storage.protocol import (
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
+    check_writable,
 )
 
 _ATTEMPTS: Final = 5
@@ -128,12 +128,8 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
         The store failed. Until the upgrade is run again, readers find version 1 or 2, each of them
         whole.
     """
-    if storage.is_read_only and not dry_run:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read, so it cannot be upgraded; open the repository "
-            "at a store that can be written",
-            location=storage.root_url,
-        )
+    if not dry_run:
+        check_writable(storage)
     repo_file = RepoFile(storage)
     state = repo_file.fetch()
     was_half_done = state is not None

@@ -25,7 +25,6 @@ from typing import TypeAlias
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
-    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
@@ -54,16 +53,6 @@ from icechunk_format.spec.object_keys import overwritten_key
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import RepoStatus
 from icechunk_format.storage.protocol import Storage
-
-
-def check_store(storage: Storage) -> None:
-    """Refuse a store that can only be read."""
-    if storage.is_read_only:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read; open the repository at a store that can be "
-            "written",
-            location=storage.root_url,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

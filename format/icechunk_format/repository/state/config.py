@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from icechunk_format.errors import (
     ConflictError,
-    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
@@ -46,6 +45,7 @@ from icechunk_format.storage.protocol import (
     ReplaceIfUnchanged,
     Storage,
     Written,
+    check_writable,
 )
 
 _ATTEMPTS: Final = 20
@@ -84,12 +84,7 @@ def change_config(
     storage: Storage, changes: Mapping[str, Any], *, spec_version: int
 ) -> RepositoryConfig:
     """Apply changes to the stored configuration; see ``Repository.update_config``."""
-    if storage.is_read_only:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read, so its configuration cannot be changed; open "
-            "the repository at a store that can be written",
-            location=storage.root_url,
-        )
+    check_writable(storage)
     if spec_version == SPEC_V1:
         return _change_yaml(storage, changes)
 
