@@ -47,7 +47,7 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/fuzz tests/torture tests/maintenance tests/dataset tests/repository tests/storage \
-	  tests/command_line tests/mirroring tests/virtualizing tests/spec tests/arrays tests/grid tests/drafts tests/public
+	  tests/command_line tests/display tests/mirroring tests/virtualizing tests/spec tests/arrays tests/grid tests/drafts tests/public
 
 check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.python_values import option_texts
@@ -67,6 +68,9 @@ class VirtualizeResult:
     references: int
     places: tuple[str, ...]
     report: DataFrame
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def virtualize(

@@ -34,6 +34,17 @@ def test_a_wrong_name_is_an_ordinary_attribute_error():
     assert not hasattr(icechunk_format, "Repo")
 
 
+def test_reporting_and_showing_load_nothing_before_they_are_used():
+    code = (
+        "import sys, icechunk_format.dataset.dataset, icechunk_format.maintenance\n"
+        "print([m for m in sorted(sys.modules) if '.display.' in m or m in ('tqdm', 'rich')])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert loaded.stdout.strip() == "['icechunk_format.display.lazily']"
+
+
 def test_importing_the_errors_loads_nothing_heavy():
     code = (
         "import sys, icechunk_format.errors\n"

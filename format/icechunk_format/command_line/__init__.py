@@ -10,7 +10,6 @@ module                   what is in it
 ``exit_codes``           exit codes and their meanings
 ``commands/``            the commands; each calls functions of the library
 ``views/screen``         prints answers, progress and questions
-``views/plain_text``     makes text from a repository safe to show; sizes, times and counts
 ``views/documents``      the keys of the documents that ``--json`` prints
 ``views/tree_view``      groups and arrays with their sizes
 ``views/history/``       versions: reads them for ``--json``, draws the graph, prints them
@@ -22,7 +21,7 @@ Rules of this package
 2. Starting is fast: ``entry``, ``app`` and ``commands/`` import nothing that reads repositories. A
    command imports that when it runs, which is the one exception to imports at the top of a module.
 3. Texts from a repository (messages, names, attributes) are untrusted. They reach a terminal only
-   through ``plain_text.safe``, and never as markup.
+   through ``display.plain_text.safe``, and never as markup.
 4. Answers go to stdout; progress, questions and errors to stderr. With ``--json`` stdout is one
    JSON document and nothing else.
 5. Nothing is deleted, and no history rewritten, before a yes.

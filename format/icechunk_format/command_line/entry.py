@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.exit_codes import ExitCode, of_error
-from icechunk_format.command_line.views.plain_text import one_line, safe
+from icechunk_format.display.plain_text import one_line, safe
 from icechunk_format.errors import IcechunkError
 
 if TYPE_CHECKING:

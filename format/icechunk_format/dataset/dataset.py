@@ -33,6 +33,7 @@ from icechunk_format.dataset.table.label_order import described_order
 from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -132,8 +133,8 @@ class Dataset:
         arrays = [Variable(n) for n in snapshot.children(path) if n.array is not None]
         self.variables: dict[str, Variable] = {variable.name: variable for variable in arrays}
 
-    def __repr__(self) -> str:
-        return f"<Dataset {self.path} of {self.snapshot_id}: {', '.join(self.variables)}>"
+    __repr__ = text_by("groups.dataset_text")
+    _repr_html_ = html_by("groups.dataset_html")
 
     @property
     def data_variables(self) -> list[Variable]:

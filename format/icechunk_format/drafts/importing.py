@@ -31,9 +31,11 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
@@ -101,9 +103,16 @@ class ImportReport:
     virtual_prefixes: tuple[str, ...]
     snapshot_ids: Mapping[str, str] = field(default_factory=dict)
 
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
+
 
 def import_draft(
-    source: DraftRepository | Place, target: Place, *, dry_run: bool = False
+    source: DraftRepository | Place,
+    target: Place,
+    *,
+    dry_run: bool = False,
+    progress: ProgressOption = None,
 ) -> ImportReport:
     """Import a draft with the history of all its branches and tags into a new repository.
 
@@ -113,6 +122,8 @@ def import_draft(
         An empty place. Files that an interrupted import of the same draft left do no harm.
     dry_run
         Read all metadata, check them and count, but read no chunk and write nothing.
+    progress
+        Is told how many versions are done; see ``icechunk_format.progress``.
 
     Raises
     ------
@@ -142,7 +153,8 @@ def import_draft(
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
     work.store(infos[INITIAL_SNAPSHOT_ID], [])
-    for version in versions:
+    what = "Reading versions" if dry_run else "Importing versions"
+    for version in counted(versions, progress, what, len(versions)):
         work.store(infos[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
         refs = RefsOfVersion1(

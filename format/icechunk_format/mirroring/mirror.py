@@ -29,6 +29,7 @@ import pyarrow as pa
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.boxes import (
     Groups,
@@ -49,6 +50,7 @@ from icechunk_format.mirroring.target import (
     discard,
     read_state,
 )
+from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -114,6 +116,9 @@ class MirrorResult:
     rows: int = 0
     bytes: int = 0
     full_copy: str | None = None
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
@@ -397,6 +402,9 @@ def _sum(one: MirrorResult, other: MirrorResult) -> MirrorResult:
     )
 
 
-def run_here(context: FileContext, pieces: Sequence[FileTask]) -> pa.Table:
-    """Write all files in this process, one after another."""
-    return pa.Table.from_pylist([write_file(context, piece) for piece in pieces], schema=ADDED)
+def run_here(
+    context: FileContext, pieces: Sequence[FileTask], progress: ProgressOption = None
+) -> pa.Table:
+    """Write all files in this process, one after another; report each version as a phase."""
+    work = counted(pieces, progress, "Writing files", len(pieces))
+    return pa.Table.from_pylist([write_file(context, piece) for piece in work], schema=ADDED)

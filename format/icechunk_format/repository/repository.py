@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Unpack
 
+from icechunk_format.display.lazily import html_by
+from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
@@ -130,8 +132,10 @@ class Repository:
     def __repr__(self) -> str:
         return f"Repository({str(self.location)!r}, spec_version={self.spec_version})"
 
+    _repr_html_ = html_by("history.repository_html")
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (self.location, self.spec_version))
+        return (partial(Repository, spec_version=self.spec_version), (self.location,))
 
     @property
     def storage(self) -> Storage:
@@ -168,9 +172,8 @@ class Repository:
         Raises ``InvalidInputError`` (arguments exclude one another, an id is malformed, ``as_of``
         has no time zone) or ``NotFoundError`` (the text lists what exists).
         """
-        return self._resolve(
-            self._history(), branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
-        )
+        history = self._history()
+        return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
 
     def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
@@ -265,9 +268,8 @@ class Repository:
         state = self._state(is_read=True)
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
-        tip = writable_tip(
-            self.storage, branch, status=None if state is None else state.info.status
-        )
+        status = None if state is None else state.info.status
+        tip = writable_tip(self.storage, branch, status=status)
         return WriteSession(
             self.storage,
             tip,
@@ -357,9 +359,9 @@ class Repository:
 
     # -- upkeep -----------------------------------------------------------------------------
 
-    def upgrade(self, *, dry_run: bool = False) -> UpgradeReport:
+    def upgrade(self, *, dry_run: bool = False, progress: ProgressOption = None) -> UpgradeReport:
         """Upgrade from spec version 1 to 2, or finish an interrupted upgrade; see ``upgrade``."""
-        report = upgrade_repository(self.storage, dry_run=dry_run)
+        report = upgrade_repository(self.storage, dry_run=dry_run, progress=progress)
         if not dry_run:
             self.spec_version = SPEC_V2
         return report
@@ -487,7 +489,3 @@ class Repository:
         if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)
-
-
-def _restore(location: Location, spec_version: int) -> Repository:
-    return Repository(location, spec_version=spec_version)

@@ -1,15 +1,19 @@
-"""The report of a run: one row for each file, with what became of it and why."""
+"""The result of a run, and its report: one row for each file, with what became of it and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.ids import SnapshotId
 
 TAKEN: Final = "taken"
 KNOWN: Final = "known"
@@ -67,6 +71,37 @@ class Row:
     def add_note(self, text: str) -> None:
         """Note what does no harm."""
         self.note = text if self.note is None else f"{self.note}; {text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Virtualized:
+    """What became of a run.
+
+    Parameters
+    ----------
+    snapshot_id
+        The version of the branch afterwards; None where there is no repository.
+    files_added
+        Files whose references were committed, changed ones included.
+    files_skipped
+        Files that the repository had already, or that were refused.
+    references
+        References that were made.
+    places
+        URL prefixes that readers have to authorise.
+    report
+        One row for each file; see ``report.REPORT_SCHEMA``.
+    """
+
+    snapshot_id: SnapshotId | None
+    files_added: int
+    files_skipped: int
+    references: int
+    places: tuple[str, ...]
+    report: pa.Table
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def report_table(rows: Iterable[Row]) -> pa.Table:

@@ -39,6 +39,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
+from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
@@ -57,6 +58,7 @@ from icechunk_format.virtualizing.planning.record import Record, read_record, wr
 from icechunk_format.virtualizing.report import (
     KNOWN,
     REFUSED,
+    Virtualized,
     counts,
     refusal,
     report_table,
@@ -107,35 +109,9 @@ class Archive:
     virtual_options: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Virtualized:
-    """What became of a run.
-
-    Parameters
-    ----------
-    snapshot_id
-        The version of the branch afterwards; None where there is no repository.
-    files_added
-        Files whose references were committed, changed ones included.
-    files_skipped
-        Files that the repository had already, or that were refused.
-    references
-        References that were made.
-    places
-        URL prefixes that readers have to authorise.
-    report
-        One row for each file; see ``report.REPORT_SCHEMA``.
-    """
-
-    snapshot_id: SnapshotId | None
-    files_added: int
-    files_skipped: int
-    references: int
-    places: tuple[str, ...]
-    report: pa.Table
-
-
-def virtualize_files(archive: Archive, run: Run, *, cores: int = 1) -> Virtualized:
+def virtualize_files(
+    archive: Archive, run: Run, *, cores: int = 1, progress: ProgressOption = None
+) -> Virtualized:
     """Make files part of a repository, in one commit.
 
     Parameters
@@ -146,6 +122,8 @@ def virtualize_files(archive: Archive, run: Run, *, cores: int = 1) -> Virtualiz
         Runs pieces of work.
     cores
         How many pieces run at once.
+    progress
+        Is told how many files are scanned, and how many pieces of arrays are placed.
 
     Raises
     ------
@@ -159,13 +137,12 @@ def virtualize_files(archive: Archive, run: Run, *, cores: int = 1) -> Virtualiz
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    return _Run(archive, run, cores).result()
+    return _Run(archive, run, cores, progress).result()
 
 
 class _Run:
-    def __init__(self, archive: Archive, run: Run, cores: int) -> None:
-        self._archive = archive
-        self._run = run
+    def __init__(self, archive: Archive, run: Run, cores: int, progress: ProgressOption) -> None:
+        self._archive, self._run, self._progress = archive, run, progress
         self._cores = max(1, cores)
         # Readers compare whole seconds; what was written within this one has not changed.
         self._now = int(time.time()) + 1
@@ -270,7 +247,8 @@ class _Run:
             base=None if self._base is None else self._base.id,
             now=self._now,
         )
-        placed = list(self._run(tasks, partial(place_references, place)))
+        answers = self._run(tasks, partial(place_references, place))
+        placed = list(counted(answers, self._progress, "Placing references", len(tasks)))
         snapshot_id = self._commit(decided, arrays, builder.groups(), placed, places)
         number = counts(decided.rows)
         return Virtualized(
@@ -333,12 +311,14 @@ class _Run:
         known = {} if self._record is None else {p.file.url: p.file for p in self._record.files}
         wanted = -(-len(files) // (_PIECES_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_PIECE, wanted))
-        work = [
-            (number, [(file, known.get(file.url)) for file in files[number : number + size]])
-            for number in range(0, len(files), size)
-        ]
-        found = dict(self._run(work, partial(_scan, context)))
-        return [piece for number, _ in work for piece in found[number]]
+        starts = range(0, len(files), size)
+        work = [(n, [(file, known.get(file.url)) for file in files[n : n + size]]) for n in starts]
+        found = {}
+        with phase(self._progress, "Scanning files", len(files)) as advance:
+            for number, pieces in self._run(work, partial(_scan, context)):
+                found[number] = pieces
+                advance(len(files[number : number + size]))
+        return [piece for number in starts for piece in found[number]]
 
     # -- after ------------------------------------------------------------------------------
 

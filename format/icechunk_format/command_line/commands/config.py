@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import safe, shown_value
+from icechunk_format.display.plain_text import safe, shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,7 +15,7 @@ from icechunk_format.command_line.arguments import (
     resolve_version,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
 _NumberOption = Annotated[
@@ -71,8 +71,8 @@ def log(
         infos, cut = history_reading.find_history(opened, tips, limit=limit)
     counts: list[dict[str, int] | None] = [None] * len(infos)
     if changes:
-        with screen.working("Reading changes", len(infos)) as done:
-            counts = history_reading.count_changes(opened, infos, done)
+        with screen.working("Reading changes") as progress:
+            counts = history_reading.count_changes(opened, infos, progress)
     entries = history_reading.describe_snapshots(opened, infos, counts)
     call.document(snapshots=entries, truncated=cut)
     history_view.show_log(screen, infos, entries, with_changes=changes)

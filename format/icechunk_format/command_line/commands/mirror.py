@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from icechunk_format.command_line.arguments import (
     parse_table_options,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, iso_time, safe, size
+from icechunk_format.display.plain_text import counted, iso_time, safe, size
 
 _TargetArgument = Annotated[
     str,
@@ -89,8 +90,8 @@ def mirror(
         authorize=call.options.authorize,
         virtual_options=call.options.virtual or None,
     )
-    with screen.working("Copying"):
-        result = bring_up_to_date(request, run_here)
+    with screen.working("Copying") as progress:
+        result = bring_up_to_date(request, partial(run_here, progress=progress))
     call.document(
         target=str(request.target),
         branch=branch,

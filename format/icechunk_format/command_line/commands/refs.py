@@ -13,7 +13,7 @@ from icechunk_format.command_line.arguments import (
     resolve_name,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -149,7 +149,7 @@ def restore(
 
 
 def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[str, Any]]:
-    from icechunk_format.command_line.views.plain_text import iso_time, to_instant
+    from icechunk_format.display.plain_text import iso_time, to_instant
 
     infos = {snapshot_id: opened.snapshot_info(snapshot_id) for snapshot_id in set(refs.values())}
     return [
@@ -167,8 +167,8 @@ def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
     from datetime import datetime
 
     from icechunk_format.command_line.views.history.view import first_line
-    from icechunk_format.command_line.views.plain_text import shown_time
     from icechunk_format.command_line.views.screen import columns_of, styled
+    from icechunk_format.display.plain_text import shown_time
 
     rows = [
         [

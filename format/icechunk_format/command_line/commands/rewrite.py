@@ -10,7 +10,7 @@ import typer
 
 from icechunk_format.command_line.arguments import DryRunOption, MessageOption, YesOption
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
+from icechunk_format.display.plain_text import counted, safe, shortened, size
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def rewrite_manifests(
     rules = _parsed_json(splitting)
 
     def run(dry: bool) -> RewriteResult:
-        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests"):
+        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests") as shown:
             return maintenance.rewrite_manifests(
                 call.location,
                 branch=branch,
@@ -65,6 +65,7 @@ def rewrite_manifests(
                 message=message,
                 amend=amend,
                 dry_run=dry,
+                progress=shown,
             )
 
     def document(result: RewriteResult) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 
 from icechunk_format.command_line.arguments import DryRunOption, TagOption, location_at
 from icechunk_format.command_line.call import Call
-from icechunk_format.command_line.views.plain_text import counted, safe, size
+from icechunk_format.display.plain_text import counted, safe, size
 
 CopiedArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)
@@ -69,7 +69,7 @@ def copy(
     from icechunk_format import maintenance
 
     screen, goal = call.screen, location_at(target, target_option)
-    with screen.working("Copying"):
+    with screen.working("Copying") as progress:
         result = maintenance.copy(
             call.location,
             goal,
@@ -77,6 +77,7 @@ def copy(
             tag=tag,
             target_branch=target_branch,
             history=history,
+            progress=progress,
         )
     document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
     call.document(target=str(goal), **document)
@@ -102,8 +103,8 @@ def import_draft(
     from icechunk_format import drafts
 
     screen, goal = call.screen, location_at(target, target_option)
-    with screen.working("Reading the draft" if dry_run else "Importing"):
-        report = drafts.import_draft(call.location, goal, dry_run=dry_run)
+    with screen.working("Reading the draft" if dry_run else "Importing") as progress:
+        report = drafts.import_draft(call.location, goal, dry_run=dry_run, progress=progress)
     call.document(target=str(goal), **asdict(report))
     verb = "would import" if report.dry_run else "imported"
     screen.line(

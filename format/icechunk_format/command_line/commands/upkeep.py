@@ -18,7 +18,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import counted, safe, shortened, size
+from icechunk_format.display.plain_text import counted, safe, shortened, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,9 +148,13 @@ def gc(
         trim = parse_past(trim_overwritten, argument="--trim-overwritten-older-than")
 
     def run(dry: bool) -> CollectResult:
-        with call.screen.working("Looking for garbage" if dry else "Deleting garbage"):
+        with call.screen.working("Looking for garbage" if dry else "Deleting garbage") as progress:
             return collect_garbage(
-                call.location, instant, dry_run=dry, trim_overwritten_older_than=trim
+                call.location,
+                instant,
+                dry_run=dry,
+                trim_overwritten_older_than=trim,
+                progress=progress,
             )
 
     done = call.carry_out(
@@ -199,8 +203,8 @@ def upgrade(
     """
 
     def run(dry: bool) -> UpgradeReport:
-        with call.screen.working("Reading history" if dry else "Upgrading"):
-            return call.repository.upgrade(dry_run=dry)
+        with call.screen.working("Reading history" if dry else "Upgrading") as progress:
+            return call.repository.upgrade(dry_run=dry, progress=progress)
 
     # Version 2 needs no question, unless the plan says that an upgrade was interrupted.
     call.carry_out(

@@ -15,7 +15,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, safe
 
 if TYPE_CHECKING:
     from icechunk_format.command_line.views.screen import Screen
@@ -50,7 +50,7 @@ def verify(
             call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
         )
         branch, tag, snapshot = None, None, str(found)
-    with call.screen.working("Verifying, with every chunk" if deep else "Verifying"):
+    with call.screen.working("Verifying, with every chunk" if deep else "Verifying") as progress:
         table = maintenance.verify(
             call.location,
             branch=branch,
@@ -60,6 +60,7 @@ def verify(
             max_findings=max_findings,
             authorized=call.options.authorize,
             virtual_options=call.options.virtual,
+            progress=progress,
         )
     findings: list[dict[str, Any]] = table.to_pylist()
     counts = {name: sum(row["severity"] == name for row in findings) for name in _STYLES}

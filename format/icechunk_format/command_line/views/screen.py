@@ -24,10 +24,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.command_line.views.plain_text import safe
+from icechunk_format.display.plain_text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+
+    from icechunk_format.progress import ProgressOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,21 +133,26 @@ class Screen:
             sys.stdout.write(text + "\n")
 
     @contextmanager
-    def working(self, doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    def working(self, doing: str) -> Iterator[ProgressOption]:
         """Show progress on stderr while the block runs; on terminals only.
 
-        Yields a function that takes how many of ``total`` were done since it was called last.
+        Yields the argument ``progress`` of the function that works.
         """
         if not self._err.is_terminal:
-            yield lambda _: None
+            yield None
             return
-        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
-        if total is not None:
-            columns += [BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")]
-        columns.append(TimeElapsedColumn())
-        with Progress(*columns, console=self._err, transient=True) as progress:
-            task = progress.add_task(safe(doing), total=total)
-            yield lambda done: progress.update(task, advance=done)
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn()]
+        columns += [TextColumn("{task.fields[count]}", markup=False), TimeElapsedColumn()]
+        with Progress(*columns, console=self._err, transient=True) as bars:
+            task = bars.add_task(safe(doing), total=None, count="")
+
+            def report(done: int, total: int | None, what: str, /) -> None:
+                count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+                # `update` takes None for "as before".
+                bars.tasks[0].total = total
+                bars.update(task, completed=done, description=safe(what), count=count)
+
+            yield report
 
     def require_confirmation(self, yes: bool) -> None:
         """End the command where nobody can be asked and ``--yes`` was not given."""

@@ -9,11 +9,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.command_line.views.plain_text import counted, safe, shown_value, size
 from icechunk_format.command_line.views.screen import columns_of, styled
 from icechunk_format.dataset.metadata_tables.declared import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.display.arrays import codecs_text, shown_data_type
+from icechunk_format.display.plain_text import counted, safe, shown_value, size
 from icechunk_format.errors import IcechunkError
+from icechunk_format.progress import counted as counted_steps
 from icechunk_format.spec import node_path
 
 if TYPE_CHECKING:
@@ -69,12 +71,11 @@ def read_nodes(
         )
         kind = "group" if table is GROUPS else "array"
         counts = kind == "array" and with_sizes
-        total = len(plan.tasks) if counts else None
-        with screen.working("Counting chunks" if counts else "Reading", total) as done:
-            for task in plan.tasks:
+        doing = "Counting chunks" if counts else "Reading"
+        with screen.working(doing) as progress:
+            for task in counted_steps(plan.tasks, progress, doing, len(plan.tasks)):
                 for batch in run_inspection(plan.context, task):
                     nodes += [{"type": kind, **_from_json(row)} for row in batch.to_pylist()]
-                done(1)
     return sorted(nodes, key=lambda node: node_parts(node["path"]))
 
 
@@ -222,10 +223,7 @@ def type_text(dtype: str | None) -> str:
         found = parse_data_type(json.loads(dtype))
     except (ValueError, IcechunkError):
         return dtype
-    if found.fields:
-        return f"struct({', '.join(name for name, _ in found.fields)})"
-    kind = found.numpy.kind
-    return found.numpy.str.lstrip("<>|=") if kind in "USV" else str(found.numpy)
+    return shown_data_type(found)
 
 
 def _product(times: str, lengths: Iterable[int | None]) -> str:
@@ -251,24 +249,6 @@ def _bytes(node: Mapping[str, Any]) -> str:
     if not virtual:
         return size(own)
     return f"{size(virtual)} elsewhere" if not own else f"{size(own)} + {size(virtual)} elsewhere"
-
-
-def codecs_text(codecs: Any) -> str:
-    """Return the names of codecs, those inside of sharding in parentheses; safe to show."""
-    if not isinstance(codecs, list):
-        return "?"
-    names = []
-    for codec in codecs:
-        name = codec.get("name") if isinstance(codec, dict) else codec
-        configuration = codec.get("configuration") if isinstance(codec, dict) else None
-        inner = configuration.get("codecs") if isinstance(configuration, dict) else None
-        if name == "sharding_indexed" and isinstance(inner, list):
-            # One level: what is inside of that is for --json.
-            inner_names = [c.get("name") if isinstance(c, dict) else c for c in inner]
-            names.append(f"sharding({', '.join(safe(item) for item in inner_names)})")
-        else:
-            names.append(safe(name))
-    return ", ".join(names)
 
 
 def _head(cells: Sequence[Text], node: Document | None) -> Text:

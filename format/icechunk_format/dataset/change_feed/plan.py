@@ -59,6 +59,7 @@ from icechunk_format.dataset.selection.where.condition import Selection
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Column, Table, check_names
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
@@ -123,6 +124,9 @@ class FeedPlan:
 
     tasks: list[FeedTask]
     context: None = None
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
     @property
     def rows(self) -> int:

@@ -44,6 +44,7 @@ from icechunk_format.dataset.metadata_tables.manifests import (
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
 from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
 from icechunk_format.repository.repository import Repository
@@ -63,6 +64,9 @@ class InspectionPlan:
 
     context: InspectionContext
     tasks: list[InspectionTask]
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def resolve_change(

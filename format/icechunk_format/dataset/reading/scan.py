@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
 
@@ -86,6 +87,9 @@ class ScanPlan:
 
     context: ScanContext
     tasks: list[ScanTask]
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.spec.ids import SnapshotId
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class WriteResult:
     chunks: int = 0
     manifests: int = 0
     commit: CommitResult | None = None
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:

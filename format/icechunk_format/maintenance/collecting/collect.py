@@ -48,6 +48,7 @@ from icechunk_format.maintenance.collecting.sweep import (
     MAX_FAILURES_IN_A_ROW,
     delete_unneeded,
 )
+from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
@@ -73,6 +74,7 @@ def collect_garbage(
     dry_run: bool = False,
     trim_overwritten_older_than: datetime | None = None,
     extra_roots: Iterable[SnapshotId | str] = (),
+    progress: ProgressOption = None,
 ) -> CollectResult:
     """Delete the objects of a repository that no branch, tag or new snapshot reaches.
 
@@ -100,6 +102,9 @@ def collect_garbage(
         before any change of the repository that may be under way: minutes are enough.
     extra_roots
         Snapshots that are kept with their ancestors, as if a tag were on each.
+    progress
+        Is told how far it is; see ``icechunk_format.progress``. What it raises ends the collection
+        where it is, and the next one continues.
 
     Returns
     -------
@@ -134,7 +139,7 @@ def collect_garbage(
     repository = Repository.open(location)
     return collect_from(
         repository.storage,
-        OneProcessCollector(repository.storage, older_than, dry_run=dry_run),
+        OneProcessCollector(repository.storage, older_than, dry_run=dry_run, progress=progress),
         spec_version=repository.spec_version,
         older_than=older_than,
         dry_run=dry_run,
@@ -315,10 +320,18 @@ class Collector(Protocol):
 class OneProcessCollector:
     """Collects in this process."""
 
-    def __init__(self, storage: Storage, older_than: datetime, *, dry_run: bool = False) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        older_than: datetime,
+        *,
+        dry_run: bool = False,
+        progress: ProgressOption = None,
+    ) -> None:
         self._storage = storage
         self._older_than = older_than
         self._dry_run = dry_run
+        self._progress = progress
         self._marks: dict[Phase, IdSet] = {}
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
@@ -335,13 +348,19 @@ class OneProcessCollector:
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
         """Read more snapshots, and those of their manifests that were not read yet."""
-        found = distinct_manifests(self._storage, sorted(added), self._marks[Phase.MANIFESTS])
-        for ids in referenced_chunks(self._storage, found["id"], found["size"]):
+        storage, known, progress = self._storage, self._marks[Phase.MANIFESTS], self._progress
+        found = distinct_manifests(storage, sorted(added), known, progress)
+        for ids in referenced_chunks(storage, found["id"], found["size"], progress):
             self._marks[Phase.CHUNKS].add(ids)
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
         return delete_unneeded(
-            self._storage, phase.prefix, needed, self._older_than, dry_run=self._dry_run
+            self._storage,
+            phase.prefix,
+            needed,
+            self._older_than,
+            dry_run=self._dry_run,
+            progress=self._progress,
         )

@@ -13,13 +13,14 @@ Specification: "Snapshot Files", "Chunk manifest files".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.maintenance.fetching import check_id, decoded_manifest, fetched, sized_ids
+from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
@@ -70,15 +71,22 @@ def listed_manifests(
 
 
 def distinct_manifests(
-    storage: Storage, snapshot_ids: Iterable[SnapshotId], known: IdSet | None = None
+    storage: Storage,
+    snapshot_ids: Collection[SnapshotId],
+    known: IdSet | None = None,
+    progress: ProgressOption = None,
 ) -> NDArray[np.void]:
     """Return what ``listed_manifests`` yields, as one array."""
     parts = listed_manifests(storage, snapshot_ids, IdSet() if known is None else known)
+    parts = counted(parts, progress, "Reading versions", len(snapshot_ids))
     return np.concatenate([np.empty(0, dtype=LISTED), *parts])
 
 
 def referenced_chunks(
-    storage: Storage, manifest_ids: NDArray[np.uint8], sizes: NDArray[Any]
+    storage: Storage,
+    manifest_ids: NDArray[np.uint8],
+    sizes: NDArray[Any],
+    progress: ProgressOption = None,
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the ids of the chunk objects that manifests refer to, repeats included.
 
@@ -102,12 +110,14 @@ def referenced_chunks(
     FormatError
         A manifest is damaged, or belongs to another id.
     """
-    for batch in sized_ids(manifest_ids, sizes, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
-        keys = [manifest_key(ManifestId(raw)) for raw in batch]
-        contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
-        for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
-            found = decoded_manifest(contents[position], key, raw)
-            contents[position] = b""  # so that a batch is never held both encoded and decoded
-            for array in found.arrays:
-                refs = array.refs
-                yield refs.chunk_id[refs.kind == KIND_NATIVE]
+    with phase(progress, "Reading manifests", len(manifest_ids)) as advance:
+        for batch in sized_ids(manifest_ids, sizes, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
+            keys = [manifest_key(ManifestId(raw)) for raw in batch]
+            contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
+            for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
+                found = decoded_manifest(contents[position], key, raw)
+                contents[position] = b""  # so that a batch is never held both encoded and decoded
+                for array in found.arrays:
+                    refs = array.refs
+                    yield refs.chunk_id[refs.kind == KIND_NATIVE]
+                advance(1)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.id_columns import SortedIds, id_columns
 from icechunk_format.spec.ids import ObjectId, decode_many
 from icechunk_format.storage.protocol import Storage
@@ -100,9 +101,13 @@ class ObjectListing:
         self.foreign = foreign
 
     @classmethod
-    def of(cls, storage: Storage, prefix: str) -> ObjectListing:
+    def of(cls, storage: Storage, prefix: str, progress: ProgressOption = None) -> ObjectListing:
         """List a prefix."""
-        pages = list(list_ids(storage, prefix))
+        pages = []
+        with phase(progress, f"Listing {prefix}") as advance:
+            for page in list_ids(storage, prefix):
+                pages.append(page)
+                advance(len(page.ids))
         ids = np.concatenate([np.zeros((0, ObjectId.SIZE), np.uint8), *(p.ids for p in pages)])
         sizes = np.concatenate([np.zeros(0, np.int64), *(p.sizes for p in pages)])
         return cls(ids, sizes, sum(page.foreign for page in pages))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.protocol import Storage
@@ -47,6 +48,7 @@ def delete_unneeded(
     *,
     within: str = "",
     dry_run: bool = False,
+    progress: ProgressOption = None,
 ) -> DeleteReport:
     """Delete the objects that are old enough and that nobody refers to.
 
@@ -67,16 +69,21 @@ def delete_unneeded(
     """
     found = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
-    for page in list_ids(storage, prefix, within, older_than=older_than):
-        is_garbage = ~kept.contains(page.ids)
-        found.append(page.ids[is_garbage])
-        sizes.append(page.sizes[is_garbage].astype(np.uint64))
+    with phase(progress, f"Listing {prefix}") as advance:
+        for page in list_ids(storage, prefix, within, older_than=older_than):
+            is_garbage = ~kept.contains(page.ids)
+            found.append(page.ids[is_garbage])
+            sizes.append(page.sizes[is_garbage].astype(np.uint64))
+            advance(len(page.ids))
     ids = np.concatenate(found)
 
     def keys_of(start: int, stop: int) -> list[str]:
         return [f"{prefix}{name}" for name in encode_many(ids[start:stop])]
 
-    return delete_keys(storage, len(ids), keys_of, np.concatenate(sizes), dry_run=dry_run)
+    with phase(None if dry_run else progress, f"Deleting from {prefix}", len(ids)) as advance:
+        return delete_keys(
+            storage, len(ids), keys_of, np.concatenate(sizes), dry_run=dry_run, advance=advance
+        )
 
 
 def delete_keys(
@@ -87,6 +94,7 @@ def delete_keys(
     *,
     dry_run: bool = False,
     pause: Callable[[float], None] = time.sleep,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> DeleteReport:
     """Delete objects at the rate that the store takes.
 
@@ -104,6 +112,8 @@ def delete_keys(
         Whether they are counted only.
     pause
         Waits for some seconds.
+    advance
+        Takes how many are done with since the last call.
     """
     if dry_run:
         return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
@@ -123,6 +133,7 @@ def delete_keys(
                 pause(delay)
                 continue
         total += step
+        advance(stop - start)
         in_a_row = in_a_row + 1 if step.failed_objects else 0
         start = stop
         if in_a_row >= MAX_FAILURES_IN_A_ROW:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
@@ -24,6 +25,7 @@ from icechunk_format.maintenance.copying.objects import (
 )
 from icechunk_format.maintenance.copying.plan import CopyPlan, plan_copy
 from icechunk_format.maintenance.copying.publish import publish_copy
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Place
 
@@ -54,6 +56,9 @@ class CopyResult:
     skipped_chunks: int
     snapshot_id: SnapshotId
 
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
+
 
 def copy(
     source: Place,
@@ -63,6 +68,7 @@ def copy(
     tag: str | None = None,
     target_branch: str | None = None,
     history: bool = True,
+    progress: ProgressOption = None,
 ) -> CopyResult:
     """Copy the history of a branch or a tag into another repository.
 
@@ -92,6 +98,8 @@ def copy(
         branch has another name gets a ``main`` at the first version.
     history
         Whether all versions are copied, or only the newest one, as one version on top of the first.
+    progress
+        Is told how far it is; see ``icechunk_format.progress``.
 
     Raises
     ------
@@ -110,25 +118,35 @@ def copy(
         unless the outcome is unknown.
     """
     plan = plan_copy(
-        source, target, branch=branch, tag=tag, target_branch=target_branch, history=history
+        source,
+        target,
+        branch=branch,
+        tag=tag,
+        target_branch=target_branch,
+        history=history,
+        progress=progress,
     )
     manifests = Copied()
     found = np.empty(0, dtype=CHUNK_ROW)
     pending: list[NDArray[np.void]] = []
-    for piece in plan.manifests:
-        copied, packed = copy_manifests(plan.context, piece)
-        manifests += copied
-        pending.append(np.frombuffer(packed, dtype=CHUNK_ROW))
-        if sum(map(len, pending)) > len(found):
-            found, pending = distinct_chunks([found, *pending]), []
+    with phase(progress, "Copying manifests", sum(map(len, plan.manifests))) as advance:
+        for piece in plan.manifests:
+            copied, packed = copy_manifests(plan.context, piece, advance)
+            manifests += copied
+            pending.append(np.frombuffer(packed, dtype=CHUNK_ROW))
+            if sum(map(len, pending)) > len(found):
+                found, pending = distinct_chunks([found, *pending]), []
     hold_copy(plan)
-    chunks = copy_chunks(plan.context, distinct_chunks([found, *pending]))
-    return finish_copy(plan, manifests, chunks)
+    rows = distinct_chunks([found, *pending])
+    chunks = copy_chunks(plan.context, rows, progress=progress)
+    return finish_copy(plan, manifests, chunks, progress)
 
 
-def finish_copy(plan: CopyPlan, manifests: Copied, chunks: Copied) -> CopyResult:
+def finish_copy(
+    plan: CopyPlan, manifests: Copied, chunks: Copied, progress: ProgressOption = None
+) -> CopyResult:
     """Publish a copy whose manifests and chunks are stored."""
-    stored = publish_copy(plan)
+    stored = publish_copy(plan, progress)
     release_copy(plan)
     return CopyResult(
         branch=plan.branch,

@@ -30,6 +30,7 @@ from icechunk_format.maintenance.collecting.object_listing import (
 )
 from icechunk_format.maintenance.collecting.parts import packed_rows, part_prefix, parts_of
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.id_columns import id_columns
 from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
@@ -70,8 +71,14 @@ class Copied:
         )
 
 
-def copy_manifests(context: CopyContext, piece: NDArray[np.void]) -> tuple[Copied, bytes]:
+def copy_manifests(
+    context: CopyContext,
+    piece: NDArray[np.void],
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[Copied, bytes]:
     """Copy manifests, ``LISTED``; return what was stored, and their chunks, packed.
+
+    ``advance`` takes how many manifests were copied since it was called last.
 
     Raises
     ------
@@ -92,6 +99,7 @@ def copy_manifests(context: CopyContext, piece: NDArray[np.void]) -> tuple[Copie
             contents[position] = b""
         if len(found) > 1:
             found = [distinct_chunks(found)]
+        advance(len(batch))
     return copied, distinct_chunks(found).tobytes()
 
 
@@ -137,7 +145,13 @@ def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: i
     return copy_chunks(context, rows, within=part_prefix(part, depth))
 
 
-def copy_chunks(context: CopyContext, rows: NDArray[np.void], *, within: str = "") -> Copied:
+def copy_chunks(
+    context: CopyContext,
+    rows: NDArray[np.void],
+    *,
+    within: str = "",
+    progress: ProgressOption = None,
+) -> Copied:
     """Copy chunks that the target does not have.
 
     Parameters
@@ -162,8 +176,12 @@ def copy_chunks(context: CopyContext, rows: NDArray[np.void], *, within: str = "
         return _moved(source, target, [chunk_key(ChunkId(raw)) for raw in batch])[1]
 
     batches = sized_ids(wanted["id"], wanted["end"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE)
-    copied = sum(in_threads(move, batches), Copied())
-    return copied + Copied(skipped=int(is_there.sum()))
+    total = Copied(skipped=int(is_there.sum()))
+    with phase(progress, "Copying chunks", len(wanted)) as advance:
+        for copied in in_threads(move, batches):
+            total += copied
+            advance(copied.objects)
+    return total
 
 
 def _stored_already(

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -31,6 +32,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.collecting.marks import distinct_manifests
 from icechunk_format.maintenance.copying.objects import CopyContext
+from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -75,6 +77,9 @@ class CopyPlan:
     manifests: tuple[NDArray[np.void], ...]
     references: int
 
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
+
 
 def plan_copy(
     source: Place,
@@ -84,6 +89,7 @@ def plan_copy(
     tag: str | None = None,
     target_branch: str | None = None,
     history: bool = True,
+    progress: ProgressOption = None,
 ) -> CopyPlan:
     """Plan a copy; arguments and errors are those of ``copy``."""
     repository = Repository.open(source)
@@ -117,7 +123,7 @@ def plan_copy(
             break
         new.append(info)
     to_read = [squashed.id if squashed is not None and info.id == tip else info.id for info in new]
-    listed = distinct_manifests(repository.storage, to_read)
+    listed = distinct_manifests(repository.storage, to_read, progress=progress)
     return CopyPlan(
         source=repository,
         context=CopyContext(source=repository.location, target=place),

@@ -8,7 +8,7 @@ Specification: "Repo Info File", "Initialize New Repository".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.lifecycle.create import create_object
 from icechunk_format.repository.lifecycle.restore import difference
@@ -46,7 +47,7 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 _FILES_AT_ONCE: Final = 64
 
 
-def publish_copy(plan: CopyPlan) -> int:
+def publish_copy(plan: CopyPlan, progress: ProgressOption = None) -> int:
     """Store the versions of a copy and publish them; return the bytes that were stored.
 
     Raises
@@ -59,11 +60,14 @@ def publish_copy(plan: CopyPlan) -> int:
     source, target = plan.source.storage, open_storage(plan.context.target)
     stored = 0
     plain = [info for info in plan.new if plan.squashed is None or info.id != plan.tip]
-    stored += _copy_files(source, target, [snapshot_key(info.id) for info in plain])
+    keys = [snapshot_key(info.id) for info in plain]
     logs = dict.fromkeys(
         log_id for info in plain for log_id in (*info.pruned_ancestor_tx_logs, info.id)
     )
-    stored += _copy_files(source, target, list(map(transaction_log_key, logs)), may_miss=True)
+    with phase(progress, "Copying versions", len(keys) + len(logs)) as advance:
+        stored += _copy_files(source, target, keys, advance)
+        keys = [transaction_log_key(log_id) for log_id in logs]
+        stored += _copy_files(source, target, keys, advance, may_miss=True)
     if plan.squashed is not None and plan.new:
         stored += _store_squashed(plan, plan.squashed, target)
     if plan.target_exists:
@@ -74,7 +78,12 @@ def publish_copy(plan: CopyPlan) -> int:
 
 
 def _copy_files(
-    source: Storage, target: Storage, keys: Sequence[str], *, may_miss: bool = False
+    source: Storage,
+    target: Storage,
+    keys: Sequence[str],
+    advance: Callable[[int], None],
+    *,
+    may_miss: bool = False,
 ) -> int:
     """Copy small files. Logs may be missing, as that of the first version in spec version 1."""
     stored = 0
@@ -89,6 +98,7 @@ def _copy_files(
             contents = source.get_many([ReadRequest(key=key) for key in batch])
         target.put_many(zip(batch, contents, strict=True))
         stored += sum(map(len, contents))
+        advance(len(keys[begin : begin + _FILES_AT_ONCE]))
     return stored
 
 

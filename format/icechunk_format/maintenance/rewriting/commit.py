@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
@@ -85,6 +86,9 @@ class RewriteResult:
     bytes_after: int | None
     left_out: tuple[str, ...] = ()
     dry_run: bool = False
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def commit_rewrite(

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance.rewriting.commit import (
     ArrayReplacement,
@@ -32,6 +33,7 @@ from icechunk_format.maintenance.rewriting.commit import (
 )
 from icechunk_format.maintenance.rewriting.plan import RewriteOfArray, plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.bounded_reads import ListedManifests
 from icechunk_format.repository.files.manifest_files import (
     MAX_REFS_PER_MANIFEST,
@@ -67,6 +69,9 @@ class RewritePlan:
     context: RewriteContext
     tasks: tuple[RewriteTask, ...]
 
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
+
     @property
     def references(self) -> int:
         """References in the manifests that go."""
@@ -88,6 +93,7 @@ def rewrite_manifests(
     metadata: Mapping[str, Any] | None = None,
     amend: bool = False,
     dry_run: bool = False,
+    progress: ProgressOption = None,
 ) -> RewriteResult:
     """Rewrite the manifests that do not fit the splitting rules, in one version.
 
@@ -114,6 +120,8 @@ def rewrite_manifests(
         Whether the version takes the place of the newest one. Needs spec version 2.
     dry_run
         Whether to plan only. Then the number of manifests afterwards is an estimate.
+    progress
+        Is told how many references were rewritten; see ``icechunk_format.progress``.
 
     Returns
     -------
@@ -137,7 +145,12 @@ def rewrite_manifests(
     if dry_run:
         return planned_result(plan)
     check_commit(plan, metadata)
-    made = [part for task in plan.tasks for part in task.run(plan.context)]
+    total = sum(unit.references for task in plan.tasks for unit in task.units)
+    made: list[tuple[NodeId, tuple[ManifestReceipt, ...]]] = []
+    with phase(progress, "Rewriting references", total) as advance:
+        for task in plan.tasks:
+            made += task.run(plan.context)
+            advance(sum(unit.references for unit in task.units))
     return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
 
 

@@ -23,7 +23,7 @@ Rules of this file
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +49,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Finding,
     Report,
 )
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
@@ -129,10 +130,13 @@ def _cuts(length: int, count: int) -> list[tuple[int, int]]:
 # -- stage 1 --------------------------------------------------------------------------------------
 
 
-def check_piece(context: VerifyContext, piece: Piece) -> Iterator[pa.RecordBatch]:
+def check_piece(
+    context: VerifyContext, piece: Piece, progress: ProgressOption = None
+) -> Iterator[pa.RecordBatch]:
     """Do a piece of the first stage; yield rows of ``WORK_SCHEMA``."""
     report = context.new_report()
-    claims = gather(check_versions(context, piece.versions, report))
+    with phase(progress, "Checking versions", len(piece.versions)) as advance:
+        claims = gather(check_versions(context, piece.versions, report, advance))
     check_backups(context, piece.backups, report)
     rows = (
         {"part": SAID, "id": one.manifest_id.raw, "said": pack([*one.uses, *one.entries])}
@@ -155,9 +159,13 @@ def check_piece(context: VerifyContext, piece: Piece) -> Iterator[pa.RecordBatch
 
 
 def check_manifest_rows(
-    context: VerifyContext, batches: Iterable[pa.RecordBatch]
+    context: VerifyContext,
+    batches: Iterable[pa.RecordBatch],
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
     """Check manifests; rows of one manifest lie together. Yield rows of ``WORK_SCHEMA``.
+
+    ``advance`` takes how many manifests are done with since it was called last.
 
     Memory: what versions say about some manifests, and one manifest decoded.
     """
@@ -181,6 +189,7 @@ def check_manifest_rows(
                 report.count(f"unreferenced {MANIFESTS}", 1, listed_size or 0)
             else:
                 yield one
+            advance(1)
 
     for used in ManifestChecks(context, report).check(claims()):
         yield from _reference_rows(used)

@@ -36,6 +36,7 @@ from icechunk_format.maintenance.verifying.parts import (
     check_manifest_rows,
     check_piece,
 )
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual import parse_authorized
@@ -64,6 +65,7 @@ def verify(
     max_findings: int = DEFAULT_MAX_FINDINGS,
     authorized: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
+    progress: ProgressOption = None,
 ) -> pa.Table:
     """Check a repository, and return the findings.
 
@@ -86,6 +88,8 @@ def verify(
         there, long enough, and not changed since. Other virtual references are only read.
     virtual_options
         Storage options for those files.
+    progress
+        Is told how far it is; see ``icechunk_format.progress``.
 
     Returns
     -------
@@ -117,14 +121,18 @@ def verify(
     everything = Piece(
         versions=state.versions, backups=state.backups, manifests="" if state.is_whole else None
     )
-    work = pa.Table.from_batches(check_piece(context, everything), schema=WORK_SCHEMA)
+    rows = check_piece(context, everything, progress)
+    work = pa.Table.from_batches(rows, schema=WORK_SCHEMA)
     # Rows without an id are the findings so far. The next stage adds its own behind them.
     has_id = pc.is_valid(work["id"])
     work = pa.concat_tables([work.filter(pc.invert(has_id)), work.filter(has_id).sort_by("id")])
-    used = check_manifest_rows(context, work.to_batches(max_chunksize=_ROWS_AT_ONCE))
-    objects = ObjectListing.of(context.storage, CHUNKS)
-    for batch in check_joined_rows(context, _joined(used, objects)):
-        report.absorb(batch.to_pylist())
+    objects = ObjectListing.of(context.storage, CHUNKS, progress)
+    total = pc.count_distinct(work["id"]).as_py()
+    with phase(progress, "Checking manifests", total) as advance:
+        batches = work.to_batches(max_chunksize=_ROWS_AT_ONCE)
+        used = check_manifest_rows(context, batches, advance)
+        for batch in check_joined_rows(context, _joined(used, objects)):
+            report.absorb(batch.to_pylist())
     report.count(f"foreign {CHUNKS}", objects.foreign)
     report.count(f"unreferenced {CHUNKS}", *objects.unused())
     add_summary(report, state)

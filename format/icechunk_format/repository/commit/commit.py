@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
@@ -80,6 +81,9 @@ class CommitResult:
     rebased: int = 0
     files_written: Mapping[str, int] = field(default_factory=dict)
     bytes_written: Mapping[str, int] = field(default_factory=dict)
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

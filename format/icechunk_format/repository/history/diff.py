@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import History, versions_after
@@ -71,6 +72,9 @@ class Changes:
     updated_chunks: Mapping[NodePath, NDArray[np.uint32]] = field(default_factory=dict)
     moved_nodes: tuple[Move, ...] = ()
     missing_logs: tuple[str, ...] = ()
+
+    __repr__ = text_by("changes.changes_text")
+    _repr_html_ = html_by("changes.changes_html")
 
 
 def changes_between(

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 
@@ -31,6 +32,9 @@ class GraphEntry:
     snapshot: SnapshotInfo
     branches: tuple[str, ...]
     tags: tuple[str, ...]
+
+    __repr__ = text_by("history.entry_text")
+    _repr_html_ = html_by("history.entry_html")
 
 
 def version_graph(

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import (
@@ -62,6 +63,9 @@ class ExpireResult:
     deleted_branches: tuple[str, ...] = ()
     deleted_tags: tuple[str, ...] = ()
     dry_run: bool = False
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
 
 
 def expire_snapshots(

@@ -29,12 +29,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import (
     ConflictError,
     FormatError,
     NotFoundError,
     StorageError,
 )
+from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.history.history import (
     RefFilesHistory,
@@ -95,6 +97,9 @@ class UpgradeReport:
     deleted_tags: int
     files_deleted: tuple[str, ...]
 
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
@@ -105,13 +110,15 @@ class _Files:
     has_config: bool
 
 
-def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeReport:
+def upgrade_repository(
+    storage: Storage, *, dry_run: bool = False, progress: ProgressOption = None
+) -> UpgradeReport:
     """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
 
     History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are neither
     read nor written: the cost is one small read per snapshot. Let no writer run meanwhile;
     libraries that know version 1 alone cannot open the repository afterwards. ``dry_run`` only
-    reports what would be done.
+    reports what would be done. ``progress`` is told how many versions were read.
 
     Raises
     ------
@@ -141,7 +148,7 @@ def upgrade_repository(storage: Storage, *, dry_run: bool = False) -> UpgradeRep
                 kind="repository",
                 location=storage.root_url,
             )
-        info = _upgraded(storage, files.refs)
+        info = _upgraded(storage, files.refs, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
         # Another upgrade was faster, which is as good.
@@ -218,7 +225,7 @@ def _read_files(storage: Storage) -> _Files:
 class _PrefetchedHistory(RefFilesHistory):
     """History of version 1 with the snapshot files read many at a time rather than in a chain."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, progress: ProgressOption) -> None:
         super().__init__(storage)
         self._found: dict[SnapshotId, SnapshotInfo] = {}
         listed = (
@@ -226,25 +233,29 @@ class _PrefetchedHistory(RefFilesHistory):
             for found in storage.list(SNAPSHOTS)
             if SnapshotId.parse_exact(found.key.removeprefix(SNAPSHOTS)) is not None
         )
-        for batch in sized_batches(listed, _BATCH_FILES, _BATCH_BYTES):
-            contents = storage.get_many([ReadRequest(key=key) for key in batch])
-            for key, data in zip(batch, contents, strict=True):
-                try:
-                    info = snapshot_summary(snapshot.decode(data, object_key=key))
-                except FormatError:
-                    # A damaged file matters only if a branch or tag reaches it, and is then met
-                    # again.
-                    continue
-                if snapshot_key(info.id) == key:
-                    self._found[info.id] = info
+        with phase(progress, "Reading versions") as advance:
+            for batch in sized_batches(listed, _BATCH_FILES, _BATCH_BYTES):
+                contents = storage.get_many([ReadRequest(key=key) for key in batch])
+                for key, data in zip(batch, contents, strict=True):
+                    self._add(key, data)
+                advance(len(batch))
+
+    def _add(self, key: str, data: bytes) -> None:
+        try:
+            info = snapshot_summary(snapshot.decode(data, object_key=key))
+        except FormatError:
+            # A damaged file matters only if a branch or tag reaches it, and is then met again.
+            return
+        if snapshot_key(info.id) == key:
+            self._found[info.id] = info
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
         """Return the entry of one snapshot, None where it does not exist."""
         return self._found.get(snapshot_id) or super().snapshot_info(snapshot_id)
 
 
-def _upgraded(storage: Storage, refs: RefsOfVersion1) -> RepoInfo:
-    history = _PrefetchedHistory(storage)
+def _upgraded(storage: Storage, refs: RefsOfVersion1, progress: ProgressOption = None) -> RepoInfo:
+    history = _PrefetchedHistory(storage, progress)
     snapshots = reached_from(history, (*refs.branches.values(), *refs.tags.values()))
     return upgraded_state(refs, snapshots, now=now_in_microseconds())
 

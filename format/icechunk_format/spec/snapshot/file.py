@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
     DEFAULT_MAX_SIZE,
@@ -121,6 +122,9 @@ class Snapshot:
     nodes: Nodes = field(default_factory=lambda: Nodes.of(()))
     manifest_files: ManifestFiles = field(default_factory=ManifestFiles.empty)
     duplicate_paths: tuple[str, ...] = field(default=(), compare=False)
+
+    __repr__ = text_by("groups.snapshot_text")
+    _repr_html_ = html_by("groups.snapshot_html")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.nodes))

@@ -7,15 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.command_line.views.plain_text import iso_time, to_instant
 from icechunk_format.dataset.metadata_tables.versions import change_rows, operation_rows
+from icechunk_format.display.plain_text import iso_time, to_instant
 from icechunk_format.errors import NotFoundError
+from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.spec.envelope import SPEC_V1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from icechunk_format.progress import ProgressOption
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -64,7 +66,7 @@ def find_history(
 
 
 def count_changes(
-    repository: Repository, infos: Sequence[SnapshotInfo], done: Callable[[int], None]
+    repository: Repository, infos: Sequence[SnapshotInfo], progress: ProgressOption
 ) -> list[dict[str, int] | None]:
     """Return how much each snapshot changed; None where it has no record of it."""
 
@@ -73,15 +75,14 @@ def count_changes(
             log = repository.transaction_log(info.id)
         except NotFoundError:
             return None
-        finally:
-            done(1)
         counts = {name: len(getattr(log, name)) for name in COUNTED}
         counts["chunks"] = sum(len(coords) for coords in log.updated_chunks.values())
         counts["arrays_with_chunks"] = len(log.updated_chunks)
         return counts
 
     with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
-        return list(pool.map(count, infos))
+        found = pool.map(count, infos)
+        return list(counted(found, progress, "Reading changes", len(infos)))
 
 
 def describe_snapshots(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.views.history.graph import graph_rows
 from icechunk_format.command_line.views.history.reading import COUNTED
-from icechunk_format.command_line.views.plain_text import (
+from icechunk_format.command_line.views.screen import columns_of, styled
+from icechunk_format.display.plain_text import (
     age,
     counted,
     safe,
@@ -17,7 +18,6 @@ from icechunk_format.command_line.views.plain_text import (
     size,
     to_instant,
 )
-from icechunk_format.command_line.views.screen import columns_of, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

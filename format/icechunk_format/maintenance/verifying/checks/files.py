@@ -10,7 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,9 +70,14 @@ class VerifyContext:
 
 
 def check_versions(
-    context: VerifyContext, versions: Iterable[Version], report: Report
+    context: VerifyContext,
+    versions: Iterable[Version],
+    report: Report,
+    advance: Callable[[int], None],
 ) -> Iterator[Said]:
     """Check snapshots and transaction logs; yield what versions say about manifests.
+
+    ``advance`` takes how many versions are done with since it was called last.
 
     Memory: the files of ``_VERSIONS_AT_ONCE`` versions, one of them decoded, and 16 bytes for each
     distinct node.
@@ -100,6 +105,7 @@ def check_versions(
             found = fetched_present(storage, [transaction_log_key(log_id) for _, log_id in part])
             for (version, log_id), log in zip(part, found, strict=True):
                 check_log(version, log_id, log, None, report)
+        advance(len(batch))
 
 
 def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:

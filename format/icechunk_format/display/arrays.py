@@ -1,0 +1,188 @@
+"""Describes one array by its ``zarr.json`` and its entry in a snapshot; no manifest is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from icechunk_format.arrays.data_types import DataType
+from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
+from icechunk_format.display.chunk_picture import chunk_picture
+from icechunk_format.display.markup import (
+    attributes,
+    brief,
+    cut,
+    escaped,
+    facts,
+    folded,
+    more,
+    quiet,
+    soft,
+)
+from icechunk_format.display.plain_text import counted, one_line, safe, size
+from icechunk_format.errors import IcechunkError
+
+MOST_ARRAYS: Final = 50
+_MOST_DIMS: Final = 8
+_TIMES: Final = " × "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayFacts:
+    """What can be told of an array without reading a manifest.
+
+    Parameters
+    ----------
+    chunks, shards
+        Elements of each along the dimensions; None where they differ, or are not known.
+    nbytes
+        Of all elements in memory; None where they have no fixed size.
+    problem
+        Why more is not known.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    num_chunks: int
+    num_manifests: int
+    dtype: str = "?"
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codecs: str = "?"
+    nbytes: int | None = None
+    chunk_nbytes: int | None = None
+    fill_value: Any = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def dims_text(self) -> str:
+        """Names of the dimensions in parentheses, safe to show."""
+        names = [safe(cut(name, 40)) for name in self.dims[:_MOST_DIMS]]
+        return f"({', '.join(names)}{', …' if len(self.dims) > _MOST_DIMS else ''})"
+
+
+def facts_of(node: Any, name: str) -> ArrayFacts:
+    """Describe the array of a node of a snapshot."""
+    array = node.array
+    names = array.dimension_names or (None,) * len(array.shape)
+    known: dict[str, Any] = {
+        "name": name,
+        "dims": tuple(one or f"dim_{axis}" for axis, one in enumerate(names)),
+        "shape": tuple(array.shape),
+        "num_chunks": math.prod(array.num_chunks),
+        "num_manifests": len(array.manifests.ids),
+    }
+    try:
+        metadata = parse_array_metadata(node.user_data, node_path=node.path)
+        known |= {
+            "attributes": metadata.attributes,
+            "codecs": codecs_text(metadata.codecs_json),
+            "fill_value": metadata.raw.get("fill_value"),
+        }
+        return ArrayFacts(**known, **_stored(metadata))
+    except IcechunkError as error:
+        return ArrayFacts(**known, problem=one_line(cut(error.message, 300)))
+
+
+def _stored(metadata: ArrayMetadata) -> dict[str, Any]:
+    found: dict[str, Any] = {"dtype": shown_data_type(metadata.data_type)}
+    itemsize = metadata.data_type.itemsize
+    if itemsize:
+        found["nbytes"] = math.prod(metadata.shape) * itemsize
+    chunks = metadata.grid.chunk_shape
+    sharding = metadata.chunk_codecs().sharding
+    if sharding is not None:
+        found["shards"], chunks = chunks, tuple(sharding.inner_shape)
+    found["chunks"] = chunks
+    if itemsize and chunks is not None:
+        found["chunk_nbytes"] = math.prod(chunks) * itemsize
+    return found
+
+
+def shown_data_type(found: DataType) -> str:
+    """Return the name of a data type as people write it."""
+    if found.fields:
+        return f"struct({', '.join(name for name, _ in found.fields)})"
+    kind = found.numpy.kind
+    if kind == "O":
+        return found.name
+    return found.numpy.str.lstrip("<>|=") if kind in "USV" else str(found.numpy)
+
+
+def codecs_text(codecs: Any) -> str:
+    """Return the names of codecs, those inside of sharding in parentheses; safe to show."""
+    if not isinstance(codecs, list):
+        return "?"
+    names = []
+    for codec in codecs:
+        name = codec.get("name") if isinstance(codec, dict) else codec
+        configuration = codec.get("configuration") if isinstance(codec, dict) else None
+        inner = configuration.get("codecs") if isinstance(configuration, dict) else None
+        if name == "sharding_indexed" and isinstance(inner, list):
+            # One level: what is inside of that is for --json.
+            inner_names = [c.get("name") if isinstance(c, dict) else c for c in inner]
+            names.append(f"sharding({', '.join(safe(item) for item in inner_names)})")
+        else:
+            names.append(safe(name))
+    return ", ".join(names)
+
+
+def _product(lengths: Sequence[int] | None) -> str:
+    if lengths is None:
+        return "unequal"
+    shown = [f"{length:,}" for length in lengths[:_MOST_DIMS]]
+    return _TIMES.join([*shown, *(["…"] if len(lengths) > _MOST_DIMS else [])])
+
+
+def array_lines(found: Sequence[tuple[str, ArrayFacts]]) -> list[str]:
+    """Return a line for each array, aligned; each comes with what stands before its name."""
+    names = [before + safe(cut(one.name, 40)) for before, one in found]
+    dims = [one.dims_text for _, one in found]
+    types = [safe(cut(one.dtype, 30)) for _, one in found]
+    widths = [max(map(len, column), default=0) for column in (names, dims, types)]
+    lines = []
+    for (_, one), name, dim, kind in zip(found, names, dims, types, strict=True):
+        head = f"{name:<{widths[0]}}  {dim:<{widths[1]}}  {kind:<{widths[2]}}"
+        lines.append(f"{head}  {_line_end(one)}".rstrip())
+    return lines
+
+
+def _line_end(one: ArrayFacts) -> str:
+    if one.problem is not None:
+        return f"! {cut(one.problem, 80)}"
+    if not one.shape:
+        return "scalar"
+    text = f"{_product(one.shape)} in chunks of {_product(one.chunks)}"
+    return text if one.nbytes is None else f"{text}, {size(one.nbytes)}"
+
+
+def arrays_html(found: Iterable[ArrayFacts], left_out: int = 0) -> str:
+    """Return arrays as parts that open, each with its picture."""
+    return "".join(map(_array_html, found)) + quiet(more(left_out, "array"))
+
+
+def _array_html(one: ArrayFacts) -> str:
+    name = f"<b>{escaped(one.name, 60)}</b> {soft(escaped(one.dims_text, 400))}"
+    end = escaped(_line_end(one)) if one.problem is None else ""
+    summary = f"{name} {escaped(one.dtype, 60)} {soft(end)}"
+    if one.problem is not None:
+        return folded(summary, f"<div class='wrong'>{escaped(one.problem, 400)}</div>")
+    in_shards = "" if one.shards is None else f" in shards of {_product(one.shards)}"
+    per_chunk = "" if one.chunk_nbytes is None else f" ({size(one.chunk_nbytes)} each)"
+    kind = "shard" if one.shards is not None else "chunk"
+    stored = f"{counted(one.num_chunks, kind)}, listed by {counted(one.num_manifests, 'manifest')}"
+    rows = [
+        ("Shape", escaped(_product(one.shape) or "scalar")),
+        ("Chunks", escaped(f"{_product(one.chunks)}{per_chunk}{in_shards}" if one.shape else "")),
+        ("Grid", escaped(stored)),
+        ("Size", "" if one.nbytes is None else escaped(f"{size(one.nbytes)}, not compressed")),
+        ("Codecs", escaped(one.codecs)),
+        ("Fill value", escaped(brief(one.fill_value, 60))),
+    ]
+    picture = chunk_picture(one.shape, one.chunks, one.shards)
+    inside = f"<div class='array'>{facts(rows)}{picture}</div>{attributes(one.attributes)}"
+    return folded(summary, inside)

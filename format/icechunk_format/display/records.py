@@ -1,0 +1,118 @@
+"""Shows results and plans, which are dataclasses, by the names and values of their fields.
+
+What is long is counted rather than listed, and what could work when it is shown, such as a
+DataFrame, is named by its type. Fields that a class keeps out of its ``repr`` stay out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from icechunk_format.display.markup import cut, escaped, facts, folded, page, title
+from icechunk_format.display.plain_text import counted, safe, size
+
+_MOST_ITEMS: Final = 5
+_MOST_CHARACTERS: Final = 120
+_PLAIN: Final = (bool, int, float, type(None))
+
+
+def record_text(record: Any) -> str:
+    """Return a record on one line; fields that have their default values are left out."""
+    return _text(record, depth=2)
+
+
+def _text(record: Any, depth: int) -> str:
+    words = [
+        f"{one.name}={_value_text(getattr(record, one.name), depth)}"
+        for one in fields(record)
+        if one.repr and not _is_default(getattr(record, one.name), one)
+    ]
+    return f"{type(record).__name__}({', '.join(words)})"
+
+
+def _is_default(value: Any, one: Any) -> bool:
+    default = one.default_factory() if one.default_factory is not MISSING else one.default
+    # Of other types nothing may be compared: arrays answer with arrays.
+    plain = (*_PLAIN, str, tuple, dict)
+    return isinstance(value, plain) and isinstance(default, plain) and bool(value == default)
+
+
+def _value_text(value: Any, depth: int) -> str:
+    if isinstance(value, Enum | datetime):
+        return str(value)
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, str | bytes):
+        return safe(repr(value[:_MOST_CHARACTERS])) + ("…" if len(value) > _MOST_CHARACTERS else "")
+    if is_dataclass(value) and not isinstance(value, type):
+        if _is_id_or_place(value):
+            return repr(str(value))
+        return _text(value, depth - 1) if depth > 1 else f"<{type(value).__name__}>"
+    # Not of a class of its own, which may have something to hide.
+    if type(value) is dict and len(value) <= _MOST_ITEMS and depth > 0:
+        items = (
+            f"{_value_text(key, 0)}: {_value_text(item, depth - 1)}" for key, item in value.items()
+        )
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, tuple | list) and len(value) <= _MOST_ITEMS and depth > 0:
+        return f"({', '.join(_value_text(item, depth - 1) for item in value)})"
+    return f"<{_counted(value)}>"
+
+
+def _is_id_or_place(value: Any) -> bool:
+    """Tell whether a value of ours has a text of its own, such as an id or a location."""
+    return any("__str__" in vars(one) for one in type(value).__mro__[:-1])
+
+
+def _counted(value: Any) -> str:
+    """Return the type of a value, and its length where asking for that is free."""
+    name = type(value).__name__
+    if isinstance(value, Sized) and not hasattr(value, "rdd"):
+        return f"{name} of {len(value):,}"
+    return name
+
+
+def record_html(record: Any) -> str:
+    """Return a record as HTML: a row for each field that has a value."""
+    return page(record_text(record), title(type(record).__name__), _table(record, depth=2))
+
+
+def _table(record: Any, depth: int) -> str:
+    rows = []
+    for one in fields(record):
+        value = getattr(record, one.name)
+        is_empty = value is None or (isinstance(value, str | tuple | list | dict) and not value)
+        if one.repr and not is_empty:
+            rows.append((one.name.replace("_", " "), _value_html(one.name, value, depth)))
+    return facts(rows)
+
+
+def _value_html(name: str, value: Any, depth: int) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        is_bytes = "bytes" in name.split("_")
+        return f"{size(value)} ({value:,})" if is_bytes and value >= 1000 else f"{value:,}"
+    if isinstance(value, str):
+        return escaped(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        if _is_id_or_place(value):
+            return f"<code>{escaped(value)}</code>"
+        if depth > 1:
+            return folded(type(value).__name__, _table(value, depth - 1))
+        return escaped(type(value).__name__)
+    if type(value) is dict and depth > 0 and len(value) <= _MOST_ITEMS:
+        part = "bytes" if "bytes" in name.split("_") else ""
+        return facts((escaped(k, 60), _value_html(part, v, depth - 1)) for k, v in value.items())
+    if isinstance(value, tuple | list) and value and all(isinstance(one, str) for one in value):
+        listed = ", ".join(escaped(one, 80) for one in value[:_MOST_ITEMS])
+        rest = len(value) - _MOST_ITEMS
+        return listed if rest <= 0 else f"{listed} … and {rest:,} more"
+    if isinstance(value, tuple | list) and value:
+        kind = type(value[0]).__name__
+        return escaped(counted(len(value), kind))
+    return escaped(cut(_value_text(value, depth)))
