@@ -5,12 +5,12 @@ VENV    := .venv
 SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
-ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal_statistics
+ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal_statistics $(addprefix tests/spark/streaming/test_,streams.py source_without_spark.py staged_without_spark.py)
 SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture lower-bounds test-fast check docs docs-serve format clean java
+.PHONY: help demo cluster bench test torture lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -59,6 +59,9 @@ check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the s
 docs: $(VENV)/.ready  ## the manual as a site in site/; broken links and docstrings that cannot be read fail
 	$(VENV)/bin/zensical build --strict
 
+dist: java  ## build sdist and wheel into dist/ and try both in empty environments
+	.ci/try-distributions
+
 docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
 	$(VENV)/bin/zensical serve
 
@@ -67,7 +70,7 @@ format: $(VENV)/.ready  ## let ruff fix what it can
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the environments and what tests leave
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java

@@ -6,12 +6,14 @@ GRIB files. Of the manifests that a snapshot lists only the last one is written;
 the others. Plans and commits then run on a local disk. For a cluster, requests are counted;
 seconds of a network are not measured.
 
-``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters".
+``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters", and
+``python benchmarks/estimate.py archive`` that of the page "Archives".
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -294,7 +296,15 @@ def estimate(archive: Archive, path: str) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print a table."""
+    if sys.argv[1:] == ["archive"]:
+        from workflows import archive_costs
+
+        with tempfile.TemporaryDirectory() as folder:
+            rows = archive_costs.estimate(Path(folder))
+        print("| | 100,000 files of 24 hours, 10 variables and 100 chunks each |\n|---|---|")
+        print("\n".join(f"| {name} | {text} |" for name, text in rows))
+        return
     columns = []
     with tempfile.TemporaryDirectory() as folder:
         for number, archive in enumerate(ARCHIVES):

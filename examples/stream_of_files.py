@@ -1,10 +1,10 @@
-"""Files become a stream, the stream becomes commits, and a second stream keeps hourly means.
+"""Files become a stream of commits; a second stream keeps hourly means and a Delta table fresh.
 
 Each file that arrives in a folder holds ten minutes of readings of twenty stations. The first
-stream writes one commit for each file. The second one follows these commits, reads the hours again
-that changed, and writes their means to another repository. At the end the
-lags are drawn: the time from the arrival of a file to the commit of its readings, and to the commit
-of the means that know them.
+stream writes one commit for each file. The second one follows these commits: it reads the hours
+that changed again, writes their means to another repository, and refreshes a Delta table of the
+readings. At the end the lags are drawn: the time from the arrival of a file to the commit of its
+readings, to the commit of the means that know them, and to the table that has them.
 
 Run it with ``python examples/stream_of_files.py [output folder] [number of files]``.
 """
@@ -30,7 +30,9 @@ from icechunk_format import Repository
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "stream-of-files"
 FILES = int(sys.argv[2]) if len(sys.argv) > 2 else 6
 PAUSE = 3.0  # seconds between two files
-LANDING, READINGS, MEANS = (str(OUTPUT / name) for name in ("landing", "readings", "means"))
+LANDING, READINGS, MEANS, TABLE = (
+    str(OUTPUT / name) for name in ("landing", "readings", "means", "table")
+)
 FIRST, STATIONS, MINUTES = datetime(2024, 7, 1), 20, 10
 SCHEMA = "time timestamp_ntz, station bigint, t double"
 
@@ -76,8 +78,11 @@ def readings_from_files(spark: SparkSession):
     )
 
 
-def means_from_readings(spark: SparkSession):
-    """Start the stream from commits to hourly means."""
+def copies_of_readings(spark: SparkSession, refreshed: list):
+    """Start the stream from commits to hourly means and to a table.
+
+    Snapshot and time of each refresh of the table are added to a list.
+    """
 
     def keep(changed: DataFrame, batch: int) -> None:
         bounds = changed.selectExpr("min(time) AS first", "max(time) AS last").first()
@@ -99,11 +104,13 @@ def means_from_readings(spark: SparkSession):
             txn_app_id="hourly means",
             txn_version=batch,
         )
+        copied = icechunk_spark.mirror(spark, READINGS, TABLE)
+        refreshed.append((str(copied.snapshot_id), time.time()))
 
     changes = spark.readStream.format("icechunk").load(READINGS)
     return (
         changes.writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(OUTPUT / "checkpoint-means"))
+        .option("checkpointLocation", str(OUTPUT / "checkpoint-copies"))
         .start()
     )
 
@@ -128,6 +135,14 @@ def known_up_to(info) -> int:
     return int((newest - FIRST) / timedelta(minutes=MINUTES))
 
 
+def lags_of(known: list, arrived: list) -> list:
+    """Return for each file how long after its arrival it was known; `known`: (file, time)."""
+    return [
+        next(at for newest, at in known if newest >= number) - came
+        for number, came in enumerate(arrived)
+    ]
+
+
 def draw(file: str, lags: dict[str, list[float]]) -> None:
     import matplotlib
 
@@ -136,9 +151,10 @@ def draw(file: str, lags: dict[str, list[float]]) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
     for name, seconds in lags.items():
-        axes.plot(range(len(seconds)), seconds, marker="o", markersize=3, label=name)
+        # The first file waits until Spark has started.
+        axes.plot(range(1, len(seconds)), seconds[1:], marker="o", markersize=3, label=name)
     axes.set(xlabel="file", ylabel="seconds after its arrival", ylim=(0, None))
-    axes.set_title("Lag of two streams: from files to commits to hourly means")
+    axes.set_title("From files to commits, and on to hourly means and a table")
     axes.legend()
     figure.savefig(file, dpi=110)
 
@@ -150,29 +166,36 @@ def main() -> None:
     arrived = [arrive(0)]
     first = readings_from_files(spark)
     wait_until(lambda: commits(READINGS), first)
-    second = means_from_readings(spark)
-    wait_until(lambda: commits(MEANS), second)
+    refreshed: list = []
+    second = copies_of_readings(spark, refreshed)
+    wait_until(lambda: refreshed, second)
     for number in range(1, FILES):
         arrived.append(arrive(number))
         time.sleep(PAUSE)
     wait_until(lambda: len(commits(READINGS)) == FILES, first)
-    wait_until(lambda: known_up_to(commits(MEANS)[-1]) == FILES - 1, second)
+    newest = str(commits(READINGS)[-1].id)
+    wait_until(lambda: refreshed[-1][0] == newest, second)
     first.stop()
     second.stop()
 
-    stored = [info.flushed_at / 1e6 for info in commits(READINGS)]
+    stored = commits(READINGS)
+    file_of = {str(info.id): number for number, info in enumerate(stored)}
     means = [(known_up_to(info), info.flushed_at / 1e6) for info in commits(MEANS)]
+    tables = [(file_of[snapshot], at) for snapshot, at in refreshed]
     lags = {
-        "readings committed": [at - came for at, came in zip(stored, arrived, strict=True)],
-        "means committed": [
-            next(at for newest, at in means if newest >= n) - came for n, came in enumerate(arrived)
+        "readings committed": [
+            info.flushed_at / 1e6 - came for info, came in zip(stored, arrived, strict=True)
         ],
+        "means committed": lags_of(means, arrived),
+        "table refreshed": lags_of(tables, arrived),
     }
     for name, seconds in lags.items():
         print(f"{name}: {FILES} files, median lag {np.median(seconds[1:]):.1f} s")
     rows = icechunk_spark.read(spark, READINGS).count()
     print(f"{rows:,} readings in {len(stored)} commits; means of {len(means)} commits:")
     icechunk_spark.read(spark, MEANS).where("station = 0").orderBy("hour").show()
+    table = icechunk_spark.mirrored(spark, TABLE)
+    print(f"the table has {table.count():,} readings, as of {len(tables)} refreshes")
     draw(str(OUTPUT / "lag.png"), lags)
     spark.stop()
 

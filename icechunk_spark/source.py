@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import IcechunkError
 from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.options.write_request import parse_write_options
+from icechunk_spark.options.write_request import Mode, parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line
 
 
@@ -44,7 +44,7 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in :data:`icechunk_spark.options.OPTIONS` and in the manual.
+    The options are listed in ``icechunk_spark.options.OPTIONS`` and in the manual.
     """
 
     # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
@@ -139,6 +139,9 @@ class IcechunkDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one batch, where the session is not registered.
 
+        Spark asks for it when a batch begins: nothing of ours runs before the stream starts, so the
+        stream is checked here, before the rows of its first batch are computed.
+
         Raises
         ------
         IcechunkError
@@ -146,6 +149,10 @@ class IcechunkDataSource(DataSource):
         """
         request = parse_write_options(self.options, is_stream=True)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        from icechunk_spark.streaming.batches import check_stream
         from icechunk_spark.streaming.staged import StagedStreamWriter
 
-        return StagedStreamWriter(request, "overwrite" if overwrite else "append", schema)
+        mode: Mode = "overwrite" if overwrite else "append"
+        with errors_on_one_line():
+            check_stream(request, mode, schema)
+        return StagedStreamWriter(request, mode, schema)

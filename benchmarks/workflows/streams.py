@@ -35,7 +35,9 @@ from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import backup_name
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.updates import NewCommitUpdate, Update
 from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_spark.options.write_request import parse_write_options
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 BENCHMARK = "streams"
 STATIONS = 50
 _PLACES = 40
+_LOGGED = 1_000  # entries of the log in the `repo` file, unless the configuration says otherwise
 _SCHEMA = StructType(
     [
         StructField("time", LongType()),
@@ -116,12 +119,13 @@ def _next(place: Path, number: list[int]) -> None:
 
 
 def lengthen(place: Path, count: int) -> None:
-    """Put so many commits of the same stream before the newest one."""
+    """Put so many commits of the same stream before the newest one, and into the log."""
     file = place / "repo"
     info = repo_info.decode(file.read_bytes())
     newest = info.snapshots[info.branches["main"]]
     parent = newest.parent_id
     listed = {key: value for key, value in info.snapshots.items() if key != newest.id}
+    log = list(info.latest_updates)
     for number in range(1, count):
         own = SnapshotId(number.to_bytes(4, "big") * 3)
         told = {"txnAppId": "query", "txnVersion": 0, "rows": STATIONS}
@@ -133,8 +137,15 @@ def lengthen(place: Path, count: int) -> None:
             metadata_items=MetadataItems.of(told),
         )
         parent = own
+        if number < _LOGGED:
+            # Older entries than those of a few days are in the copies.
+            at = newest.flushed_at - number
+            name = backup_name(at // 1000, number.to_bytes(12, "big"))
+            entry = NewCommitUpdate(branch="main", new_snap_id=own)
+            log.append(Update(details=entry, updated_at=at, backup_path=name))
     listed[newest.id] = replace(newest, parent_id=parent)
-    file.write_bytes(repo_info.encode(replace(info, snapshots=listed)))
+    grown = replace(info, snapshots=listed, latest_updates=tuple(log))
+    file.write_bytes(repo_info.encode(grown))
 
 
 # -- a thousand batches ----------------------------------------------------------------------------

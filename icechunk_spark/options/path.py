@@ -50,7 +50,8 @@ def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: U
         raise InvalidInputError(f"{len(paths)} paths were given, and {advice}", paths=len(paths))
     if use == "write":
         raise InvalidInputError(
-            "option 'path' is missing: write df.write.format('icechunk').save(path)",
+            "option 'path' is missing: write df.write.format('icechunk').save(path), and of a"
+            " stream df.writeStream.format('icechunk').start(path)",
             option="path",
         )
     raise InvalidInputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from icechunk_format.dataset.metadata_tables import declared
@@ -23,7 +24,8 @@ from icechunk_spark.options.values import (
 
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
-_CHANGING: Final = ("cells", "chunks", "refs")
+_of_changing = partial(option, layouts=("cells", "chunks", "refs"))
+_most_of_a_batch = partial(_of_changing, parse=parse_positive_int, default_text="no limit")
 
 # The tables about one version, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
@@ -247,58 +249,47 @@ class ReadOptions:
         layouts=(),
         tables=_OF_CHANGES,
     )
-    changes_since: str | None = option(
+    changes_since: str | None = _of_changing(
         "changesSince",
         type_text="branch, tag or snapshot id",
         help="Reads only what changed since this version: rows that were written, and with"
         " `changeColumns` those that were deleted.",
-        layouts=_CHANGING,
     )
-    changes_by: Literal["version", "snapshot"] = option(
+    changes_by: Literal["version", "snapshot"] = _of_changing(
         "changesBy",
         parse=Choice("version", "snapshot"),
         default="version",
         help="Whether changes are those between two versions, each row at most once, or those of"
         " each snapshot in between. A stream has a version for each batch.",
-        layouts=_CHANGING,
     )
-    change_columns: bool = option(
+    change_columns: bool = _of_changing(
         "changeColumns",
         parse=parse_boolean,
         default=False,
         help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
         " deleted rows: their key, and NULL in all other columns.",
-        layouts=_CHANGING,
     )
-    on_history_change: Literal["fail", "restart"] = option(
+    on_history_change: Literal["fail", "restart"] = _of_changing(
         "onHistoryChange",
         parse=Choice("fail", "restart"),
         default="fail",
         help="If the older version is no ancestor of the newer one (the branch was reset, a commit"
         " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
         " or all rows if the older one is gone.",
-        layouts=_CHANGING,
     )
-    starting_from: str | None = option(
+    starting_from: str | None = _of_changing(
         "startingFrom",
         type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
         default_text="`earliest`",
         help="Streams only: where a new stream begins. `earliest` reads the whole table as it is"
         " now, then what changes; the others read only what changes after that version.",
-        layouts=_CHANGING,
     )
-    max_snapshots_per_trigger: int | None = option(
+    max_snapshots_per_trigger: int | None = _most_of_a_batch(
         "maxSnapshotsPerTrigger",
-        parse=parse_positive_int,
-        default_text="no limit",
         help="Streams only: the most snapshots that one batch takes.",
-        layouts=_CHANGING,
     )
-    max_chunks_per_trigger: int | None = option(
+    max_chunks_per_trigger: int | None = _most_of_a_batch(
         "maxChunksPerTrigger",
-        parse=parse_positive_int,
-        default_text="no limit",
         help="Streams only: a batch ends before the snapshot with which more chunks than this"
         " would have changed; it takes one snapshot at least.",
-        layouts=_CHANGING,
     )

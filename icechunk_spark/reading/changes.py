@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icechunk_format import SnapshotId
-from icechunk_format.dataset.change_feed.plan import FeedPlan, FeedRequest, plan_feed
+from icechunk_format.dataset.change_feed.plan import FeedPlan, plan_feed
+from icechunk_format.dataset.change_feed.request import FeedRequest
 from icechunk_format.dataset.change_feed.steps import steps_to
 from icechunk_format.dataset.metadata_tables.read import named_version
 from icechunk_format.dataset.table.table import Column, Table

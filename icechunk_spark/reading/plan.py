@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.dataset.change_feed.plan import with_change_columns
+from icechunk_format.dataset.change_feed.request import with_change_columns
 from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.reading.scan import ScanPlan

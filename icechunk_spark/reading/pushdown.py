@@ -22,12 +22,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.datasource import DataSourceReader
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.reading.reader import IcechunkReader
 
 if TYPE_CHECKING:
+    # Spark 4.0 does not have it.
+    from pyspark.sql.datasource import Filter
+
     from icechunk_format.dataset.reading.scan import ScanPlan
 
     Planner = Callable[[str | None], ScanPlan]

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.change_feed.run import run_feed
@@ -53,6 +52,9 @@ except ImportError:  # Spark 4.0 and 4.1
     ReadAllAvailable = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
+    # Spark 4.0 and 4.1 do not have it.
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from icechunk_format import Repository, SnapshotId
     from icechunk_format.dataset.change_feed.offsets import Offset
     from icechunk_spark.reading.plan import OpenedTable
@@ -94,20 +96,25 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new stream begins, as the option ``startingFrom`` says."""
+        with errors_on_one_line():
+            # Spark before 4.2 asks this once, and does not tell it again.
+            self._planned = self._beginning().as_json()
+            return self._planned
+
+    def _beginning(self) -> Offset:
         # Heavy (the planner), and not for executors.
         from icechunk_format.dataset.change_feed.offsets import BEGINNING, offset_of
 
-        with errors_on_one_line():
-            wanted = (self._options.starting_from or "earliest").strip()
-            if wanted.lower() == "earliest":
-                return BEGINNING.as_json()
-            repository = self._repository()
-            tip = self._tip(repository)
-            if wanted.lower() == "latest":
-                return offset_of(repository, tip).as_json()
-            offset = offset_of(repository, self._named(repository, wanted))
-            self._after(repository, offset, tip)
-            return offset.as_json()
+        wanted = (self._options.starting_from or "earliest").strip()
+        if wanted.lower() == "earliest":
+            return BEGINNING
+        repository = self._repository()
+        tip = self._tip(repository)
+        if wanted.lower() == "latest":
+            return offset_of(repository, tip)
+        offset = offset_of(repository, self._named(repository, wanted))
+        self._after(repository, offset, tip)
+        return offset
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -181,9 +188,18 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             datetime.fromisoformat(text)
         except ValueError:
+            pass
+        else:
+            instant = parse_instant("startingFrom", text)
+            return repository.resolve(branch=self._options.branch or "main", as_of=instant)
+        try:
             return named_version(repository, text)
-        instant = parse_instant("startingFrom", text)
-        return repository.resolve(branch=self._options.branch or "main", as_of=instant)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{error.message}; option startingFrom takes earliest, latest, a tag, a snapshot id"
+                " or an instant such as 2024-07-01T12:00:00Z",
+                **error.facts,
+            ) from error
 
     # -- batches ----------------------------------------------------------------------------
 

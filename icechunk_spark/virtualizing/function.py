@@ -11,20 +11,17 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.virtualizing.result import VirtualizeResult
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.write import WriteRequest
 from icechunk_spark.options.write_request import parse_write_options
-
-if TYPE_CHECKING:
-    from icechunk_format import SnapshotId
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 _NO_OPTIONS: Final = (
@@ -41,38 +38,6 @@ _NO_OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualizeResult:
-    """What became of a call of ``virtualize``.
-
-    Parameters
-    ----------
-    snapshot_id
-        The version of the branch afterwards; None where there is no repository.
-    files_added
-        Files whose references were committed, changed ones included.
-    files_skipped
-        Files that the repository had already, or that were refused.
-    references
-        References that were made.
-    places
-        URL prefixes for the option ``virtual.authorize`` of readers.
-    report
-        One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
-        ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
-    """
-
-    snapshot_id: SnapshotId | None
-    files_added: int
-    files_skipped: int
-    references: int
-    places: tuple[str, ...]
-    report: DataFrame
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
-
-
 def virtualize(
     spark: SparkSession,
     files: str | Iterable[str] | DataFrame,
@@ -85,7 +50,7 @@ def virtualize(
     on_mismatch: Literal["fail", "skip"] = "fail",
     containers: bool = True,
     **options: Any,
-) -> VirtualizeResult:
+) -> VirtualizeResult[DataFrame]:
     """Make files of other formats one dataset, by references, in one commit.
 
     No data are copied. Headers are parsed on executors with VirtualiZarr (``pip install
@@ -103,7 +68,7 @@ def virtualize(
         Root of the repository; it is created where there is none.
     parser
         ``hdf`` (HDF5, NetCDF4), ``netcdf3``, ``zarr``, ``kerchunk_json``, ``kerchunk_parquet``,
-        ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
+        ``grib``, ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
         ``HDFParser(group="forecast")``. None looks at suffixes and first bytes.
     concat_dim
         The dimension along which files follow one another, or several, slowest first. Files lie in
@@ -138,7 +103,8 @@ def virtualize(
     UnsupportedError
         VirtualiZarr is not installed.
     ConflictError
-        Others have changed the same arrays meanwhile; nothing was committed.
+        Others have changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing was
+        committed. Otherwise files are placed anew, behind what others have added.
     CommitOutcomeUnknownError
         The store did not say whether the commit landed.
 
@@ -195,14 +161,8 @@ def virtualize(
             if "report" in error.facts:
                 error.facts["report"] = _frame(spark, error.facts["report"])
             raise
-    return VirtualizeResult(
-        snapshot_id=done.snapshot_id,
-        files_added=done.files_added,
-        files_skipped=done.files_skipped,
-        references=done.references,
-        places=done.places,
-        report=_frame(spark, done.report),
-    )
+    frame: Any = _frame(spark, done.report)
+    return replace(done, report=frame)
 
 
 def _frame(spark: SparkSession, table: Any) -> DataFrame:

@@ -14,7 +14,8 @@ from icechunk_format.mirroring.mirror import MirrorResult
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
-from icechunk_format.virtualizing.report import REPORT_SCHEMA, Virtualized
+from icechunk_format.virtualizing.report import REPORT_SCHEMA
+from icechunk_format.virtualizing.result import VirtualizeResult
 
 ID = SnapshotId(bytes(12))
 
@@ -57,7 +58,7 @@ def test_what_is_long_is_counted():
     assert repr(released) == "ExpireResult(released_snapshots=<tuple of 1,000>)"
     assert "and 995 more" in Page(released._repr_html_()).text
     report = pa.table({name: [None] * 9 for name in REPORT_SCHEMA.names}, schema=REPORT_SCHEMA)
-    done = Virtualized(
+    done = VirtualizeResult(
         snapshot_id=ID, files_added=9, files_skipped=0, references=9, places=(), report=report
     )
     assert "report=<Table of 9>" in repr(done)

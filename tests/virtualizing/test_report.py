@@ -36,7 +36,7 @@ def test_broken_files_are_rows_and_commit_nothing_unless_skipped(tmp_path):
                       on_mismatch="skip")  # fmt: skip
     found = rows(done)
     assert [found[f"{n}.nc"]["status"] for n in (0, 2, 5)] == ["taken"] * 3
-    assert "truncated" in found["1.nc"]["difference"]
+    assert found["1.nc"]["difference"].startswith("the file is truncated: ")
     assert "empty" in found["3.nc"]["difference"]
     assert "no known format" in found["4.nc"]["difference"]
     assert "there is no file" in found["nowhere.nc"]["difference"]
@@ -198,6 +198,7 @@ def test_templates_that_mean_nothing_are_refused(text):
     ("how", "text"),
     [
         ({"concat_dim": ()}, "give concat_dim=, one of time, x, y"),
+        ({"concat_dim": "tiem"}, "no file has this dimension, and 'time' is written much like it"),
         ({"parser": "netcdf"}, "parser='netcdf' is not known; choose one of"),
         ({"template": "{member}/{time:%Y}.nc"}, "does not fit the template"),
         ({"files": "{}/*.grib"}, "nothing matches"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -27,6 +26,9 @@ pytest.importorskip("virtualizarr")
 pytestmark = [
     pytest.mark.needs_reference,
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
 
@@ -43,6 +45,33 @@ def test_files_of_each_kind_become_what_xarray_makes_of_them(kind, tmp_path):
     assert found.attrs == expected.attrs
     assert found["y"].attrs == expected["y"].attrs
     assert found["t2m"].attrs == expected["t2m"].attrs
+
+
+@pytest.mark.parametrize("kind", made.KINDS)
+def test_the_result_is_what_xarray_opens_as_many_files(kind, tmp_path):
+    pytest.importorskip("dask")
+    files = made.archive(tmp_path / "files", made.KINDS[kind])
+    virtualize([files[2], files[0], files[1]], tmp_path / "repository")
+    how = {"mask_and_scale": False} if kind == "gaps" else {}  # HDF5 names no missing value
+    with xr.open_mfdataset(
+        [files[1], files[2], files[0]],
+        engine="scipy" if kind.startswith("netcdf3") else "h5netcdf",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        combine="by_coords",
+        **how,
+    ) as opened:
+        expected = opened.load()
+    xr.testing.assert_equal(by_reference(tmp_path / "repository", **how), expected)
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.nc")), ids=lambda file: file.stem)
+def test_a_real_file_alone_is_what_xarray_opens(file, tmp_path):
+    done = virtualize(str(file), tmp_path / "repository", concat_dim=(), on_mismatch="skip")
+    expected = xr.open_dataset(file).load()
+    assert set(statuses(done).values()) == {"taken"}
+    xr.testing.assert_equal(by_reference(tmp_path / "repository"), expected)
 
 
 @pytest.mark.parametrize("kind", ["compressed", "packed", "contiguous", "netcdf3 records"])
@@ -72,6 +101,7 @@ def test_tomorrow_is_added_by_the_same_call(tmp_path):
     first = virtualize(f"{folder}/*.nc", tmp_path / "repository")
     same = virtualize(f"{folder}/*.nc", tmp_path / "repository")
     assert (same.snapshot_id, same.files_added) == (first.snapshot_id, 0)
+    assert same.places == first.places
     made.compressed(folder / "2.nc", 2)
     files.append(str(folder / "2.nc"))
     more = virtualize(f"{folder}/*.nc", tmp_path / "repository")
@@ -205,22 +235,6 @@ def test_real_months_of_an_ocean_become_one_dataset(tmp_path):
     assert set(found.variables) == set(expected.variables)
     for name in expected.variables:
         np.testing.assert_array_equal(found[name].values, expected[name].values)
-
-
-def test_references_of_kerchunk_and_folders_of_zarr(tmp_path):
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    files = made.archive(tmp_path / "files")
-    stores, lists = [], []
-    for number, file in enumerate(files):
-        stores.append(str(tmp_path / f"{number}.zarr"))
-        made.dataset(number).to_zarr(stores[-1], zarr_format=3, consolidated=False)
-        lists.append(str(tmp_path / f"{number}.json"))
-        Path(lists[-1]).write_text(json.dumps(SingleHdf5ToZarr(file).translate()))
-    virtualize(f"{tmp_path}/*.json", tmp_path / "from-json")
-    xr.testing.assert_equal(by_reference(tmp_path / "from-json"), concatenated(files))
-    virtualize(f"{tmp_path}/*.zarr", tmp_path / "from-zarr")
-    xr.testing.assert_equal(by_reference(tmp_path / "from-zarr"), concatenated(files))
 
 
 def test_a_write_is_done_once_by_its_number(tmp_path):

@@ -31,9 +31,10 @@ from enum import IntEnum
 import zstandard
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.version import __version__
 
 MAGIC = "ICE🧊CHUNK".encode()
-IMPLEMENTATION_NAME = "icechunk_spark-0.1.0"
+IMPLEMENTATION_NAME = f"icechunk_spark-{__version__}"
 SPEC_V1 = 1
 SPEC_V2 = 2
 DEFAULT_LEVEL = 3

@@ -23,6 +23,8 @@ TRANSACTIONS = "transactions/"
 CHUNKS = "chunks/"
 OVERWRITTEN = "overwritten/"
 REFS = "refs/"
+# No prefix of the specification: writes keep here what they need until their commit.
+STAGING = "staging/"
 
 # 3000-01-01T00:00:00Z in milliseconds: backups are named by the time left until then, so that a
 # listing shows the newest first.

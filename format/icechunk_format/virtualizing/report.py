@@ -1,19 +1,15 @@
-"""The result of a run, and its report: one row for each file, with what became of it and why."""
+"""The report of a run: one row for each file, with what became of it and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
-from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from icechunk_format.spec.ids import SnapshotId
 
 TAKEN: Final = "taken"
 KNOWN: Final = "known"
@@ -73,37 +69,6 @@ class Row:
         self.note = text if self.note is None else f"{self.note}; {text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Virtualized:
-    """What became of a run.
-
-    Parameters
-    ----------
-    snapshot_id
-        The version of the branch afterwards; None where there is no repository.
-    files_added
-        Files whose references were committed, changed ones included.
-    files_skipped
-        Files that the repository had already, or that were refused.
-    references
-        References that were made.
-    places
-        URL prefixes that readers have to authorise.
-    report
-        One row for each file; see ``report.REPORT_SCHEMA``.
-    """
-
-    snapshot_id: SnapshotId | None
-    files_added: int
-    files_skipped: int
-    references: int
-    places: tuple[str, ...]
-    report: pa.Table
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
-
-
 def report_table(rows: Iterable[Row]) -> pa.Table:
     """Return the report, one row for each file."""
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=REPORT_SCHEMA)
@@ -121,7 +86,8 @@ def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
                 f"{len(refused):,} of {len(rows):,} files cannot be part of the dataset, and "
                 "nothing was committed:",
                 *lines,
-                "repair these files or take them out; or leave them out with on_mismatch='skip'. "
+                "repair these files or take them out, or call again where a store failed; or "
+                "leave them out with on_mismatch='skip'. "
                 'error.facts["report"] has a row for each file',
             ]
         ),

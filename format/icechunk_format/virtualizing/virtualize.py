@@ -7,6 +7,8 @@ Rules of this file
 1. The driver holds what is small: headers, places and counts of files, values of coordinates.
    References go from task to task through staged objects, which are deleted at the end.
 2. Nothing is committed, and no configuration changed, before all files are decided and placed.
+   Where others have changed the same arrays meanwhile, files are decided and placed anew, as if the
+   call had come after theirs; nothing is parsed again.
 3. Staged objects are never part of a version, so they may be deleted in every outcome.
 """
 
@@ -19,24 +21,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.dataset.writing.chunks.containers import (
-    add_containers,
     outside_of,
     places_of,
 )
 from icechunk_format.dataset.writing.columns.checks import check_new_place
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.prepare import branch_missing
-from icechunk_format.dataset.writing.prepared import path_in
-from icechunk_format.dataset.writing.result import find_committed, txn_metadata
+from icechunk_format.dataset.writing.result import find_committed
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
-    InvalidInputError,
     StorageError,
 )
 from icechunk_format.progress import ProgressOption, counted, phase
@@ -44,31 +41,33 @@ from icechunk_format.repository.chunks.container_options import check_virtual_op
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.node_path import ROOT, parse_node_path
+from icechunk_format.spec.node_path import parse_node_path
+from icechunk_format.spec.object_keys import STAGING
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.virtualizing.committing import Changes, check_consent, commit_changes
 from icechunk_format.virtualizing.placing.arrays import Builder
 from icechunk_format.virtualizing.placing.place import PlaceContext, PlacedRefs, place_references
-from icechunk_format.virtualizing.placing.tasks import PlannedArray, place_tasks
-from icechunk_format.virtualizing.planning.members import Decided
+from icechunk_format.virtualizing.placing.tasks import place_tasks
 from icechunk_format.virtualizing.planning.plan import decide, new_record
-from icechunk_format.virtualizing.planning.record import Record, read_record, write_record
+from icechunk_format.virtualizing.planning.record import Record, read_record
 from icechunk_format.virtualizing.report import (
     KNOWN,
     REFUSED,
-    Virtualized,
     counts,
     refusal,
     report_table,
 )
+from icechunk_format.virtualizing.result import VirtualizeResult
 from icechunk_format.virtualizing.scanning.parse import Parser, check_parser
 from icechunk_format.virtualizing.scanning.scan import ScanContext, merged, scan_files
 from icechunk_format.virtualizing.scanning.source_files import FileAccess, SourceFile, list_files
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.template import Template
+    from icechunk_format.virtualizing.scanning.headers import Header
+    from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 Run = Callable[[Sequence[Any], Callable[[Any], Any]], Iterable[Any]]
 """Runs a function on pieces of work, and returns the answers in any order."""
@@ -76,6 +75,8 @@ Run = Callable[[Sequence[Any], Callable[[Any], Any]], Iterable[Any]]
 _MOST_FILES_PER_PIECE: Final = 200
 _PIECES_PER_CORE: Final = 8
 _TASKS_PER_CORE: Final = 2
+# Each lost race means that another commit landed.
+_MOST_RACES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +110,31 @@ class Archive:
     virtual_options: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scan:
+    """What the scan has found, and by which rules of a record (``_rules``)."""
+
+    pieces: list[ScannedPiece]
+    headers: list[Header]
+    rules: tuple[Any, ...] | None
+
+    def holds_for(self, record: Record | None) -> bool:
+        """Mark files that the repository has by now; whether nothing has to be scanned anew."""
+        if self.rules != _rules(record):
+            return False
+        known = _known(record)
+        for scanned in (file for piece in self.pieces for file in piece.files):
+            own = known.get(scanned.file.url)
+            is_in = own is not None and own.is_same(scanned.file)
+            if scanned.is_known and not is_in:
+                return False
+            scanned.is_known = is_in
+        return True
+
+
 def virtualize_files(
     archive: Archive, run: Run, *, cores: int = 1, progress: ProgressOption = None
-) -> Virtualized:
+) -> VirtualizeResult[pa.Table]:
     """Make files part of a repository, in one commit.
 
     Parameters
@@ -131,7 +154,8 @@ def virtualize_files(
         The options do not fit, or ``on_mismatch="fail"`` and a file does not; nothing was
         committed. The fact ``report`` has a row for each file then.
     ConflictError
-        Others have changed the same arrays meanwhile; nothing was committed.
+        Others have changed the same arrays meanwhile, and ``on_conflict="fail"``, or too often;
+        nothing was committed.
     CommitOutcomeUnknownError
         The store did not say whether the commit landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
@@ -146,27 +170,27 @@ class _Run:
         self._cores = max(1, cores)
         # Readers compare whole seconds; what was written within this one has not changed.
         self._now = int(time.time()) + 1
-        self._folder = f"staging/{secrets.token_hex(16)}"
-        location, options = archive.location, archive.options
+        self._folder = f"{STAGING}{secrets.token_hex(16)}"
         check_virtual_options(archive.virtual_options, archive.authorize)
-        self._group = parse_node_path("/" + (options.group or "").strip("/"))
-        self._storage = open_storage(location)
+        self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
+        self._storage = open_storage(archive.location)
+        self._open()
+
+    def _open(self) -> None:
+        """Read what the repository has now."""
+        location, options = self._archive.location, self._archive.options
         self._repository: Repository | None = None
         self._base: Snapshot | None = None
         self._record: Record | None = None
-        if Repository.exists(location):
-            self._open(Repository.open(location))
-        else:
+        if not Repository.exists(location):
             check_new_place(location, options)
-
-    def _open(self, repository: Repository) -> None:
-        options = self._archive.options
-        self._repository = repository
+            return
+        repository = self._repository = Repository.open(location)
         missing = branch_missing(repository, options)
         base = repository.resolve(branch="main" if missing else options.branch)
         self._base = repository.snapshot(base)
         self._record = read_record(
-            self._storage, self._base, self._group, ChunkSource(location=self._archive.location)
+            self._storage, self._base, self._group, ChunkSource(location=location)
         )
         arrays = []
         if self._base.node(self._group) is not None:
@@ -174,45 +198,48 @@ class _Run:
             arrays = sorted(str(node.path) for node in nodes if node.array is not None)
         if arrays and self._record is None:
             raise AlreadyExistsError(
-                f"group {self._group} of {self._archive.location} has arrays that virtualize did "
-                f"not make ({', '.join(arrays[:5])}); choose another group with group=",
+                f"group {self._group} of {location} has arrays that virtualize did not make "
+                f"({', '.join(arrays[:5])}); choose another group with group=",
                 kind="arrays",
                 group=str(self._group),
             )
 
-    def result(self) -> Virtualized:
-        """Do all of it."""
-        archive, options = self._archive, self._archive.options
-        if self._repository is not None:
-            done = find_committed(self._repository, options)
-            if done is not None:
-                return self._nothing(done.snapshot_id, report_table([]), 0)
-        files = list_files(archive.names, archive.virtual_options)
-        places = self._places(files)
-        access = FileAccess(
-            places=(*archive.authorize, *places_of(_urls(files))),
-            containers=() if self._repository is None else self._containers(),
-            options=archive.virtual_options,
-        )
+    def result(self) -> VirtualizeResult[pa.Table]:
+        """Do all of it; again from the plan on where others were faster."""
+        files = list_files(self._archive.names, self._archive.virtual_options)
+        scan: _Scan | None = None
         try:
-            return self._finished(files, access, places)
+            for lost in range(_MOST_RACES + 1):
+                done = self._done_before()
+                if done is not None:
+                    return self._nothing(done, report_table([]), 0, files)
+                places = self._places(files)
+                if scan is None or not scan.holds_for(self._record):
+                    scan = self._scanned(files)
+                was_new = self._repository is None
+                try:
+                    return self._finished(scan, files, places)
+                except (ConflictError, AlreadyExistsError) as error:
+                    is_race = isinstance(error, ConflictError) or was_new
+                    is_asked = self._archive.options.on_conflict == "rebase"
+                    if not (is_race and is_asked and lost < _MOST_RACES):
+                        raise
+                self._open()
+            raise AssertionError("the last race raises")
         finally:
             self._delete_staged()
 
+    def _done_before(self) -> SnapshotId | None:
+        if self._repository is None:
+            return None
+        done = find_committed(self._repository, self._archive.options)
+        return None if done is None else done.snapshot_id
+
     def _finished(
-        self, files: list[SourceFile], access: FileAccess, places: tuple[str, ...]
-    ) -> Virtualized:
-        archive = self._archive
-        context = ScanContext(
-            location=archive.location,
-            access=access,
-            parser=check_parser(archive.parser),
-            dims=archive.dims or (self._record.dims if self._record else ()),
-            loadable=archive.loadable if self._record is None else self._record.loaded,
-            folder=self._folder,
-        )
-        pieces = self._scanned(context, files)
-        headers = merged(pieces)
+        self, scan: _Scan, files: Sequence[SourceFile], places: tuple[str, ...]
+    ) -> VirtualizeResult[pa.Table]:
+        archive, base = self._archive, None if self._base is None else self._base.id
+        pieces, headers = scan.pieces, scan.headers
         decided = decide(
             pieces,
             headers,
@@ -221,6 +248,8 @@ class _Run:
             loadable=archive.loadable,
             record=self._record,
         )
+        if decided.is_refused and archive.on_mismatch == "fail":
+            raise refusal(decided.rows, report_table(decided.rows))
         source = self._source(places)
         builder = Builder(
             decided=decided,
@@ -231,27 +260,33 @@ class _Run:
             storage=self._storage,
             source=source,
         )
-        is_fail = archive.on_mismatch == "fail"
-        if decided.is_refused and is_fail:
-            raise refusal(decided.rows, report_table(decided.rows))
         arrays = builder.arrays()
         table = report_table(decided.rows)
         if not decided.taken:
-            base = None if self._base is None else self._base.id
-            return self._nothing(base, table, len(decided.rows))
+            return self._nothing(base, table, len(decided.rows), files)
         tasks = place_tasks(arrays, pieces, _TASKS_PER_CORE * self._cores)
         place = PlaceContext(
             location=archive.location,
             source=source,
             manifest_format=self._format(),
-            base=None if self._base is None else self._base.id,
+            base=base,
             now=self._now,
         )
         answers = self._run(tasks, partial(place_references, place))
         placed = list(counted(answers, self._progress, "Placing references", len(tasks)))
-        snapshot_id = self._commit(decided, arrays, builder.groups(), placed, places)
+        wanted = {found for one in placed for found in one.places}
+        check_consent(wanted, set(places), archive.containers)
+        changes = Changes(
+            group=self._group,
+            groups=builder.groups(),
+            arrays=arrays,
+            placed=placed,
+            record=new_record(decided),
+            is_first=self._record is None,
+        )
+        snapshot_id = self._committed(changes, places, len(decided.taken))
         number = counts(decided.rows)
-        return Virtualized(
+        return VirtualizeResult(
             snapshot_id=snapshot_id,
             files_added=len(decided.taken),
             files_skipped=number[KNOWN] + number[REFUSED],
@@ -260,13 +295,35 @@ class _Run:
             report=table,
         )
 
-    def _nothing(self, base: SnapshotId | None, table: pa.Table, skipped: int) -> Virtualized:
-        return Virtualized(
+    def _committed(self, changes: Changes, places: tuple[str, ...], count: int) -> SnapshotId:
+        archive, repository, base = self._archive, self._repository, self._base
+        if repository is None:
+            repository = Repository.create(
+                archive.location,
+                spec_version=archive.options.spec_version,
+                check_clean_root=False,
+            )
+        if base is None:
+            base = repository.snapshot(repository.resolve(branch="main"))
+        return commit_changes(
+            repository,
+            base.id,
+            changes,
+            archive.options,
+            authorized=(*archive.authorize, *places),
+            virtual_options=archive.virtual_options,
+            message=f"Virtualize {count:,} files",
+        )
+
+    def _nothing(
+        self, base: SnapshotId | None, table: pa.Table, skipped: int, files: Sequence[SourceFile]
+    ) -> VirtualizeResult[pa.Table]:
+        return VirtualizeResult(
             snapshot_id=base,
             files_added=0,
             files_skipped=skipped,
             references=0,
-            places=(),
+            places=self._readable_places([], files),
             report=table,
         )
 
@@ -289,14 +346,7 @@ class _Run:
         usable = [item for item in known if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(places_of(outside))) if len(outside) else ()
-        if found and not self._archive.containers:
-            raise InvalidInputError(
-                f"containers=False, and no virtual chunk container of the repository covers "
-                f"{found[0]}: readers could not fetch the chunks. Add a container to the "
-                "configuration, or leave containers=False out",
-                option="containers",
-                place=found[0],
-            )
+        check_consent(set(found), set(), self._archive.containers)
         return found
 
     def _source(self, places: tuple[str, ...]) -> ChunkSource:
@@ -307,124 +357,34 @@ class _Run:
             virtual_options=self._archive.virtual_options,
         )
 
-    def _scanned(self, context: ScanContext, files: Sequence[SourceFile]) -> list[Any]:
-        known = {} if self._record is None else {p.file.url: p.file for p in self._record.files}
+    def _scanned(self, files: Sequence[SourceFile]) -> _Scan:
+        archive, record = self._archive, self._record
+        context = ScanContext(
+            location=archive.location,
+            access=FileAccess(
+                places=(*archive.authorize, *places_of(_urls(files))),
+                containers=() if self._repository is None else self._containers(),
+                options=archive.virtual_options,
+            ),
+            parser=check_parser(archive.parser),
+            dims=archive.dims or (record.dims if record else ()),
+            loadable=archive.loadable if record is None else record.loaded,
+            folder=self._folder,
+        )
+        known = _known(record)
         wanted = -(-len(files) // (_PIECES_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_PIECE, wanted))
         starts = range(0, len(files), size)
         work = [(n, [(file, known.get(file.url)) for file in files[n : n + size]]) for n in starts]
         found = {}
         with phase(self._progress, "Scanning files", len(files)) as advance:
-            for number, pieces in self._run(work, partial(_scan, context)):
-                found[number] = pieces
+            for number, scanned in self._run(work, partial(_scan, context)):
+                found[number] = scanned
                 advance(len(files[number : number + size]))
-        return [piece for number in starts for piece in found[number]]
+        pieces = [piece for number in starts for piece in found[number]]
+        return _Scan(pieces=pieces, headers=merged(pieces), rules=_rules(record))
 
     # -- after ------------------------------------------------------------------------------
-
-    def _commit(
-        self,
-        decided: Decided,
-        arrays: Sequence[PlannedArray],
-        groups: Mapping[str, Mapping[str, Any]],
-        placed: Sequence[PlacedRefs],
-        places: tuple[str, ...],
-    ) -> SnapshotId:
-        archive, options = self._archive, self._archive.options
-        wanted = {place for one in placed for place in one.places}
-        if wanted - set(places) and not archive.containers:
-            [first, *_] = sorted(wanted - set(places))
-            raise InvalidInputError(
-                f"containers=False, and chunks lie below {first}, which no container covers; add "
-                "one to the configuration, or leave containers=False out",
-                option="containers",
-                place=first,
-            )
-        repository = self._repository
-        if repository is None:
-            repository = Repository.create(
-                archive.location, spec_version=options.spec_version, check_clean_root=False
-            )
-        base = self._base
-        if base is None:
-            base = repository.snapshot(repository.resolve(branch="main"))
-        if branch_missing(repository, options):
-            repository.create_branch(options.branch, base.id)
-        add_containers(
-            repository,
-            wanted,
-            authorized=(*archive.authorize, *places),
-            virtual_options=archive.virtual_options,
-        )
-        session = repository.writable_session(options.branch, base=base.id)
-        self._change(session, arrays, groups, placed)
-        write_record(session, self._group, new_record(decided))
-        try:
-            commit = session.commit(
-                options.message or f"Virtualize {len(decided.taken):,} files",
-                metadata=txn_metadata(options),
-                on_conflict=options.on_conflict,
-            )
-        except ConflictError:
-            done = find_committed(repository, options)
-            if done is None or done.snapshot_id is None:
-                raise
-            return done.snapshot_id
-        return commit.snapshot_id
-
-    def _change(
-        self,
-        session: WriteSession,
-        arrays: Sequence[PlannedArray],
-        groups: Mapping[str, Mapping[str, Any]],
-        placed: Sequence[PlacedRefs],
-    ) -> None:
-        self._make_groups(session, groups)
-        for array in arrays:
-            target = array.target
-            metadata = target.metadata
-            if array.is_new:
-                if session.node(target.path) is not None:
-                    session.delete(target.path)
-                session.create_array(
-                    target.path,
-                    metadata.to_bytes(),
-                    shape=metadata.shape,
-                    num_chunks=metadata.grid.num_chunks,
-                    dimension_names=metadata.dimension_names,
-                    node_id=target.node_id,
-                )
-            elif target.old_shape != metadata.shape:
-                session.update_metadata(
-                    target.path,
-                    metadata.to_bytes(),
-                    shape=metadata.shape,
-                    num_chunks=metadata.grid.num_chunks,
-                )
-            if array.values is not None:
-                _set_values(session, array)
-            for lower, upper in array.cleared:
-                sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-                coords = np.indices(sizes).reshape(len(sizes), -1).T + np.array(lower, np.int64)
-                session.delete_chunks(target.path, coords)
-        for one in placed:
-            if one.manifests:
-                session.add_manifests(one.path, one.manifests)
-
-    def _make_groups(self, session: WriteSession, groups: Mapping[str, Mapping[str, Any]]) -> None:
-        wanted: dict[str, Mapping[str, Any]] = {ROOT: {}}
-        parts = [part for part in self._group.split("/") if part]
-        for number in range(len(parts)):
-            wanted["/" + "/".join(parts[: number + 1])] = {}
-        for path in sorted(groups):
-            wanted[path_in(self._group, path) if path else str(self._group)] = groups[path]
-        for path, attributes in wanted.items():
-            node = session.node(path)
-            document = build_group_metadata(attributes=attributes, node_path=path)
-            if node is None:
-                session.create_group(path, document.to_bytes())
-            elif attributes and self._record is None:
-                session.update_metadata(path, document.to_bytes())
 
     def _readable_places(
         self, placed: Sequence[PlacedRefs], files: Sequence[SourceFile]
@@ -444,31 +404,18 @@ class _Run:
             return  # what stays is no part of any version
 
 
-def _scan(context: ScanContext, work: tuple[int, Any]) -> tuple[int, Any]:
-    number, piece = work
-    return number, scan_files(context, piece)
-
-
 def _urls(files: Sequence[SourceFile]) -> pa.Array:
     return pa.array([file.url for file in files], pa.string())
 
 
-def _set_values(session: WriteSession, array: PlannedArray) -> None:
-    """Store the values of an array, from the chunk of the first that changed."""
-    metadata, values = array.target.metadata, array.values
-    assert values is not None
-    codecs, grid = metadata.chunk_codecs(), metadata.grid
-    places, payloads = [], []
-    for at in np.ndindex(*grid.num_chunks):
-        lower, upper = grid.box_of(at)
-        if lower and upper[0] <= array.first_changed:
-            continue
-        chunk = metadata.fill_array(grid.full_chunk_shape(at))
-        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
-        chunk[tuple(slice(0, n) for n in sizes)] = values[box]
-        places.append(at)
-        payloads.append(codecs.encode(chunk))
-    if places:
-        coords = np.array(places, np.int64).reshape(len(places), metadata.ndim)
-        session.set_chunks(array.target.path, coords, payloads)
+def _known(record: Record | None) -> dict[str, SourceFile]:
+    return {} if record is None else {placed.file.url: placed.file for placed in record.files}
+
+
+def _rules(record: Record | None) -> tuple[Any, ...] | None:
+    return None if record is None else (record.dims, record.loaded)
+
+
+def _scan(context: ScanContext, work: tuple[int, Any]) -> tuple[int, Any]:
+    number, piece = work
+    return number, scan_files(context, piece)

@@ -12,11 +12,8 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.change_feed.plan import (
-    CHANGE_COLUMNS,
-    FeedRequest,
-    plan_feed,
-)
+from icechunk_format.dataset.change_feed.plan import plan_feed
+from icechunk_format.dataset.change_feed.request import CHANGE_COLUMNS, FeedRequest
 from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.dataset.change_feed.steps import steps_to
 from icechunk_format.dataset.dataset import open_dataset

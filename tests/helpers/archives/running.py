@@ -11,10 +11,14 @@ import xarray as xr
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.virtualizing.planning.template import parse_template
-from icechunk_format.virtualizing.virtualize import Archive, Virtualized, virtualize_files
+from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    import pyarrow as pa
+
+    from icechunk_format.virtualizing.result import VirtualizeResult
 
 
 def in_process(pieces: Sequence[Any], run: Callable[[Any], Any]) -> Iterable[Any]:
@@ -29,8 +33,9 @@ def virtualize(
     concat_dim: str | tuple[str, ...] = "time",
     template: str | None = None,
     options: dict[str, Any] | None = None,
+    run: Callable[..., Iterable[Any]] = in_process,
     **how: Any,
-) -> Virtualized:
+) -> VirtualizeResult[pa.Table]:
     """Virtualize files in this process."""
     dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim)
     names = None if template is None else parse_template(template)
@@ -45,10 +50,10 @@ def virtualize(
         virtual_options=how.pop("virtual_options", {}),
         **how,
     )
-    return virtualize_files(archive, in_process, cores=2)
+    return virtualize_files(archive, run, cores=2)
 
 
-def statuses(done: Virtualized) -> dict[str, str]:
+def statuses(done: VirtualizeResult[pa.Table]) -> dict[str, str]:
     """Return the status of each file by its name."""
     rows = done.report.to_pylist()
     return {row["file"].rpartition("/")[2]: row["status"] for row in rows}

@@ -6,6 +6,10 @@ real one cannot be made to lose an answer.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import obstore
+import obstore.exceptions
 import pytest
 from helpers.servers.http import Fault, etag, misbehaving_server
 
@@ -61,6 +65,52 @@ def test_reads_are_repeated(server, storage, fault):
     assert storage.get("repo").data == OLD
     server.faults[:] = [fault]
     assert storage.get_many([ReadRequest(key="repo", start=4)] * 2) == [OLD[4:]] * 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(status=503, code="SlowDown"), Fault(drop="before"), Fault(cut=30), Fault(cut=3)],
+    ids=["throttled", "connection lost", "body cut off", "nothing but the beginning"],
+)
+def test_a_listing_that_fails_is_never_taken_for_a_short_one(server, storage, fault):
+    server.objects |= {f"/bucket/base/chunks/{name}": OLD for name in "abc"}
+    server.faults[:] = [fault]
+    assert sorted(info.key[-1] for info in storage.list("chunks/")) == ["a", "b", "c"]
+
+
+def listed(monkeypatch, pages, fail_at):
+    """Let listings of obstore have these pages, and the page of a number fail once."""
+    asked = []
+
+    def pages_behind(client, prefix, *, offset, chunk_size):
+        asked.append(offset)
+        for number, page in enumerate(pages):
+            if offset is not None and page[-1] <= offset:
+                continue
+            if number == fail_at and len(asked) == 1:
+                raise obstore.exceptions.GenericError("error decoding response body")
+            now = datetime.now(UTC)
+            yield [{"path": key, "size": 1, "last_modified": now, "e_tag": '"x"'} for key in page]
+
+    monkeypatch.setattr(obstore, "list", pages_behind)
+    return asked
+
+
+def test_a_listing_goes_on_behind_the_last_page_that_came(server, monkeypatch):
+    asked = listed(monkeypatch, [["base/a", "base/b"], ["base/c"], ["base/d"]], fail_at=2)
+    options = {"anon": "true", "endpoint_url": server.url}
+    found = open_storage(Location("s3://bucket/base", options=options)).list("")
+    assert [info.key for info in found] == ["a", "b", "c", "d"]
+    assert asked == [None, "base/c"]
+
+
+def test_a_listing_without_an_order_that_fails_halfway_is_an_error(server, monkeypatch):
+    listed(monkeypatch, [["base/b"], ["base/a"]], fail_at=1)
+    options = {"anon": "true", "endpoint_url": server.url}
+    found = open_storage(Location("s3://bucket--use1-az4--x-s3/base", options=options)).list("")
+    assert next(found).key == "b"
+    with pytest.raises(StorageError, match="cannot list"):
+        next(found)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +50,14 @@ from icechunk_format.dataset.change_feed.changed_boxes import (
     in_table,
     reads_alike,
 )
+from icechunk_format.dataset.change_feed.request import CHANGE_NAMES, FeedRequest
 from icechunk_format.dataset.change_feed.run import Change, FeedScan, FeedTask
 from icechunk_format.dataset.change_feed.steps import Step, TouchedNodes, touched_nodes
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
-from icechunk_format.dataset.selection.where.split import Selecting
-from icechunk_format.dataset.table.table import Column, Table, check_names
+from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
@@ -66,56 +66,9 @@ from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.ids import SnapshotId
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    pass
 
-#: Names of the columns that say what happened to a row.
-CHANGE_COLUMNS: Final = tuple(
-    Column(name=name, arrow_type=kind, role="layout", source=name)
-    for name, kind in (
-        ("_change", pa.string()),
-        ("_snapshot_id", pa.string()),
-        ("_committed_at", pa.timestamp("us", tz="UTC")),
-    )
-)
-_CHANGE_NAMES: Final = frozenset(column.source for column in CHANGE_COLUMNS)
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRequest:
-    """What is read of each version; names and meanings are those of ``Dataset.table`` and ``plan``.
-
-    Parameters
-    ----------
-    group
-        Path of the group.
-    table_options
-        Keywords of ``Dataset.table`` but for variables and coordinates.
-    selection
-        Keywords of ``Dataset.choose``.
-    plan_options
-        Keywords of ``Dataset.plan_chosen``: rows of a task, missing chunks, read-ahead.
-    deletions
-        Whether deleted rows are told.
-    """
-
-    repository: Repository
-    group: str
-    layout: Literal["cells", "chunks", "refs"]
-    variables: tuple[str, ...] | None = None
-    coords: tuple[str, ...] = ()
-    table_options: Mapping[str, Any] = field(default_factory=dict)
-    selection: Selecting = field(default_factory=Selecting)
-    plan_options: Mapping[str, Any] = field(default_factory=dict)
-    authorize: tuple[str, ...] = ()
-    virtual_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    deletions: bool = True
-
-    @property
-    def only_stored(self) -> bool:
-        """Whether the table has no rows for chunks that are missing."""
-        skips = self.plan_options.get("missing_chunks") == "skip"
-        return self.layout == "refs" or skips or not self.table_options.get("decoded", True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,19 +109,6 @@ class _Version:
         ]
 
 
-def with_change_columns(table: Table) -> Table:
-    """Return a table with the columns that say what happened to a row, at the end.
-
-    Raises
-    ------
-    InvalidInputError
-        The table has a column of such a name.
-    """
-    columns = (*table.columns, *CHANGE_COLUMNS)
-    check_names(columns, case_sensitive=False)
-    return replace(table, columns=columns)
-
-
 def plan_feed(request: FeedRequest, steps: Sequence[Step], columns: Sequence[Column]) -> FeedPlan:
     """Plan the rows that some steps of history changed.
 
@@ -197,7 +137,7 @@ class _Planner:
     def __init__(self, request: FeedRequest, columns: Sequence[Column]) -> None:
         self._request = request
         self._columns = tuple(columns)
-        self._own = [column for column in columns if column.source not in _CHANGE_NAMES]
+        self._own = [column for column in columns if column.source not in CHANGE_NAMES]
 
     def of(self, step: Step) -> Iterator[FeedTask]:
         newer = self._open(step.newer.id, newest=True)

@@ -26,6 +26,7 @@ from icechunk_format.spec.object_keys import (
     CHUNKS,
     MANIFESTS,
     REPO,
+    STAGING,
     snapshot_key,
     transaction_log_key,
 )
@@ -160,8 +161,9 @@ def check_new_root(
 ) -> None:
     """Make sure that a write may begin where its repository is created by the commit.
 
-    Chunks and manifests are no obstacle: a write that failed before its commit has left them, and
-    they are garbage. So are the two files of each of the versions that it stores before it.
+    Chunks, manifests and staged objects are no obstacle: a write that failed before its commit has
+    left them, and they are garbage. So are the two files of each of the versions that it stores
+    before it.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def check_new_root(
         raise _already_exists(storage)
     own = {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
     for info in storage.list(""):
-        if not info.key.startswith((CHUNKS, MANIFESTS)) and info.key not in own:
+        if not info.key.startswith((CHUNKS, MANIFESTS, STAGING)) and info.key not in own:
             raise AlreadyExistsError(
                 f"{storage.root_url} is not empty: {info.key} is there, which no failed first "
                 "write leaves behind; a new repository needs an empty place",

@@ -22,6 +22,8 @@ from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.lists import MIN_ROWS
+from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
 from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.storage.protocol import ObjectVersion, Storage
 
@@ -86,21 +88,33 @@ def decode_state(data: bytes) -> RepoInfo:
 def remember_state(data: bytes, info: RepoInfo) -> None:
     """Keep a state that was just written, so that whoever reads it next need not decode it.
 
-    ``info`` must be what ``data`` was encoded from. A state that would be read differently, since
-    it holds what has to be cut or translated, is left to be decoded.
+    ``info`` must be what ``data`` was encoded from. Some states are left to be decoded: those that
+    hold what has to be cut or translated, and those with many snapshots that are not columns.
     """
-    metadata = [info.metadata_items, *(held.metadata_items for held in info.snapshots.values())]
-    if any(update.kind is UpdateKind.UNKNOWN for update in info.latest_updates) or any(
-        items.items and items.spec_version != info.spec_version for items in metadata
+    held = info.snapshots
+    if isinstance(held, SnapshotList):
+        metadata = [*held.columns.odd.values()]
+        is_other = held.columns.spec_version != info.spec_version
+    else:
+        metadata, is_other = [*held.values()], len(held) >= MIN_ROWS
+    if (
+        is_other
+        or any(update.kind is UpdateKind.UNKNOWN for update in info.latest_updates)
+        or any(
+            items.items and items.spec_version != info.spec_version
+            for items in (info.metadata_items, *(each.metadata_items for each in metadata))
+        )
     ):
         return
     _states.keep(
         data,
         replace(
             info,
-            snapshots={
-                held.id: held for held in sorted(info.snapshots.values(), key=attrgetter("id.raw"))
-            },
+            snapshots=(
+                held
+                if isinstance(held, SnapshotList)
+                else {each.id: each for each in sorted(metadata, key=attrgetter("id.raw"))}
+            ),
             tags=dict(sorted(info.tags.items())),
             branches=dict(sorted(info.branches.items())),
             deleted_tags=tuple(sorted(info.deleted_tags)),

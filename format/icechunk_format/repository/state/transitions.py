@@ -27,6 +27,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.snapshot_list import with_snapshot
 from icechunk_format.spec.repo_info.updates import (
     Availability,
     BranchCreatedUpdate,
@@ -184,7 +185,7 @@ def _with_snapshot(info: RepoInfo, snapshot: SnapshotInfo, branch: str | None = 
             snapshot=str(snapshot.id),
         )
     branches = info.branches if branch is None else {**info.branches, branch: snapshot.id}
-    return replace(info, snapshots={**info.snapshots, snapshot.id: snapshot}, branches=branches)
+    return replace(info, snapshots=with_snapshot(info.snapshots, snapshot), branches=branches)
 
 
 # -- branches --------------------------------------------------------------------------------

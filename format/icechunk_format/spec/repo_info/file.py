@@ -15,11 +15,10 @@ Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import compress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
-
-import numpy as np
+from typing import TypeAlias
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -34,15 +33,12 @@ from icechunk_format.spec.envelope import (
     unwrap,
     wrap,
 )
+from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import (
-    MIN_ROWS,
-    read_refs,
-    read_snapshots,
-    write_refs,
-    write_snapshots,
-)
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_refs, write_refs
+from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotList, list_of
 from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.stored_snapshots import read_snapshots, write_snapshots
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
     Update,
@@ -57,15 +53,11 @@ from icechunk_format.spec.tables.reader import Table, read_root
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 from icechunk_format.spec.values.metadata_items import (
-    NO_ITEMS,
-    MetadataItems,
     read_items,
     write_items,
 )
 
 __all__ = ["NO_PARENT", "RepoInfo", "SnapshotInfo", "decode", "encode"]
-
-NO_PARENT = -1
 
 REPO = TableSchema(
     "Repo",
@@ -122,13 +114,7 @@ def decode(
         )
     if spec_version == 0:
         raise root.error("spec_version", "it is 0 or absent; 1 or 2 is expected")
-    infos = _read_snapshot_infos(root, envelope.spec_version)
-    ids = [info.id for info in infos]
-    snapshots = {info.id: info for info in sorted(infos, key=lambda info: info.id.raw)}
-    if len(snapshots) != len(ids):
-        raise root.error(
-            "snapshots", f"{len(ids) - len(snapshots)} ids are listed twice; ids are unique"
-        )
+    snapshots, ids = _read_snapshot_infos(root, envelope.spec_version)
     return RepoInfo(
         spec_version=spec_version,
         tags=_read_refs(root, "tags", ids),
@@ -145,46 +131,40 @@ def decode(
     )
 
 
-def _read_snapshot_infos(root: Table, spec_version: int) -> list[SnapshotInfo]:
-    """Return all snapshots in stored order."""
-    found = read_snapshots(root)
-    if found is None or not NO_PARENT <= min(found.parents) <= max(found.parents) < len(found.ids):
+def _read_snapshot_infos(
+    root: Table, spec_version: int
+) -> tuple[Mapping[SnapshotId, SnapshotInfo], Sequence[SnapshotId]]:
+    """Return all snapshots, sorted by id, and their ids in stored order."""
+    found = read_snapshots(root, spec_version)
+    if found is None:
         tables = list(root.children("snapshots", SNAPSHOT_INFO))
         ids = [SnapshotId(table.raw_id("id")) for table in tables]
-        return [
+        infos = [
             _read_snapshot_info(table, snapshot_id, ids, spec_version)
             for snapshot_id, table in zip(ids, tables, strict=True)
         ]
-    ids = found.ids
-    metadata_items = {
-        row: MetadataItems(
-            items=tuple(sorted(items.items())), spec_version=spec_version, origin=root.object_key
-        )
-        for row, items in found.items.items()
+        infos.sort(key=attrgetter("id.raw"))
+        snapshots = {info.id: info for info in infos}
+        _check_distinct(root, len(ids) - len(snapshots))
+        return snapshots, ids
+    odd = root.children_at("snapshots", SNAPSHOT_INFO, found.odd_rows)
+    rows = found.row_of_stored[found.odd_rows].tolist()
+    objects = {
+        row: _read_snapshot_info(table, found.ids[stored], found.ids, spec_version)
+        for row, stored, table in zip(rows, found.odd_rows, odd, strict=True)
     }
-    # With None behind the last one, -1 is the index of no parent.
-    parent_ids = [*ids, None]
-    infos = [
-        SnapshotInfo(
-            id=snapshot_id,
-            parent_id=parent_ids[parent],
-            flushed_at=flushed_at,
-            message=message,
-            metadata_items=metadata_items.get(row, NO_ITEMS),
-        )
-        for row, (snapshot_id, parent, flushed_at, message) in enumerate(
-            zip(ids, found.parents, found.flushed_at, found.messages, strict=True)
-        )
-    ]
-    if found.odd_rows:
-        odd = root.children_at("snapshots", SNAPSHOT_INFO, found.odd_rows)
-        for row, table in zip(found.odd_rows, odd, strict=True):
-            infos[row] = _read_snapshot_info(table, ids[row], ids, spec_version)
-    return infos
+    keys = id_keys(found.columns.ids)
+    _check_distinct(root, int((keys[1:] == keys[:-1]).sum()))
+    return SnapshotList(replace(found.columns, odd=objects)), found.ids
+
+
+def _check_distinct(root: Table, repeated: int) -> None:
+    if repeated:
+        raise root.error("snapshots", f"{repeated} ids are listed twice; ids are unique")
 
 
 def _read_snapshot_info(
-    table: Table, snapshot_id: SnapshotId, ids: list[SnapshotId], spec_version: int
+    table: Table, snapshot_id: SnapshotId, ids: Sequence[SnapshotId], spec_version: int
 ) -> SnapshotInfo:
     parent = table.number("parent_offset")
     if not NO_PARENT <= parent < len(ids):
@@ -207,7 +187,7 @@ def _read_snapshot_info(
     )
 
 
-def _read_refs(root: Table, field_name: str, ids: list[SnapshotId]) -> dict[str, SnapshotId]:
+def _read_refs(root: Table, field_name: str, ids: Sequence[SnapshotId]) -> dict[str, SnapshotId]:
     found = read_refs(root, field_name)
     if found is not None:
         names, indices = found
@@ -250,14 +230,14 @@ def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
         When the newest log entry is of a kind that this library does not know.
     """
     writer = TableWriter()
-    infos = sorted(repo.snapshots.values(), key=attrgetter("id.raw"))
-    index_of = {info.id.raw: index for index, info in enumerate(infos)}
+    listed, infos = _rows_to_write(repo)
+    rows_of = listed.rows_of if listed else _row_lookup(infos)
     updates, repo_before_updates = _writable_log(repo)
     root = writer.table(
         REPO,
-        snapshots=_write_snapshot_infos(writer, repo, infos, index_of),
-        tags=_write_refs(writer, repo.tags, index_of),
-        branches=_write_refs(writer, repo.branches, index_of),
+        snapshots=_write_snapshot_infos(writer, repo, listed, infos, rows_of),
+        tags=_write_refs(writer, repo.tags, rows_of),
+        branches=_write_refs(writer, repo.branches, rows_of),
         deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
         status=write_status(writer, repo.status),
         metadata=write_items(writer, repo.metadata_items, spec_version=repo.spec_version),
@@ -301,67 +281,61 @@ def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
     return updates, repo.repo_before_updates
 
 
-def _index(index_of: dict[bytes, int], snapshot_id: SnapshotId, of: str) -> int:
-    index = index_of.get(snapshot_id.raw)
-    if index is None:
-        raise InvalidInputError(
-            f"{of} names snapshot {snapshot_id}, which is not listed in the repository",
-            found=str(snapshot_id),
-            allowed="a listed snapshot",
-        )
-    return index
+def _rows_to_write(repo: RepoInfo) -> tuple[SnapshotList | None, Sequence[SnapshotInfo]]:
+    """Return the snapshots as columns, or else as objects that are sorted by id."""
+    held = repo.snapshots
+    if isinstance(held, SnapshotList) and held.columns.spec_version == repo.spec_version:
+        return held, ()
+    infos = sorted(held.values(), key=attrgetter("id.raw"))
+    return (list_of(infos, repo.spec_version) if len(infos) >= MIN_ROWS else None), infos
+
+
+_Lookup: TypeAlias = Callable[[Sequence[SnapshotId]], list[int]]
+
+
+def _row_lookup(infos: Sequence[SnapshotInfo]) -> _Lookup:
+    rows = {info.id: row for row, info in enumerate(infos)}
+    return lambda ids: [rows.get(snapshot_id, NO_PARENT) for snapshot_id in ids]
+
+
+def _rows(rows_of: _Lookup, named: Mapping[str, SnapshotId]) -> list[int]:
+    """Return the row of each snapshot that something names."""
+    rows = rows_of(list(named.values()))
+    for (of, snapshot_id), row in zip(named.items(), rows, strict=True):
+        if row < 0:
+            raise InvalidInputError(
+                f"{of} names snapshot {snapshot_id}, which is not listed in the repository",
+                found=str(snapshot_id),
+                allowed="a listed snapshot",
+            )
+    return rows
 
 
 def _write_snapshot_infos(
     writer: TableWriter,
     repo: RepoInfo,
-    infos: list[SnapshotInfo],
-    index_of: dict[bytes, int],
+    listed: SnapshotList | None,
+    infos: Sequence[SnapshotInfo],
+    rows_of: _Lookup,
 ) -> int:
-    is_plain = [not info.pruned_ancestor_tx_logs for info in infos]
-    handles = np.zeros(len(infos), dtype=np.int64)
-    plain = list(compress(infos, is_plain))
-    if len(plain) >= MIN_ROWS:
-        written = write_snapshots(
-            writer,
-            ids=[info.id for info in plain],
-            parents=_parent_indices(plain, index_of),
-            flushed_at=[info.flushed_at for info in plain],
-            messages=[info.message for info in plain],
-            items=[info.metadata_items.in_version(repo.spec_version).items for info in plain],
-        )
-        if written is not None:
-            handles[is_plain] = written
-    for row in np.flatnonzero(handles == 0).tolist():
-        handles[row] = _write_snapshot_info(writer, repo, infos[row], index_of)
+    if listed is None:
+        return writer.offsets([_write_snapshot_info(writer, repo, i, rows_of) for i in infos])
+    handles = write_snapshots(writer, listed.columns)
+    for row, info in listed.columns.odd.items():
+        handles[row] = _write_snapshot_info(writer, repo, info, rows_of)
     return writer.offsets(handles)
 
 
-def _parent_indices(infos: list[SnapshotInfo], index_of: dict[bytes, int]) -> list[int]:
-    try:
-        return [
-            NO_PARENT if info.parent_id is None else index_of[info.parent_id.raw] for info in infos
-        ]
-    except KeyError:
-        return [_parent_index(info, index_of) for info in infos]
-
-
-def _parent_index(info: SnapshotInfo, index_of: dict[bytes, int]) -> int:
-    parent = info.parent_id
-    if parent is None:
-        return NO_PARENT
-    index = index_of.get(parent.raw)
-    return _index(index_of, parent, f"snapshot {info.id}") if index is None else index
-
-
 def _write_snapshot_info(
-    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, index_of: dict[bytes, int]
+    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, rows_of: _Lookup
 ) -> int:
-    pruned = info.pruned_ancestor_tx_logs
+    pruned, parent = info.pruned_ancestor_tx_logs, info.parent_id
     return writer.table(
         SNAPSHOT_INFO,
         id=info.id.raw,
-        parent_offset=_parent_index(info, index_of),
+        parent_offset=(
+            NO_PARENT if parent is None else _rows(rows_of, {f"snapshot {info.id}": parent})[0]
+        ),
         flushed_at=info.flushed_at,
         message=writer.text(info.message),
         metadata=write_items(writer, info.metadata_items, spec_version=repo.spec_version),
@@ -371,12 +345,10 @@ def _write_snapshot_info(
     )
 
 
-def _write_refs(
-    writer: TableWriter, refs: Mapping[str, SnapshotId], index_of: dict[bytes, int]
-) -> int:
+def _write_refs(writer: TableWriter, refs: Mapping[str, SnapshotId], rows_of: _Lookup) -> int:
     names = sorted(refs)
-    indices = [_index(index_of, refs[name], f"ref {name!r}") for name in names]
-    return writer.offsets(write_refs(writer, names, indices))
+    rows = _rows(rows_of, {f"ref {name!r}": refs[name] for name in names})
+    return writer.offsets(write_refs(writer, names, rows))
 
 
 def _write_flags(writer: TableWriter, flags: Iterable[int] | None) -> int | None:

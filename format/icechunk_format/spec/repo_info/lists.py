@@ -1,18 +1,18 @@
-"""Reads and writes the long lists of the repo info file in bulk: snapshots, refs and log entries.
+"""Reads and writes the long lists of the repo info file in bulk: refs and log entries.
 
 Every commit reads and writes the whole file. A thousand tables take tens of milliseconds one by
 one, and a few as columns.
 
 Rules of this file
 ------------------
-1. Only common rows are handled here: snapshots without pruned logs, refs, and log entries of
-   commits. The caller reads and writes all other rows one at a time.
+1. Only common rows are handled here: refs, and log entries of commits. The caller reads and writes
+   all other rows one at a time. Snapshots are in `snapshot_list`.
 2. None is returned for a list with any fault. The caller then reads it table by table, which finds
    the first fault and names its place.
 3. Memory is bounded by the file: None is also returned where rows share texts so often that copies
    would take several times its size.
 
-Specification: "Repo Info File", tables ``SnapshotInfo``, ``Update`` and ``NewCommitUpdate``.
+Specification: "Repo Info File", tables ``Ref``, ``Update`` and ``NewCommitUpdate``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from icechunk_format.spec.tables.bulk_writer import (
     number_field,
     offset_field,
 )
-from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.writer import TableWriter
 
@@ -42,16 +41,6 @@ _MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16
 """Shorter lists are faster table by table."""
 
-_SNAPSHOT_LAYOUT: Final = TableLayout(
-    {
-        "id": bytes_field(0, SnapshotId.SIZE),
-        "parent_offset": number_field(1, "<i4"),
-        "flushed_at": number_field(2, "<u8"),
-        "message": offset_field(3),
-        "metadata": offset_field(4),
-    }
-)
-_ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
 _REF_LAYOUT: Final = TableLayout(
     {"name": offset_field(0), "snapshot_index": number_field(1, "<u4")}
 )
@@ -78,28 +67,6 @@ _COMMIT_UPDATE: Final = np.dtype(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotColumns:
-    """Summaries of snapshots, one item per row in stored order.
-
-    Parameters
-    ----------
-    parents
-        Indices, not checked.
-    items
-        Names and values of metadata, for rows that have any.
-    odd_rows
-        Rows that have pruned logs as well.
-    """
-
-    ids: list[SnapshotId]
-    parents: list[int]
-    flushed_at: list[int]
-    messages: list[str]
-    items: dict[int, dict[str, bytes]]
-    odd_rows: list[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitColumns:
     """Log entries of commits that have a backup: ``rows`` in the log, and one item for each."""
 
@@ -109,56 +76,6 @@ class CommitColumns:
     updated_at: list[int]
     backups: list[str]
     other_rows: list[int]
-
-
-def read_snapshots(root: Table) -> SnapshotColumns | None:
-    """Read the snapshots of a repo info file; None where the caller has to read them."""
-    span = root.vector("snapshots", 4)
-    if span is None or span[1] < MIN_ROWS:
-        return None
-    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    try:
-        tables = reader.tables_between(*span, "snapshots")
-        if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
-            return None
-        messages = _texts(reader, tables.ranges(3, "message"))
-        items = _read_items(reader, tables.ranges(4, "metadata", 4))
-        is_odd = tables.has(5, "pruned_ancestor_tx_logs")
-        ids = _ids(tables.structs(0, "id", SnapshotId.SIZE))
-        parents = tables.scalars(1, "parent_offset", "<i4")
-        flushed_at = tables.scalars(2, "flushed_at", "<u8")
-    except FormatError:
-        return None
-    if messages is None or items is None:
-        return None
-    return SnapshotColumns(
-        ids=ids,
-        parents=parents.tolist(),
-        flushed_at=flushed_at.tolist(),
-        messages=messages,
-        items=items,
-        odd_rows=np.flatnonzero(is_odd).tolist(),
-    )
-
-
-def _read_items(reader: VectorReader, spans: Ranges) -> dict[int, dict[str, bytes]] | None:
-    """Return the metadata of rows that have any; None where they have to be read one by one."""
-    if int(spans.lengths.sum()) * 4 > reader.data.size:
-        return None
-    tables = tables_of(reader, spans, "snapshots.metadata")
-    if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
-        return None
-    names = _texts(reader, tables.ranges(0, "name"))
-    values = tables.ranges(1, "value")
-    if names is None or int(values.lengths.sum()) > reader.data.size:
-        return None
-    data = reader.data.data
-    ends = (values.starts + values.lengths).tolist()
-    found: dict[int, dict[str, bytes]] = {}
-    rows = np.repeat(np.arange(len(spans.lengths)), spans.lengths).tolist()
-    for row, name, start, end in zip(rows, names, values.starts.tolist(), ends, strict=True):
-        found.setdefault(row, {}).setdefault(name, bytes(data[start:end]))
-    return found
 
 
 def read_commits(root: Table, kind: int) -> CommitColumns | None:
@@ -178,9 +95,9 @@ def read_commits(root: Table, kind: int) -> CommitColumns | None:
         commits = reader.tables(targets, "latest_updates.update_type")
         if not (commits.has_all(0, "branch") and commits.has_all(1, "new_snap_id")):
             return None
-        branches = _texts(reader, commits.ranges(0, "branch"))
+        branches = texts_of(reader, commits.ranges(0, "branch"))
         snapshot_ids = _ids(commits.structs(1, "new_snap_id", SnapshotId.SIZE))
-        backups = _texts(reader, updates.ranges(3, "backup_path").take(rows))
+        backups = texts_of(reader, updates.ranges(3, "backup_path").take(rows))
         updated_at = updates.scalars(2, "updated_at", "<u8")[rows]
     except FormatError:
         return None
@@ -206,7 +123,7 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
         tables = reader.tables_between(*span, field_name)
         if not tables.has_all(0, "name"):
             return None
-        names = _texts(reader, tables.ranges(0, "name"))
+        names = texts_of(reader, tables.ranges(0, "name"))
         indices = tables.scalars(1, "snapshot_index", "<u4")
     except FormatError:
         return None
@@ -218,73 +135,19 @@ def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:
     return [SnapshotId(joined[at : at + size]) for at in range(0, len(joined), size)]
 
 
-def _texts(reader: VectorReader, ranges: Ranges) -> list[str] | None:
+def is_shared_too_often(reader: VectorReader, ranges: Ranges) -> bool:
+    """Tell whether copies of ranges would take several times the file: see rule 3."""
+    return int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size
+
+
+def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:
     """Return texts; None when one is not UTF-8, or they are shared far too often."""
-    if int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size:
+    if is_shared_too_often(reader, ranges):
         return None
     try:
         return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
     except UnicodeDecodeError:
         return None
-
-
-def write_snapshots(
-    writer: TableWriter,
-    *,
-    ids: Sequence[SnapshotId],
-    parents: Sequence[int],
-    flushed_at: Sequence[int],
-    messages: Sequence[str],
-    items: Sequence[Sequence[tuple[str, bytes]]],
-) -> NDArray[np.int64] | None:
-    """Write snapshots that have no pruned logs; ``items`` are names and values of their metadata.
-
-    Returns
-    -------
-    NDArray or None
-        int64, shape (n,): the handles of the tables; None, with nothing written, when a number
-        does not fit.
-    """
-    raw = np.frombuffer(b"".join(i.raw for i in ids), dtype=np.uint8)
-    numbers = _numbers(parent_offset=(parents, "<i4"), flushed_at=(flushed_at, "<u8"))
-    if numbers is None:
-        return None
-    rows = np.zeros(len(ids), dtype=_SNAPSHOT_LAYOUT.dtype)
-    rows["id"] = raw.reshape(-1, SnapshotId.SIZE)
-    for name, values in numbers.items():
-        rows[name] = values
-    metadata = _write_items(writer, items)
-    texts = writer.text_list(messages)
-    vtable = writer.block(_SNAPSHOT_LAYOUT.vtable, alignment=2)
-    places = _places(writer, rows)
-    _point(rows, places, _SNAPSHOT_LAYOUT, vtable=vtable, message=texts, metadata=metadata)
-    writer.block(rows.tobytes(), alignment=8)
-    return places
-
-
-def _write_items(
-    writer: TableWriter, items: Sequence[Sequence[tuple[str, bytes]]]
-) -> NDArray[np.int64]:
-    """Write a vector of metadata items per row; returns their handles."""
-    counts = np.array([len(each) for each in items], dtype=np.int64)
-    flat = [item for each in items for item in each]
-    values = writer.blob_list([value for _, value in flat])
-    distinct = {name: writer.text(name) for name in dict.fromkeys(name for name, _ in flat)}
-    names = [distinct[name] for name, _ in flat]
-    vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
-    tables = np.zeros(len(flat), dtype=_ITEM_LAYOUT.dtype)
-    places = _places(writer, tables)
-    _point(tables, places, _ITEM_LAYOUT, vtable=vtable, name=names, value=values)
-    writer.block(tables.tobytes(), alignment=8)
-    heads = starts_of(counts + 1)
-    words = np.zeros(len(flat) + len(counts), dtype="<u4")
-    first = writer.handle_of(words.nbytes)
-    words[heads] = counts
-    cells = ragged_rows(heads + 1, counts)
-    words[cells] = first - 4 * cells - places
-    writer.block(words.tobytes())
-    handles: NDArray[np.int64] = first - 4 * heads
-    return handles
 
 
 def write_refs(
@@ -295,8 +158,8 @@ def write_refs(
     rows["snapshot_index"] = indices
     texts = writer.text_list(names)
     vtable = writer.block(_REF_LAYOUT.vtable, alignment=2)
-    places = _places(writer, rows)
-    _point(rows, places, _REF_LAYOUT, vtable=vtable, name=texts)
+    places = places_of(writer, rows)
+    point(rows, places, _REF_LAYOUT, vtable=vtable, name=texts)
     writer.block(rows.tobytes(), alignment=8)
     return places
 
@@ -310,7 +173,10 @@ def write_commits(
     updated_at: Sequence[int],
     backups: Sequence[str],
 ) -> NDArray[np.int64] | None:
-    """Write log entries of commits that have a backup; returns what ``write_snapshots`` does."""
+    """Write log entries of commits that have a backup; returns their handles.
+
+    None, with nothing written, when a number does not fit.
+    """
     numbers = _numbers(updated_at=(updated_at, "<u8"))
     if numbers is None:
         return None
@@ -320,14 +186,14 @@ def write_commits(
     update_vtable = writer.block(_UPDATE_LAYOUT.vtable, alignment=2)
     commit_vtable = writer.block(_COMMIT_LAYOUT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
-    places = _places(writer, rows)
+    places = places_of(writer, rows)
     update, commit = rows["update"], rows["commit"]
     update["update_type_type"] = kind
     update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
     update["updated_at"] = numbers["updated_at"]
     commit["new_snap_id"] = raw.reshape(-1, SnapshotId.SIZE)
-    _point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
-    _point(
+    point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
+    point(
         commit,
         places - _UPDATE_LAYOUT.dtype.itemsize,
         _COMMIT_LAYOUT,
@@ -345,13 +211,13 @@ def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | 
         return None
 
 
-def _places(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
+def places_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
     """Return the handles of rows that are placed next."""
     first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
     return first - step * np.arange(len(rows), dtype=np.int64)
 
 
-def _point(
+def point(
     rows: NDArray[Any],
     places: NDArray[np.int64],
     layout: TableLayout,

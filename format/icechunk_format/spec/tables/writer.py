@@ -106,14 +106,7 @@ class TableWriter:
 
     def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
         """Write vectors of bytes, each followed by a zero byte, and return their handles."""
-        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-        # At least one zero byte ends a string.
-        sizes = (lengths + (4 + 1 + 3)) & ~3
-        heads = np.cumsum(sizes) - sizes
-        content = np.zeros(int(sizes.sum()), dtype=np.uint8)
-        content.view("<u4")[heads >> 2] = lengths
-        texts = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-        copy_ranges(texts, np.cumsum(lengths) - lengths, content, heads + 4, lengths)
+        content, heads = pack_blobs(encoded)
         first = self._push(content.tobytes(), 4)
         handles: NDArray[np.int64] = first - heads
         return handles
@@ -188,6 +181,26 @@ class TableWriter:
         self._parts.append(bytes(padding))
         self._parts.append(struct.pack("<I", total - root) + FILE_IDENTIFIER)
         return b"".join(reversed(self._parts))
+
+
+def pack_blobs(encoded: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return what `pack_ranges` does, for bytes objects."""
+    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    source = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return pack_ranges(source, np.cumsum(lengths) - lengths, lengths)
+
+
+def pack_ranges(
+    source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Copy ranges of bytes to a block of vectors; return it, and where each vector starts in it."""
+    # At least one zero byte ends a string.
+    sizes = (lengths + (4 + 1 + 3)) & ~3
+    heads = np.cumsum(sizes) - sizes
+    content = np.zeros(int(sizes.sum()), dtype=np.uint8)
+    content.view("<u4")[heads >> 2] = lengths
+    copy_ranges(source, starts, content, heads + 4, lengths)
+    return content, heads
 
 
 def _encoded(value: str) -> bytes:

@@ -22,6 +22,7 @@ import secrets as random_secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import UnsupportedError
@@ -283,20 +284,24 @@ class FsspecStorage(RemoteStorage):
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         self._files.invalidate_cache()
-        walk = self._files.walk(folder, detail=True, on_error="raise")
         base = f"{self._root}/".lstrip("/")
-        while True:
+        waiting = [folder]
+        while waiting:
+            path = waiting.pop()
             try:
-                step = self._server.attempt(lambda: next(walk, None))
+                # Folder by folder: fsspec's own walk is at its end after a failure.
+                found = self._server.attempt(partial(self._files.ls, path, detail=True))
             except RequestFailedError as error:
                 if error.failure.kind is FailureKind.MISSING:
-                    return
+                    continue
                 raise self._server.error(error.failure, "list", "") from None
-            if step is None:
-                return
-            for info in step[2].values():
-                key = str(info["name"]).lstrip("/").removeprefix(base)
-                if key.startswith(prefix) and not key.rpartition("/")[2].startswith(_STAGED):
+            for info in found:
+                name = str(info["name"])
+                key = name.lstrip("/").removeprefix(base)
+                if info["type"] == "directory":
+                    if name.strip("/") != path.strip("/"):
+                        waiting.append(name)
+                elif key.startswith(prefix) and not key.rpartition("/")[2].startswith(_STAGED):
                     yield _object_info(key, info)
 
 

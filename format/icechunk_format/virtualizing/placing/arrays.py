@@ -36,7 +36,8 @@ from icechunk_format.storage.protocol import Storage
 from icechunk_format.virtualizing.placing.place import MovedBox
 from icechunk_format.virtualizing.placing.tasks import PlannedArray, Segment
 from icechunk_format.virtualizing.planning.arrange import converted_values
-from icechunk_format.virtualizing.scanning.scan import Header, ScannedPiece, metadata_of
+from icechunk_format.virtualizing.scanning.headers import Header, metadata_of
+from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.members import Decided, Member
@@ -128,8 +129,9 @@ class Builder:
         axes = [self.decided.layout.dims.index(dim) for dim in dims]
         old = self.decided.old_starts
         return any(
-            placed.is_old and any(placed.starts[a] != old[placed.file.url][a] for a in axes)
+            any(placed.starts[a] != old[placed.file.url][a] for a in axes)
             for placed in self.decided.files
+            if placed.file.url in old
         )
 
     def _size(self, dim: str) -> int:
@@ -312,7 +314,7 @@ class Builder:
             member = fresh.get(id(placed)) or by_url.get(placed.file.url)
             if member is not None:
                 self._add_member(planned, path, member, starts, tuple(shift))
-                if member.is_changed and not is_rebuilt:
+                if (member.is_changed or member.has_grown) and not is_rebuilt:
                     planned.cleared.append(self._box(placed.lengths, numbers, axes, shift, planned))
             elif is_rebuilt:
                 old = [0] * metadata.ndim

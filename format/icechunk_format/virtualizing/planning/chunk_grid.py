@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.arrange import Placed
     from icechunk_format.virtualizing.planning.members import Layout, Member
     from icechunk_format.virtualizing.planning.record import Record
-    from icechunk_format.virtualizing.scanning.scan import Header
+    from icechunk_format.virtualizing.scanning.headers import Header
 
 
 def chunk_splits(
@@ -89,6 +89,10 @@ def refuse_misaligned(
                     f"has {length} steps along {dim}, which are no whole chunks of {size}: only "
                     "the last file of a Zarr array may end within a chunk"
                 )
+                way_out = (
+                    "call again when that file has grown to whole chunks, which is noticed; or "
+                    "give all files but that one to another group with group="
+                )
                 if not placed.is_old:
                     of_placed[id(placed)].row.refuse(text, array=path)
                     is_found = True
@@ -97,7 +101,9 @@ def refuse_misaligned(
                     member = of_placed.get(id(after))
                     if member is not None and after.starts[number] > placed.starts[number]:
                         member.row.refuse(
-                            f"follows a file that {text}", array=path, other=placed.file.url
+                            f"follows a file that {text}; {way_out}",
+                            array=path,
+                            other=placed.file.url,
                         )
                         is_found = True
     return is_found

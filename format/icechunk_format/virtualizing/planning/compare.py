@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from icechunk_format.virtualizing.scanning.scan import Header
+    from icechunk_format.virtualizing.scanning.headers import Header
 
 MEANING: Final = (
     "units",

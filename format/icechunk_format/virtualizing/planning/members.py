@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.virtualizing.report import REFUSED, Row
-from icechunk_format.virtualizing.scanning.scan import Header, ScannedFile, coordinate_paths
+from icechunk_format.virtualizing.scanning.headers import Header, coordinate_paths
+from icechunk_format.virtualizing.scanning.scan import ScannedFile
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.arrange import Placed
@@ -70,6 +71,9 @@ class Member:
     piece: int
     placed: Placed | None = None
     is_changed: bool = False
+    """Whether the repository has another state of the file at the same place."""
+    has_grown: bool = False
+    """Whether the repository has a shorter state of the file, which begins at the same place."""
     is_empty: bool = False
     """Whether it has no element along a concatenated dimension."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -33,12 +34,8 @@ from icechunk_format.virtualizing.planning.compare import differences
 from icechunk_format.virtualizing.planning.members import Decided, Layout, Member
 from icechunk_format.virtualizing.planning.record import Record
 from icechunk_format.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.virtualizing.scanning.scan import (
-    Header,
-    ScannedPiece,
-    is_loadable,
-    metadata_of,
-)
+from icechunk_format.virtualizing.scanning.headers import Header, is_loadable, metadata_of
+from icechunk_format.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.template import Template
@@ -104,7 +101,9 @@ class _Decider:
         while True:
             members = [m for m in self.members if m.row.status != REFUSED and m.placed is not None]
             fresh = [m.placed for m in members if not m.is_changed and m.placed is not None]
-            found = arrange([*old, *fresh], len(layout.dims))
+            grown = {m.placed.file.url for m in members if m.placed is not None and m.has_grown}
+            stay = [placed for placed in old if placed.file.url not in grown]
+            found = arrange([*stay, *fresh], len(layout.dims))
             of_placed = {id(member.placed): member for member in members}
             for placed, problem, other in found.refused:
                 member = of_placed.get(id(placed))
@@ -191,6 +190,14 @@ class _Decider:
                 option="concat_dim",
             )
         new_dims = tuple(dim for dim in self.dims if dim not in inside)
+        for dim in new_dims:
+            like = get_close_matches(dim, map(str, inside - set(self.dims)), n=1, cutoff=0.7)
+            if like and self.template is None:
+                raise InvalidInputError(
+                    f"concat_dim={dim!r}: no file has this dimension, and {like[0]!r} is written "
+                    f"much like it; give concat_dim={like[0]!r}, or a new dimension another name",
+                    option="concat_dim",
+                )
         loaded = {p for p, d in documents.items() if is_loadable(d, p, self.loadable)}
         spread = frozenset(self._spread(documents, new_dims))
         layout = Layout(
@@ -246,6 +253,12 @@ class _Decider:
                 else:
                     named = item.what if item.array is None else f"{item.array}: {item.what}"
                     member.row.add_note(named)
+            for path, nbytes in member.scanned.uncompared.items():
+                if not layout.own_dims(path) and not layout.added_dims(path):
+                    member.row.add_note(
+                        f"{path}: its {nbytes:,} bytes were not compared with those of other "
+                        "files, being too many; readers get those of the first file"
+                    )
             for path, digest in digests.items():
                 own = member.scanned.digests.get(path)
                 if own is not None and own.hex() != digest:
@@ -325,21 +338,27 @@ class _Decider:
             before = by_url.get(member.scanned.file.url)
             if before is None or member.row.status == REFUSED:
                 continue
-            member.is_changed = True
             placed = member.placed
-            if placed is None or (placed.first, placed.last, placed.lengths) != (
-                before.first,
-                before.last,
-                before.lengths,
-            ):
+            where = (before.first, before.last, before.lengths)
+            if placed is not None and (placed.first, placed.last, placed.lengths) == where:
+                member.is_changed = True
+                # The record gets its new size, tag and time.
+                before.file = placed.file
+            elif placed is not None and _has_grown(placed, before):
+                member.has_grown = True
+            else:
                 member.row.refuse(
-                    "the file has changed, and covers other coordinates than before; write all "
-                    "files to another group, or delete this one and build it again"
+                    "the file has changed, and covers other coordinates than before; a file may "
+                    "only grow at its end. Write all files to another group with group="
                 )
                 continue
             member.row.status = REFRESHED
-            # The record gets its new size, tag and time.
-            before.file = placed.file
+
+
+def _has_grown(placed: Placed, before: Placed) -> bool:
+    """Whether a file begins as before, and is longer along one dimension."""
+    longer = [a - b for a, b in zip(placed.lengths, before.lengths, strict=True)]
+    return placed.first == before.first and min(longer) >= 0 and sum(map(bool, longer)) == 1
 
 
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:

@@ -38,7 +38,7 @@ from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.virtualizing.planning.arrange import Placed
-from icechunk_format.virtualizing.scanning.scan import Header
+from icechunk_format.virtualizing.scanning.headers import Header
 from icechunk_format.virtualizing.scanning.source_files import SourceFile
 
 if TYPE_CHECKING:

@@ -11,10 +11,15 @@ Rules of this file
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -31,15 +36,24 @@ from icechunk_format.virtualizing.scanning.source_files import (
 Parser = Callable[..., Any]
 
 _CLASSES: Final = {
-    "hdf": "HDFParser",
-    "netcdf3": "NetCDF3Parser",
-    "zarr": "ZarrParser",
-    "kerchunk_json": "KerchunkJSONParser",
-    "kerchunk_parquet": "KerchunkParquetParser",
-    "fits": "FITSParser",
+    "hdf": "virtualizarr.parsers.HDFParser",
+    "netcdf3": "virtualizarr.parsers.NetCDF3Parser",
+    "zarr": "virtualizarr.parsers.ZarrParser",
+    "kerchunk_json": "virtualizarr.parsers.KerchunkJSONParser",
+    "kerchunk_parquet": "virtualizarr.parsers.KerchunkParquetParser",
+    "fits": "virtualizarr.parsers.FITSParser",
+    "grib": "gribberish.virtualizarr.GribberishParser",
+}
+# What parsers import when they are called, and the extra of VirtualiZarr that brings it.
+_NEEDED: Final = {
+    "hdf": ("h5py", "hdf"),
+    "zarr": ("arro3", "zarr"),
+    "kerchunk_parquet": ("fastparquet", "kerchunk-parquet"),
+    "fits": ("astropy", "fits"),
+    "grib": ("gribberish", "grib"),
 }
 _OTHER_NAMES: Final = {"hdf5": "hdf", "netcdf4": "hdf", "kerchunk": "kerchunk_json"}
-PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES, "grib"}))
+PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES}))
 _MAGIC: Final = (
     (b"\x89HDF\r\n\x1a\n", "hdf"),
     (b"CDF\x01", "netcdf3"),
@@ -54,6 +68,7 @@ _SUFFIXES: Final = {
     ".parquet": "kerchunk_parquet",
     ".json": "kerchunk_json",
 }
+_ANY_ENCODING: Final = {"name": "default", "configuration": {"separator": "/"}}
 _INLINED: Final = "__inlined__"
 _INSTALL: Final = "pip install 'icechunk-spark[virtualize]' on the driver and on the executors"
 
@@ -66,8 +81,8 @@ class ParsedArray:
     ----------
     path
         Below the root of the file, without a leading ``/``.
-    document
-        Its ``zarr.json``.
+    text
+        Its ``zarr.json``, with sorted keys, so that equal ones are parsed once.
     coords
         int64, shape (n, ndim): places in its chunk grid.
     offsets, lengths
@@ -80,7 +95,7 @@ class ParsedArray:
     """
 
     path: str
-    document: dict[str, Any]
+    text: str
     coords: NDArray[np.int64]
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -129,12 +144,18 @@ def parse_file(
         No parser is known for the file, or VirtualiZarr is not installed.
     """
     registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
-    name = parser if isinstance(parser, str) else None if parser else _kind(file, store)
+    name = parser if isinstance(parser, str) else _kind(file, store, is_asked=parser is None)
     chosen = parser if callable(parser) else _parser_named(name)
-    scheme, _, rest = file.url.partition("://")
-    root = f"{scheme}://{rest.partition('/')[0]}"
-    held: Any = _object_store(file, opener) if is_folder(file.url) else store
-    result = chosen(file.url, registry_class({root: held}))
+    with contextlib.ExitStack() as stack:
+        url = file.url
+        held: Any = store
+        if name == "kerchunk_parquet" and not callable(parser):
+            url = stack.enter_context(_local_copy(file, opener))
+        if is_folder(file.url) or name == "grib":
+            held = _object_store(url, opener)
+        scheme, _, rest = url.partition("://")
+        root = f"{scheme}://{rest.partition('/')[0]}"
+        result = chosen(url, registry_class({root: held}))
     if not hasattr(result, "_group"):
         raise UnsupportedError(
             f"the parser returned a {type(result).__name__}; a ManifestStore of VirtualiZarr is "
@@ -143,13 +164,18 @@ def parse_file(
     arrays: list[ParsedArray] = []
     groups: dict[str, dict[str, Any]] = {}
     _walk(result._group, "", file.url, arrays, groups)
+    if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
+        arrays = [replace(array, text=_with_missing_value(array.text)) for array in arrays]
     return ParsedFile(arrays=sorted(arrays, key=lambda array: array.path), groups=groups)
 
 
-def _kind(file: SourceFile, store: FileStore) -> str:
+def _kind(file: SourceFile, store: FileStore, *, is_asked: bool) -> str:
+    """Return the format of a file; where nobody asks for it, it may be unknown."""
     for suffix, kind in _SUFFIXES.items():
         if file.url.rstrip("/").lower().endswith(suffix):
             return kind
+    if is_folder(file.url):
+        return ""
     if not store.size:
         raise InvalidInputError("the file is empty: it has 0 bytes")
     first = store.first_bytes()
@@ -159,27 +185,30 @@ def _kind(file: SourceFile, store: FileStore) -> str:
     # A user block may stand before the contents of an HDF5 file.
     if any(first[at : at + 8] == _MAGIC[0][0] for at in (512, 1024, 2048, 4096, 8192)):
         return "hdf"
+    if not is_asked:
+        return ""
     raise UnsupportedError(
         f"its first bytes, {first[:8]!r}, are those of no known format (HDF5 or NetCDF4, NetCDF3, "
-        "FITS, Zarr, Kerchunk); name the format with parser="
+        "FITS, GRIB, Zarr, Kerchunk); name the format with parser="
     )
 
 
-def _parser_named(name: str | None) -> Parser:
-    if name == "grib":
+def _parser_named(name: str) -> Parser:
+    _imported("virtualizarr")
+    module, extra = _NEEDED.get(name, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
         raise UnsupportedError(
-            "GRIB has no parser in VirtualiZarr; make Kerchunk references with kerchunk.grib2 and "
-            "name those files, or give a callable as parser="
+            f"files of the format {name!r} need the package {module}, which is not installed here; "
+            f"pip install 'virtualizarr[{extra}]' on the driver and on the executors",
+            package=module,
         )
-    parsers = _imported("virtualizarr.parsers")
-    parser: Parser = getattr(parsers, _CLASSES[str(name)])()
+    place, _, class_name = _CLASSES[name].rpartition(".")
+    parser: Parser = getattr(_imported(place), class_name)()
     return parser
 
 
 @cache
 def _imported(name: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -189,13 +218,54 @@ def _imported(name: str) -> Any:
         ) from error
 
 
-def _object_store(file: SourceFile, opener: FileOpener) -> Any:
-    """Return obstore's own client, for parsers that list folders."""
-    location, _ = opener.find(file.url)
-    if location.address.kind == "local":
+def _object_store(url: str, opener: FileOpener) -> Any:
+    """Return obstore's own client, for parsers that list folders or read through obstore."""
+    if url.startswith("file://"):
         return _imported("obstore.store").LocalStore()
+    location, _ = opener.find(url)
     clients = _imported("icechunk_format.storage.remote.obstore.clients")
     return clients.make_clients(location.address, location.checked_options).patient
+
+
+@contextlib.contextmanager
+def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
+    """Return the URL of a folder on the local disk with the objects of a folder elsewhere.
+
+    The parser of Kerchunk Parquet reads through fsspec, which knows none of our options.
+    """
+    if file.url.startswith("file://"):
+        yield file.url
+        return
+    storage, key = opener.open(file.url)
+    prefix = key.rstrip("/") + "/"
+    with tempfile.TemporaryDirectory() as folder:
+        for info in storage.list(prefix):
+            path = Path(folder, info.key[len(prefix) :]).resolve()
+            if not path.is_relative_to(Path(folder).resolve()):
+                raise UnsupportedError(f"object {info.key!r} lies outside of its folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(storage.get(info.key).data)
+        yield Path(folder).resolve().as_uri()
+
+
+def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
+    storage, key = opener.open(file.url)
+    return storage.head(f"{key.rstrip('/')}/zarr.json") is None
+
+
+@lru_cache(maxsize=4096)
+def _with_missing_value(text: str) -> str:
+    """Say by an attribute which value is missing, as Zarr v2 says by the fill value alone.
+
+    VirtualiZarr makes 0 or NaN of a fill value that is null, so these two say nothing.
+    """
+    document = json.loads(text)
+    fill, attributes = document["fill_value"], document.setdefault("attributes", {})
+    if isinstance(fill, int | float) and not isinstance(fill, bool) and fill and fill == fill:
+        dtype = np.dtype(document["data_type"])
+        encode = _imported("virtualizarr.parsers.utils").encode_cf_fill_value
+        attributes.setdefault("_FillValue", encode(dtype.type(fill), dtype))
+    return json.dumps(document, sort_keys=True)
 
 
 def _walk(
@@ -213,9 +283,8 @@ def _walk(
 
 
 def _array(path: str, array: Any, url: str) -> ParsedArray:
-    document = json.loads(json.dumps(array.metadata.to_dict(), default=_plain))
     # References say where chunks lie, so names of chunks mean nothing any more.
-    document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
+    document = {**array.metadata.to_dict(), "chunk_key_encoding": _ANY_ENCODING}
     manifest = array.manifest
     grid = manifest.shape_chunk_grid
     paths = manifest._paths.reshape(-1)
@@ -231,7 +300,7 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
     is_own = (named == url) | (named == _INLINED)
     return ParsedArray(
         path=path,
-        document=document,
+        text=json.dumps(document, default=_plain, sort_keys=True),
         coords=coords,
         offsets=manifest._offsets.reshape(-1)[rows].astype(np.int64),
         lengths=manifest._lengths.reshape(-1)[rows].astype(np.int64),

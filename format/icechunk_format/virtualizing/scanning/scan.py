@@ -14,23 +14,27 @@ Rules of this file
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.virtualizing.scanning.headers import (
+    Header,
+    coordinate_paths,
+    header_of,
+    is_loadable,
+    metadata_of,
+)
 from icechunk_format.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
 from icechunk_format.virtualizing.scanning.source_files import (
     FileAccess,
@@ -38,63 +42,19 @@ from icechunk_format.virtualizing.scanning.source_files import (
     FileStore,
     SourceFile,
     is_folder,
+    looked_at,
 )
-
-VOLATILE: Final = frozenset(
-    [
-        "history",
-        "date_created",
-        "date_modified",
-        "date_issued",
-        "date_metadata_modified",
-        "creation_date",
-        "created",
-        "modified",
-        "time_coverage_start",
-        "time_coverage_end",
-        "time_coverage_duration",
-        "tracking_id",
-        "uuid",
-        "id",
-        "actual_range",
-        "nco",
-        "cdo",
-        "nco_openmp_thread_number",
-        "source_file",
-        "filename",
-        "file_name",
-        "product_name",
-        "start_date",
-        "stop_date",
-        "_ncproperties",
-    ]
-)
-"""Attributes, in lower case, that differ from file to file and say nothing of the values."""
+from icechunk_format.virtualizing.scanning.values import digest_of, read_values
 
 # Larger variables without the concatenated dimension are not read for a comparison.
 _MOST_COMPARED: Final = 64 * 2**20
 _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
+# Blocks of 1 MiB that a task holds, and those of one file that are fetched before it is parsed.
+_MOST_BLOCKS: Final = 128
+_MOST_BLOCKS_OF_A_FILE: Final = 32
 # References that a task holds before it stages them.
 _MOST_ROWS: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What files have in common: their groups and arrays, without attributes that always differ.
-
-    ``volatile`` has these attributes of the first file, and does not count in comparisons.
-    """
-
-    arrays: tuple[tuple[str, str], ...]
-    """Path and ``zarr.json`` of each array, sorted by path."""
-    groups: tuple[tuple[str, str], ...]
-    """Path and attributes of each group; the root is ``""``."""
-    volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-
-    def documents(self) -> dict[str, ArrayMetadata]:
-        """Return the arrays by path."""
-        return {path: metadata_of(text, path) for path, text in self.arrays}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +76,8 @@ class ScannedFile:
     """Values of loaded arrays that belong to this file alone."""
     digests: dict[str, bytes] = field(default_factory=dict)
     """Of the values of arrays that files have in common; keys of ``ScannedPiece.constants``."""
+    uncompared: dict[str, int] = field(default_factory=dict)
+    """Arrays too large to be read for a comparison, and their bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,31 +128,45 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
     scanner = _Scanner(context)
     opener = context.access.opener()
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
-        for start in range(0, len(piece), _OPEN_AT_ONCE):
-            group = piece[start : start + _OPEN_AT_ONCE]
-            opened = threads.map(lambda item: _opened(opener, *item), group)
+        waiting, blocks, count = list(piece), [0], 1
+        while waiting:
+            group, waiting = waiting[:count], waiting[count:]
+            opened: Iterable[tuple[FileStore | None, ScannedFile]]
+            if all(is_near(file.url) for file, _ in group):
+                opened = map(partial(_opened, opener, [0]), group)
+            else:
+                opened = threads.map(partial(_opened, opener, blocks), group)
             for store, answer in opened:
                 done = answer if store is None else scanner.scan(answer.file, store, opener)
                 scanner.answers.append(done)
+                if store is not None and done.problem is None:
+                    blocks = [0, *sorted(store.touched - {0})][:_MOST_BLOCKS_OF_A_FILE]
+                    count = min(_OPEN_AT_ONCE, _MOST_BLOCKS // len(blocks))
                 if scanner.rows >= _MOST_ROWS:
                     answers.append(scanner.finish())
                     scanner = _Scanner(context)
     return [*answers, scanner.finish()]
 
 
+def is_near(url: str) -> bool:
+    """Whether a file is answered for at once, so that threads would only cost time."""
+    return url.startswith("file:")
+
+
 def _opened(
-    opener: FileOpener, file: SourceFile, known: SourceFile | None
+    opener: FileOpener, blocks: Sequence[int], item: tuple[SourceFile, SourceFile | None]
 ) -> tuple[FileStore | None, ScannedFile]:
-    """Look at a file and read its first block, unless the repository has this state of it."""
+    """Look at a file and fetch blocks of it, unless the repository has this state of it."""
+    file, known = item
     try:
+        storage, key = opener.open(file.url)
         if file.size is None:
-            file = opener.look(file)
+            file = looked_at(file, storage, key)
         if known is not None and known.is_same(file):
             return None, ScannedFile(file=file, is_known=True)
-        storage, key = opener.open(file.url)
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
-            store.first_bytes()
+            store.fetch(blocks)
     except Exception as error:  # a file that cannot be opened is a row of the report
         return None, ScannedFile(file=file, problem=text_of(error))
     return store, ScannedFile(file=file)
@@ -202,6 +178,8 @@ def text_of(error: BaseException) -> str:
     text = "; ".join(lines) or "no reason was given"
     if isinstance(error, IcechunkError):
         return text
+    if "truncated file" in text:  # what the HDF5 library says among other things
+        return f"the file is truncated: {text}"[:600]
     return f"{type(error).__name__}: {text}"[:600]
 
 
@@ -227,7 +205,7 @@ class _Scanner:
             for array in parsed.arrays:
                 answer.array = array.path
                 self._check_extent(array, file)
-            header = _header(parsed.arrays, parsed.groups)
+            header = header_of(parsed.arrays, parsed.groups)
             self._values(answer, parsed.arrays, store, opener)
             answer.array = None
             answer.header = self._headers.setdefault(header, len(self._headers))
@@ -292,12 +270,13 @@ class _Scanner:
         opener: FileOpener,
     ) -> None:
         """Read what is loaded, and what files must have in common."""
-        inside = {dim for a in arrays for dim in a.document.get("dimension_names") or ()}
+        documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
+        inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
-        coordinates = coordinate_paths({a.path: a.document for a in arrays})
+        coordinates = coordinate_paths({path: document.raw for path, document in documents.items()})
         for array in arrays:
             answer.array = array.path
-            metadata = metadata_of(json.dumps(array.document, sort_keys=True), array.path)
+            metadata = documents[array.path]
             own = set(metadata.dimension_names or ()) & dims
             is_loaded = is_loadable(metadata, array.path, self._context.loadable)
             is_shared = bool(dims - own) or not self._context.dims or metadata.ndim == 0
@@ -312,107 +291,17 @@ class _Scanner:
                         f"it has {nbytes:,} bytes, and at most {_MOST_LOADED:,} of a file are "
                         "stored in the repository; leave it out of loadable="
                     )
+                answer.uncompared[array.path] = nbytes
                 continue
             if not is_loaded and not self._context.dims:
                 continue
             values = read_values(array, metadata, store, opener)
             if own:
                 answer.values[array.path] = values
-            digest = _digest(values)
+            digest = digest_of(values)
             answer.digests[array.path] = digest
             if (is_loaded or metadata.ndim == 0) and not own:
                 self._constants.setdefault(digest, values)
-
-
-def coordinate_paths(documents: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return which arrays describe others: coordinates, bounds, grid mappings."""
-    found = set()
-    for path, document in documents.items():
-        folder = path.rpartition("/")[0]
-        if path.rpartition("/")[2] in (document.get("dimension_names") or ()):
-            found.add(path)
-        attributes = document.get("attributes") or {}
-        for key in ("coordinates", "bounds", "climatology", "grid_mapping"):
-            words = str(attributes.get(key, "")).replace(":", " ").split()
-            found |= {f"{folder}/{word}".lstrip("/") for word in words}
-    return found & documents.keys()
-
-
-def is_loadable(metadata: ArrayMetadata, path: str, loadable: tuple[str, ...] | None) -> bool:
-    """Whether the values of an array are stored in the repository itself."""
-    name = path.rpartition("/")[2]
-    if loadable is None:
-        return metadata.dimension_names == (name,)
-    return name in loadable or path in loadable
-
-
-@lru_cache(maxsize=4096)
-def metadata_of(text: str, path: str) -> ArrayMetadata:
-    """Return a parsed ``zarr.json``; those of many files are the same."""
-    return parse_array_metadata(text.encode(), node_path="/" + path)
-
-
-@lru_cache(maxsize=4096)
-def _codecs_of(text: str, path: str) -> Any:
-    return metadata_of(text, path).chunk_codecs()
-
-
-def read_values(
-    array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
-) -> NDArray[Any]:
-    """Return the values of an array of a file.
-
-    Raises
-    ------
-    IcechunkError
-        The array uses what is not supported here, or its chunks cannot be fetched or decoded.
-    """
-    codecs = _codecs_of(json.dumps(array.document, sort_keys=True), array.path)
-    values = metadata.fill_array(metadata.shape)
-    for row, place in enumerate(array.coords.tolist()):
-        raw = None if array.inline is None else array.inline[row]
-        if raw is None:
-            start = int(array.offsets[row])
-            stop = start + int(array.lengths[row])
-            if array.locations is None:
-                raw = store.get_range("", start=start, end=stop)
-            else:
-                storage, key = opener.open(array.locations[row])
-                raw = storage.get(key, start=start, end=stop).data
-        lower, upper = metadata.grid.box_of(place)
-        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(place))
-        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
-        values[box] = chunk[tuple(slice(0, n) for n in sizes)]
-    return values
-
-
-def _digest(values: NDArray[Any]) -> bytes:
-    found = hashlib.blake2b(f"{values.dtype} {values.shape}".encode(), digest_size=16)
-    if values.dtype.hasobject:
-        found.update(json.dumps(values.tolist(), default=str).encode())
-    else:
-        found.update(np.ascontiguousarray(values).tobytes())
-    return found.digest()
-
-
-def _header(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
-    volatile: dict[str, dict[str, Any]] = {}
-    texts = []
-    for array in arrays:
-        attributes, volatile[array.path] = _apart(array.document.get("attributes") or {})
-        document = {**array.document, "attributes": attributes}
-        texts.append((array.path, json.dumps(document, sort_keys=True)))
-    own = []
-    for path, given in sorted(groups.items()):
-        attributes, volatile[f"{path}/"] = _apart(given)
-        own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
-    return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
-
-
-def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    stays = {k: v for k, v in attributes.items() if k.lower() not in VOLATILE}
-    return stays, {k: v for k, v in attributes.items() if k not in stays}
 
 
 def _batch(array: ParsedArray) -> pa.RecordBatch:

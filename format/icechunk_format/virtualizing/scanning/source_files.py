@@ -6,8 +6,9 @@ Rules of this file
    its name has characters that no URL may have.
 2. Files are opened as virtual chunks are later: the same options, and nothing but what the user
    named.
-3. A parser reads through ``FileStore``, which keeps the first block of the file, so that small
-   variables beside the header cost no further request.
+3. A parser reads through ``FileStore``, which keeps blocks that were fetched before. Files of an
+   archive are alike, so the blocks that one parser asked for are fetched at once for the next file:
+   a parser of HDF5 asks for one after the other, and each would cost a round trip.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.storage.protocol import ObjectInfo, Storage
+from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, Storage
 
 BLOCK: Final = 2**20
 _WILD: Final = re.compile(r"[*?\[]")
@@ -88,23 +89,23 @@ class FileOpener:
         location, key = self.find(url)
         return open_storage(location), key
 
-    def look(self, file: SourceFile) -> SourceFile:
-        """Return a file with its size, tag and time.
 
-        Raises
-        ------
-        NotFoundError
-            There is no such file.
-        StorageError
-            The store failed.
-        """
-        storage, key = self.open(file.url)
-        keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
-        for candidate in keys:
-            info = storage.head(candidate)
-            if info is not None:
-                return described(file.url, info)
-        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+def looked_at(file: SourceFile, storage: Storage, key: str) -> SourceFile:
+    """Return a file with its size, tag and time.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    StorageError
+        The store failed.
+    """
+    keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
+    for candidate in keys:
+        info = storage.head(candidate)
+        if info is not None:
+            return described(file.url, info)
+    raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
 
 
 class FileStore:
@@ -112,19 +113,38 @@ class FileStore:
 
     def __init__(self, storage: Storage, key: str, file: SourceFile) -> None:
         self._storage, self._key, self._file = storage, key, file
-        self._first: bytes | None = None
+        self._blocks: dict[int, bytes] = {}
+        self.touched: set[int] = set()
+        """Numbers of the blocks that were asked for."""
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
         return self._file.size or 0
 
+    def fetch(self, blocks: Iterable[int]) -> None:
+        """Fetch blocks at once, neighbours by one request, and keep them; a file may have fewer."""
+        wanted = sorted({n for n in blocks if n * BLOCK < self.size} - self._blocks.keys())
+        edges = [0, *(i for i in range(1, len(wanted)) if wanted[i] > wanted[i - 1] + 1)]
+        runs = [wanted[a:b] for a, b in zip(edges, [*edges[1:], len(wanted)], strict=True) if a < b]
+        found = self._storage.get_many(
+            [
+                ReadRequest(
+                    key=self._key,
+                    start=run[0] * BLOCK,
+                    end=min((run[-1] + 1) * BLOCK, self.size),
+                )
+                for run in runs
+            ]
+        )
+        for run, data in zip(runs, found, strict=True):
+            for place, number in enumerate(run):
+                self._blocks[number] = data[place * BLOCK : (place + 1) * BLOCK]
+
     def first_bytes(self) -> bytes:
         """Return the first block of the file."""
-        if self._first is None:
-            end = min(BLOCK, self.size)
-            self._first = self._storage.get(self._key, start=0, end=end).data if end else b""
-        return self._first
+        self.fetch([0])
+        return self._blocks.get(0, b"")
 
     def head(self, path: str) -> dict[str, Any]:
         """Return what is known of the file."""
@@ -143,9 +163,12 @@ class FileStore:
             raise StorageError(
                 f"the file ends after {self.size:,} bytes, and bytes up to {stop:,} were asked for"
             )
-        first = self.first_bytes()
-        if stop <= len(first):
-            return first[start:stop]
+        blocks = range(start // BLOCK, -(-stop // BLOCK))
+        self.touched.update(blocks)
+        if all(number in self._blocks for number in blocks):
+            data = b"".join(self._blocks[number] for number in blocks)
+            first = blocks.start * BLOCK
+            return data[start - first : stop - first]
         return self._storage.get(self._key, start=start, end=stop).data
 
     def get_ranges(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -340,16 +341,35 @@ class ObjectStoreStorage(RemoteStorage):
         # keys come in order, the listing begins shortly before the prefix and ends behind it: many
         # processes can then share a folder of millions of objects by prefixes.
         offset = _shortly_before(start) if self._lists_in_order else None
-        stream = obstore.list(
-            self._clients.patient,
-            (self._prefix + folder).strip("/") or None,
-            offset=None if offset is None else self._prefix + offset,
-            chunk_size=_LIST_PAGE,
-        )
+        behind = None if offset is None else self._prefix + offset
+        stream: Any = None
+
+        def next_page() -> Any:
+            nonlocal stream
+            if stream is None:
+                stream = obstore.list(
+                    self._clients.patient,
+                    (self._prefix + folder).strip("/") or None,
+                    offset=behind,
+                    chunk_size=_LIST_PAGE,
+                )
+            try:
+                return next(stream, None)
+            except Exception:
+                # A stream that has failed says that it is at its end when it is asked again.
+                stream = None
+                raise
+
+        server = self._server
         while True:
-            page = self._server.call("list", "", lambda: next(stream, None))
+            page = server.call("list", "", next_page)
             if page is None:
                 return
+            if self._lists_in_order:
+                behind = page[-1]["path"]
+            else:
+                # Nothing says where to go on, so a failure is an error from here on.
+                server = replace(self._server, backoff=Backoff(max_retries=0))
             for meta in page:
                 info = self._info(meta)
                 if info.key.startswith(start):

@@ -1,0 +1,269 @@
+"""`SnapshotList`, the snapshots of a repository as columns.
+
+Every commit reads and writes the whole list. Ten thousand snapshots take a few milliseconds as
+columns and a tenth of a second as objects, so an object is made where it is asked for.
+
+Rules of this file
+------------------
+1. Rows are sorted by id, and a list never changes: `with_snapshot` returns another one.
+2. Messages and values of metadata lie in one block of bytes, as the file stores them: each with its
+   length before it and zeros behind it. Writing copies the block.
+3. Objects stand for the rows that columns cannot hold: those that have pruned logs, or metadata in
+   the encoding of another spec version.
+
+Specification: "Repo Info File", table ``SnapshotInfo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.spec.id_columns import id_keys, rows_of_ids
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.state import SnapshotInfo
+from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
+from icechunk_format.spec.tables.writer import pack_blobs
+from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
+
+# One object costs as much as the columns of a hundred; who asks for many gets all at once.
+_ASKED_SINGLY: Final = 64
+NO_PARENT: Final = -1
+_LENGTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SnapshotColumns:
+    """Columns of snapshots, sorted by id.
+
+    Parameters
+    ----------
+    ids
+        uint8, shape (n, 12).
+    parents
+        int32, shape (n,): the row of the parent, or -1.
+    flushed_at
+        uint64, shape (n,).
+    texts
+        uint8: the block of rule 2.
+    messages
+        int64, shape (n,): where in the block.
+    item_counts
+        int64, shape (n,): how many items of metadata a row has.
+    item_names, item_values
+        int64, shape (m,): numbers of names, which ascend within a row; and where in the block.
+    names
+        Distinct names of items, sorted.
+    odd
+        Rows of rule 3.
+    spec_version, origin
+        Encoding of the values, and the key of the object that they were read from.
+    """
+
+    ids: NDArray[np.uint8]
+    parents: NDArray[np.int32]
+    flushed_at: NDArray[np.uint64]
+    texts: NDArray[np.uint8]
+    messages: NDArray[np.int64]
+    item_counts: NDArray[np.int64]
+    item_names: NDArray[np.int64]
+    item_values: NDArray[np.int64]
+    names: tuple[str, ...]
+    odd: Mapping[int, SnapshotInfo]
+    spec_version: int
+    origin: str
+
+
+class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
+    """Summaries of snapshots by id, sorted by id.
+
+    Threads may share it: what it remembers is replaced in one step.
+    """
+
+    def __init__(self, columns: SnapshotColumns) -> None:
+        self.columns = columns
+        self._asked = 0
+        self._objects: dict[SnapshotId, SnapshotInfo] | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns.parents)
+
+    def __iter__(self) -> Iterator[SnapshotId]:
+        joined, size = self.columns.ids.tobytes(), SnapshotId.SIZE
+        return (SnapshotId(joined[at : at + size]) for at in range(0, len(joined), size))
+
+    def __contains__(self, snapshot_id: object) -> bool:
+        return isinstance(snapshot_id, SnapshotId) and self.rows_of([snapshot_id])[0] >= 0
+
+    def __getitem__(self, snapshot_id: SnapshotId) -> SnapshotInfo:
+        if self._objects is None:
+            self._asked += 1
+            if self._asked <= _ASKED_SINGLY:
+                (row,) = self.rows_of([snapshot_id])
+                if row < 0:
+                    raise KeyError(snapshot_id)
+                return self._infos(np.array([row]))[0]
+            self._objects = dict(zip(self, self._infos(np.arange(len(self))), strict=True))
+        return self._objects[snapshot_id]
+
+    def rows_of(self, ids: Sequence[SnapshotId]) -> list[int]:
+        """Return the row of each snapshot, -1 where it is not in the list."""
+        joined = np.frombuffer(b"".join(one.raw for one in ids), dtype=np.uint8)
+        rows = rows_of_ids(self.columns.ids, joined.reshape(-1, SnapshotId.SIZE))
+        found: list[int] = rows.tolist()
+        return found
+
+    def _infos(self, rows: NDArray[np.int64]) -> list[SnapshotInfo]:
+        """Return the objects of some rows."""
+        held = self.columns
+        texts = held.texts.data
+        first_items = starts_of(held.item_counts)[rows]
+        counts = held.item_counts[rows]
+        items = ragged_rows(first_items, counts)
+        values = _cut(held.texts, held.item_values[items])
+        named = [
+            (held.names[number], bytes(texts[start:end]))
+            for number, (start, end) in zip(held.item_names[items].tolist(), values, strict=True)
+        ]
+        found: list[SnapshotInfo] = []
+        at = 0
+        for row, parent, flushed_at, (start, end), count in zip(
+            rows.tolist(),
+            held.parents[rows].tolist(),
+            held.flushed_at[rows].tolist(),
+            _cut(held.texts, held.messages[rows]),
+            counts.tolist(),
+            strict=True,
+        ):
+            at += count
+            if row in held.odd:
+                found.append(held.odd[row])
+                continue
+            metadata_items = NO_ITEMS
+            if count:
+                metadata_items = MetadataItems(
+                    items=tuple(named[at - count : at]),
+                    spec_version=held.spec_version,
+                    origin=held.origin,
+                )
+            found.append(
+                SnapshotInfo(
+                    id=SnapshotId(held.ids[row].tobytes()),
+                    parent_id=None
+                    if parent == NO_PARENT
+                    else SnapshotId(held.ids[parent].tobytes()),
+                    flushed_at=flushed_at,
+                    message=str(texts[start:end], "utf-8"),
+                    metadata_items=metadata_items,
+                )
+            )
+        return found
+
+
+def _cut(texts: NDArray[np.uint8], heads: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return first and last place of the texts whose lengths lie at these places of the block."""
+    ends = heads + _LENGTH + texts.view("<u4")[heads // _LENGTH]
+    return list(zip((heads + _LENGTH).tolist(), ends.tolist(), strict=True))
+
+
+# -- from objects ----------------------------------------------------------------------------------
+
+
+def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | None:
+    """Return a list of snapshots that are sorted by id.
+
+    None where a parent is not among them, or a number does not fit: writing them one at a time
+    then finds the first fault, and names it.
+    """
+    rows = {info.id.raw: row for row, info in enumerate(infos)}
+    raw = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, SnapshotId.SIZE)
+    odd = {row: info for row, info in enumerate(infos) if not _is_plain(info, spec_version)}
+    items = [() if n in odd else info.metadata_items.items for n, info in enumerate(infos)]
+    names = tuple(sorted({name for each in items for name, _ in each}))
+    numbers = {name: number for number, name in enumerate(names)}
+    try:
+        parents = [
+            NO_PARENT if info.parent_id is None else rows[info.parent_id.raw] for info in infos
+        ]
+        flushed_at = np.array([info.flushed_at for info in infos], dtype=np.uint64)
+        messages = [info.message.encode() for info in infos]
+    except (KeyError, OverflowError, UnicodeEncodeError):
+        return None
+    texts, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
+    return SnapshotList(
+        SnapshotColumns(
+            ids=raw,
+            parents=np.array(parents, dtype=np.int32),
+            flushed_at=flushed_at,
+            texts=texts,
+            messages=heads[: len(infos)],
+            item_counts=np.array([len(each) for each in items], dtype=np.int64),
+            item_names=np.array([numbers[n] for each in items for n, _ in each], dtype=np.int64),
+            item_values=heads[len(infos) :],
+            names=names,
+            odd=odd,
+            spec_version=spec_version,
+            origin="<bytes>",
+        )
+    )
+
+
+def _is_plain(info: SnapshotInfo, spec_version: int) -> bool:
+    items = info.metadata_items
+    is_of_version = not items.items or items.spec_version == spec_version
+    return is_of_version and not info.pruned_ancestor_tx_logs
+
+
+def with_snapshot(
+    snapshots: Mapping[SnapshotId, SnapshotInfo], info: SnapshotInfo
+) -> Mapping[SnapshotId, SnapshotInfo]:
+    """Return snapshots and one more, which they do not have; a list stays one where it can."""
+    if isinstance(snapshots, SnapshotList):
+        grown = _inserted(snapshots, info)
+        if grown is not None:
+            return grown
+    return {**snapshots, info.id: info}
+
+
+def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | None:
+    held = snapshots.columns
+    parents_row = [] if info.parent_id is None else snapshots.rows_of([info.parent_id])
+    # Its parent is another row, so the one row is made as a root.
+    alone = list_of([replace(info, parent_id=None)], held.spec_version)
+    if NO_PARENT in parents_row or alone is None:
+        return None
+    one = alone.columns
+    at = int(np.searchsorted(id_keys(held.ids), id_keys(one.ids))[0])
+    first_item = int(held.item_counts[:at].sum())
+    names = tuple(sorted({*held.names, *one.names}))
+    parents = np.insert(held.parents, at, parents_row or NO_PARENT)
+    parents += parents >= at
+    shift = held.texts.size
+    return SnapshotList(
+        replace(
+            held,
+            ids=np.insert(held.ids, at, one.ids, axis=0),
+            parents=parents,
+            flushed_at=np.insert(held.flushed_at, at, one.flushed_at),
+            texts=np.concatenate([held.texts, one.texts]),
+            messages=np.insert(held.messages, at, one.messages + shift),
+            item_counts=np.insert(held.item_counts, at, one.item_counts),
+            item_names=np.insert(_renumbered(held, names), first_item, _renumbered(one, names)),
+            item_values=np.insert(held.item_values, first_item, one.item_values + shift),
+            names=names,
+            odd={row + (row >= at): odd for row, odd in held.odd.items()}
+            | dict.fromkeys([at] if one.odd else [], info),
+        )
+    )
+
+
+def _renumbered(held: SnapshotColumns, names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Return the numbers of the items' names among more names."""
+    if held.names == names:
+        return held.item_names
+    numbers = np.array([names.index(name) for name in held.names], dtype=np.int64)
+    return numbers[held.item_names]

@@ -1,0 +1,238 @@
+"""Reads and writes the snapshots of the repo info file in bulk, as columns.
+
+None is returned for a list with any fault: see rules 2 and 3 of `lists`. All texts are checked when
+the file is read, as if all objects were made.
+
+Specification: "Repo Info File", table ``SnapshotInfo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.errors import FormatError
+from icechunk_format.spec.id_columns import id_keys
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.lists import (
+    MIN_ROWS,
+    is_shared_too_often,
+    places_of,
+    point,
+    texts_of,
+)
+from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotColumns
+from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
+from icechunk_format.spec.tables.bulk_writer import (
+    TableLayout,
+    bytes_field,
+    number_field,
+    offset_field,
+)
+from icechunk_format.spec.tables.byte_ranges import collect
+from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
+from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.writer import TableWriter, pack_ranges
+
+_SNAPSHOT_LAYOUT: Final = TableLayout(
+    {
+        "id": bytes_field(0, SnapshotId.SIZE),
+        "parent_offset": number_field(1, "<i4"),
+        "flushed_at": number_field(2, "<u8"),
+        "message": offset_field(3),
+        "metadata": offset_field(4),
+    }
+)
+_ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
+
+
+class StoredIds(Sequence[SnapshotId]):
+    """Ids over the bytes of all, uint8 of shape (n, 12): each is made where it is asked for."""
+
+    def __init__(self, raw: NDArray[np.uint8]) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __getitem__(self, row: Any) -> Any:
+        return SnapshotId(self._raw[row].tobytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredSnapshots:
+    """The list as it was read.
+
+    Parameters
+    ----------
+    columns
+        Sorted by id, without objects for ``odd_rows``.
+    ids
+        In stored order.
+    odd_rows
+        In stored order: rows that have pruned logs.
+    row_of_stored
+        int64, shape (n,): the row in ``columns`` of each stored one.
+    """
+
+    columns: SnapshotColumns
+    ids: StoredIds
+    odd_rows: list[int]
+    row_of_stored: NDArray[np.int64]
+
+
+def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
+    """Read the snapshots of a repo info file; None where the caller has to read them one by one."""
+    span = root.vector("snapshots", 4)
+    if span is None or span[1] < MIN_ROWS:
+        return None
+    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
+    try:
+        tables = reader.tables_between(*span, "snapshots")
+        if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
+            return None
+        messages = tables.ranges(3, "message")
+        is_odd = tables.has(5, "pruned_ancestor_tx_logs")
+        items = _read_items(reader, tables.ranges(4, "metadata", 4), is_odd)
+        ids = tables.structs(0, "id", SnapshotId.SIZE)
+        parents = tables.scalars(1, "parent_offset", "<i4")
+        flushed_at = tables.scalars(2, "flushed_at", "<u8")
+    except FormatError:
+        return None
+    count = len(ids)
+    is_inside = (parents >= NO_PARENT) & (parents < count)
+    if items is None or not is_inside.all() or not _are_texts(reader, messages):
+        return None
+    names, counts, item_names, values = items
+    texts, heads = pack_ranges(
+        reader.data,
+        np.concatenate([messages.starts, values.starts]),
+        np.concatenate([np.where(is_odd, 0, messages.lengths), values.lengths]),
+    )
+    order = np.argsort(id_keys(ids), kind="stable")
+    row_of_stored = np.empty(count, dtype=np.int64)
+    row_of_stored[order] = np.arange(count)
+    # With -1 behind the last one, -1 is the row of no parent.
+    new_parents = np.append(row_of_stored, NO_PARENT)[parents[order]].astype(np.int32)
+    moved_items = ragged_rows(starts_of(counts)[order], counts[order])
+    columns = SnapshotColumns(
+        ids=ids[order],
+        parents=new_parents,
+        flushed_at=flushed_at[order].astype(np.uint64),
+        texts=texts,
+        messages=heads[:count][order],
+        item_counts=counts[order],
+        item_names=item_names[moved_items],
+        item_values=heads[count:][moved_items],
+        names=names,
+        odd={},
+        spec_version=spec_version,
+        origin=root.object_key,
+    )
+    odd_rows = np.flatnonzero(is_odd).tolist()
+    return StoredSnapshots(
+        columns=columns, ids=StoredIds(ids), odd_rows=odd_rows, row_of_stored=row_of_stored
+    )
+
+
+def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
+    """Tell whether all ranges are UTF-8, and are not shared far too often."""
+    if is_shared_too_often(reader, ranges):
+        return False
+    joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
+    return joined.tobytes().isascii() or texts_of(reader, ranges) is not None
+
+
+def _read_items(
+    reader: VectorReader, spans: Ranges, is_odd: NDArray[np.bool_]
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
+    """Return names, and columns of the items of all rows; None to read them one by one.
+
+    The columns are the number of items of each row, and for each item the number of its name, and
+    its value.
+    """
+    counts = spans.lengths
+    if int(counts.sum()) * 4 > reader.data.size:
+        return None
+    tables = tables_of(reader, spans, "snapshots.metadata")
+    if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
+        return None
+    stored_names, values = tables.ranges(0, "name"), tables.ranges(1, "value")
+    if int(values.lengths.sum()) > reader.data.size:
+        return None
+    # Most files store a name once, or next to its value.
+    _, firsts, spelled = np.unique(stored_names.starts, return_index=True, return_inverse=True)
+    spellings = texts_of(reader, stored_names.take(firsts))
+    if spellings is None:
+        return None
+    names = tuple(sorted(set(spellings)))
+    numbers = {name: number for number, name in enumerate(names)}
+    item_names = np.array([numbers[name] for name in spellings], dtype=np.int64)[spelled]
+    rows = np.repeat(np.arange(len(counts)), counts)
+    keys = rows * max(1, len(names)) + item_names
+    kept = np.arange(len(keys))
+    if (keys[1:] <= keys[:-1]).any():
+        # Of two items with one name the first counts.
+        kept = np.unique(keys, return_index=True)[1]
+    kept = kept[~is_odd[rows[kept]]]
+    new_counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
+    return names, new_counts, item_names[kept], values.take(kept)
+
+
+def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.int64]:
+    """Write the rows that are not odd.
+
+    Returns
+    -------
+    NDArray
+        int64, shape (n,): the handles of the tables; 0 for odd rows.
+    """
+    plain: Any = slice(None)
+    if held.odd:
+        plain = np.setdiff1d(np.arange(len(held.parents)), list(held.odd))
+    block = writer.block(held.texts.tobytes())
+    metadata = _write_items(writer, held, block - held.item_values)
+    rows = np.zeros(len(held.parents[plain]), dtype=_SNAPSHOT_LAYOUT.dtype)
+    rows["id"] = held.ids[plain]
+    rows["parent_offset"] = held.parents[plain]
+    rows["flushed_at"] = held.flushed_at[plain]
+    vtable = writer.block(_SNAPSHOT_LAYOUT.vtable, alignment=2)
+    places = places_of(writer, rows)
+    point(
+        rows,
+        places,
+        _SNAPSHOT_LAYOUT,
+        vtable=vtable,
+        message=block - held.messages[plain],
+        metadata=metadata[plain],
+    )
+    writer.block(rows.tobytes(), alignment=8)
+    handles = np.zeros(len(held.parents), dtype=np.int64)
+    handles[plain] = places
+    return handles
+
+
+def _write_items(
+    writer: TableWriter, held: SnapshotColumns, values: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Write a vector of metadata items per row; returns their handles."""
+    counts = held.item_counts
+    names = np.array([writer.text(name) for name in held.names], dtype=np.int64)
+    vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
+    tables = np.zeros(len(values), dtype=_ITEM_LAYOUT.dtype)
+    places = places_of(writer, tables)
+    point(tables, places, _ITEM_LAYOUT, vtable=vtable, name=names[held.item_names], value=values)
+    writer.block(tables.tobytes(), alignment=8)
+    heads = starts_of(counts + 1)
+    words = np.zeros(len(values) + len(counts), dtype="<u4")
+    first = writer.handle_of(words.nbytes)
+    words[heads] = counts
+    cells = ragged_rows(heads + 1, counts)
+    words[cells] = first - 4 * cells - places
+    writer.block(words.tobytes())
+    handles: NDArray[np.int64] = first - 4 * heads
+    return handles

@@ -1,0 +1,46 @@
+"""``VirtualizeResult``: what became of a call of ``virtualize``; cheap to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from icechunk_format.display.lazily import html_by, text_by
+
+if TYPE_CHECKING:
+    from icechunk_format.spec.ids import SnapshotId
+
+Report = TypeVar("Report")
+"""An Arrow table, or with Spark a DataFrame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualizeResult(Generic[Report]):
+    """What became of a call of ``virtualize``.
+
+    Parameters
+    ----------
+    snapshot_id
+        The version of the branch afterwards; None where there is no repository.
+    files_added
+        Files whose references were committed, changed ones included.
+    files_skipped
+        Files that the repository had already, or that were refused.
+    references
+        References that were made.
+    places
+        URL prefixes for the option ``virtual.authorize`` of readers.
+    report
+        One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
+        ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
+    """
+
+    snapshot_id: SnapshotId | None
+    files_added: int
+    files_skipped: int
+    references: int
+    places: tuple[str, ...]
+    report: Report
+
+    __repr__ = text_by("records.record_text")
+    _repr_html_ = html_by("records.record_html")
