@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.values import listed
 from icechunk_spark.reading.function import MappedLoad
-from icechunk_spark.session.noted_options import noting
+from icechunk_spark.session.noted_options import NotedOptions, noting
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.streaming.function import PlannedStream
 from icechunk_spark.writing.function import PlannedSave
@@ -125,24 +125,20 @@ def _frame_module(spark: SparkSession) -> str:
 def _replace_write(module: str) -> None:
     """Let ``DataFrame.write`` of a module give writers that plan."""
 
-    def write(frame: Any, writer: Any) -> Any:
-        if frame.sparkSession in _unregistered:
-            return writer
-        planned = noting(writer, PlannedSave)
-        planned._icechunk_frame = frame
-        return planned
+    def planned_by(mixin: type[NotedOptions]) -> Callable[[Any, Any], Any]:
+        def make(frame: Any, writer: Any) -> Any:
+            if frame.sparkSession in _unregistered:
+                return writer
+            planned = noting(writer, mixin)
+            planned._icechunk_frame = frame
+            return planned
 
-    def write_stream(frame: Any, writer: Any) -> Any:
-        if frame.sparkSession in _unregistered:
-            return writer
-        planned = noting(writer, PlannedStream)
-        planned._icechunk_frame = frame
-        return planned
+        return make
 
     cls = importlib.import_module(module).DataFrame
-    _replace(cls, "write", write)
+    _replace(cls, "write", planned_by(PlannedSave))
     if module == _CLASSIC:
-        _replace(cls, "writeStream", write_stream)
+        _replace(cls, "writeStream", planned_by(PlannedStream))
 
 
 def _read_by(spark: SparkSession, reader: Reader) -> None:

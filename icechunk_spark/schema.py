@@ -74,6 +74,11 @@ _SIMPLE_TYPES: Final[dict[pa.DataType, DataType]] = {
 }
 
 
+# The estimates of Spark's optimizer for a row, and for a value of variable width.
+_BYTES_OF_A_ROW: Final = 8
+_BYTES_OF_A_TEXT: Final = 20
+
+
 def spark_type(arrow_type: pa.DataType) -> DataType:
     """Return the Spark type of a column.
 
@@ -220,6 +225,22 @@ def arrow_target(schema: StructType) -> pa.Schema:
     zone = "timezone" in inspect.signature(to_arrow_schema).parameters
     mapped = to_arrow_schema(schema, timezone="UTC") if zone else to_arrow_schema(schema)
     return pa.schema([pa.field(item.name, item.type, nullable=item.nullable) for item in mapped])
+
+
+def row_bytes(schema: StructType) -> int:
+    """Return about how many bytes a row has, as Spark's optimizer estimates them."""
+    return _BYTES_OF_A_ROW + sum(_value_bytes(field.type) for field in arrow_target(schema))
+
+
+def _value_bytes(arrow_type: pa.DataType) -> int:
+    if pa.types.is_struct(arrow_type):
+        return sum(_value_bytes(field.type) for field in arrow_type)
+    if pa.types.is_list(arrow_type):
+        return _value_bytes(arrow_type.value_type)
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:  # texts and bytes have no width
+        return _BYTES_OF_A_TEXT
 
 
 def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

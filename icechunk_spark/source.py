@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import Mode, parse_write_options
 from icechunk_spark.session.errors import errors_on_one_line
@@ -60,11 +60,9 @@ class IcechunkDataSource(DataSource):
             with suppress(IcechunkError):
                 options = parse_read_options(self.options, is_stream=None)
                 # Heavy (the repository layer): see rule 1.
-                from icechunk_spark.reading.metadata_tables import resolve_versions
-                from icechunk_spark.reading.plan import resolve_snapshot
+                from icechunk_spark.reading.plan import resolve_read
 
-                resolve = resolve_snapshot if options.table is None else resolve_versions
-                self._pinned_snapshot = resolve(options)
+                self._pinned_snapshot = resolve_read(options)
                 self._pin_since(options)
         return self.__dict__
 
@@ -90,20 +88,14 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options, is_stream=None)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.reading.metadata_tables import resolve_versions, table_schema
-        from icechunk_spark.reading.plan import open_table, warn_of_left_out
-        from icechunk_spark.schema import spark_schema
+        from icechunk_spark.reading.plan import open_read
 
         with errors_on_one_line():
-            if options.table is not None:
-                if self._pinned_snapshot is None:
-                    self._pinned_snapshot = resolve_versions(options)
-                return table_schema(options)
-            opened = open_table(options, snapshot=self._pinned_snapshot)
+            opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             self._pin_since(options)
-            warn_of_left_out(options, opened)
-            return spark_schema(opened.table.columns)
+            opened.warn_of_left_out()
+            return opened.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the pinned snapshot for the columns of `schema`.
@@ -115,17 +107,12 @@ class IcechunkDataSource(DataSource):
         """
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions
-        from icechunk_spark.reading.plan import make_reader, open_table
+        from icechunk_spark.reading.plan import open_read
 
         with errors_on_one_line():
-            if options.table is not None:
-                if self._pinned_snapshot is None:
-                    self._pinned_snapshot = resolve_versions(options)
-                return make_table_reader(options, schema, pinned=self._pinned_snapshot)
-            opened = open_table(options, snapshot=self._pinned_snapshot)
+            opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
-            return make_reader(options, schema, opened, since=self._pinned_since)
+            return opened.reader(schema, since=self._pinned_since)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of an unplanned write: see `icechunk_spark.register` for planned ones.

@@ -27,7 +27,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
 _REPORT: Final = spark_struct(collect_tasks.REPORT)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
-    "What is gone was garbage, every version is whole, and collecting again finishes the work"
+    "Only garbage was deleted, and every version is whole; collect again to finish the work"
 )
 
 # Ids of a part of chunks, about, which one task holds at once; see _depth.
@@ -151,7 +151,7 @@ class SparkCollector:
         """Return the candidates whose files exist and are older than the cutoff."""
         raw = collect_parts.snapshot_rows(candidates, 1)[0]
         parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
-        task = collect_tasks.old_snapshots_task(self._location, self._older_than, raw)
+        task = partial(collect_tasks.old_snapshots, self._location, self._older_than, raw)
         rows = self._frame([(part, b"") for part in parts])
         tasks = min(len(parts), cores_of(self._spark))
         found = rows.repartition(tasks, "part").mapInArrow(task, _PACKED)
@@ -170,11 +170,13 @@ class SparkCollector:
         tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
         packed = collect_parts.snapshot_rows(added, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
-        listed = snapshots.mapInArrow(collect_tasks.listed_manifests_task(self._location), _PACKED)
+        listed = snapshots.mapInArrow(
+            partial(collect_tasks.listed_manifests, self._location), _PACKED
+        )
         manifests = self._stored(
             Phase.MANIFESTS,
             self._by_part(listed, collect_parts.part_count(1), 0).mapInArrow(
-                collect_tasks.distinct_manifests_task(), _MANIFESTS
+                collect_tasks.distinct_manifests, _MANIFESTS
             ),
         )
         sums = manifests.groupBy("part").agg(
@@ -189,7 +191,7 @@ class SparkCollector:
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # Spread by content and sorted, so that a repeated task gets and returns the same rows.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
-        read = collect_tasks.referenced_chunks_task(self._location, depth)
+        read = partial(collect_tasks.referenced_chunks, self._location, depth)
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
         found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
@@ -215,7 +217,7 @@ class SparkCollector:
             dry_run=self._dry_run,
         )
         swept = self._by_part(rows, count, sum(sent.values())).mapInArrow(
-            collect_tasks.sweep_task(task), _REPORT
+            partial(collect_tasks.sweep, task), _REPORT
         )
         reports = [pickle.loads(bytes(row["report"])) for row in swept.collect()]
         return sum(reports, DeleteReport())

@@ -16,16 +16,17 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.maintenance import CopyResult
 from icechunk_format.maintenance.collecting.parts import part_count
@@ -39,19 +40,20 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
-from icechunk_spark.maintenance.task_rows import grouped_rows, work_rows
+from icechunk_spark.maintenance.task_rows import (
+    batches_of,
+    grouped_rows,
+    over_pieces,
+    rows_of,
+    work_rows,
+)
 from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
 
-_FOUND: Final = StructType(
-    [
-        StructField("part", LongType()),
-        StructField("chunks", BinaryType()),
-        StructField("copied", BinaryType()),
-    ]
-)
-_REPORT: Final = StructType([StructField("copied", BinaryType())])
+_REPORT: Final = pa.schema([pa.field("copied", pa.binary())])
+_FOUND: Final = pa.schema([pa.field("part", pa.int64()), pa.field("chunks", pa.binary()), *_REPORT])
 # A part of more chunks than this is cut finer; 20 bytes each, several times.
 _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
@@ -105,11 +107,10 @@ def copy(
     depth = 1 if plan.references <= _CHUNKS_PER_PART * part_count(1) else 2
     with raised_in_jobs(
         f"copying {plan.context.source} to {plan.context.target}",
-        "Nothing of the copy can be seen in the target; copying again goes on where this stopped",
+        "The target shows nothing of the copy; copy again to go on where this one stopped",
     ):
-        found = work_rows(spark, plan.manifests).mapInArrow(
-            _manifest_task(plan.context, depth), _FOUND
-        )
+        copy_piece = over_pieces(partial(_copy_manifests, plan.context, depth))
+        found = work_rows(spark, plan.manifests).mapInArrow(copy_piece, spark_struct(_FOUND))
         found = found.persist()
         try:
             done = found.where(F.col("part") == _REPORTED).select("copied").collect()
@@ -117,7 +118,8 @@ def copy(
             hold_copy(plan)
             tasks = min(part_count(depth), _WAVES * cores_of(spark))
             chunks = grouped_rows(found.where(F.col("part") != _REPORTED), "part", tasks)
-            chunks = chunks.mapInArrow(_chunk_task(plan.context, depth), _REPORT)
+            task = partial(_copy_chunks, plan.context, depth)
+            chunks = chunks.mapInArrow(task, spark_struct(_REPORT))
             copied = _sum(chunks.collect())
         finally:
             found.unpersist()
@@ -128,46 +130,18 @@ def _sum(rows: list[Any]) -> Copied:
     return sum((pickle.loads(bytes(row["copied"])) for row in rows), Copied())
 
 
-def _manifest_task(context: CopyContext, depth: int) -> Callable[..., Iterator[pa.RecordBatch]]:
-    return partial(_copy_manifests, context, depth)
-
-
 def _copy_manifests(
-    context: CopyContext, depth: int, batches: Iterator[pa.RecordBatch]
+    context: CopyContext, depth: int, piece: NDArray[np.void]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for piece in batch.column("piece"):
-            copied, packed = copy_manifests(context, pickle.loads(piece.as_py()))
-            for part, chunks in chunks_by_part(packed, depth):
-                yield _found(part, chunks, None)
-            yield _found(_REPORTED, None, pickle.dumps(copied))
-
-
-def _found(part: int, chunks: bytes | None, copied: bytes | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "part": pa.array([part], pa.int64()),
-            "chunks": pa.array([chunks], pa.binary()),
-            "copied": pa.array([copied], pa.binary()),
-        }
-    )
-
-
-def _chunk_task(context: CopyContext, depth: int) -> Callable[..., Iterator[pa.RecordBatch]]:
-    return partial(_copy_chunks, context, depth)
+    copied, packed = copy_manifests(context, piece)
+    found = ((part, chunks, None) for part, chunks in chunks_by_part(packed, depth))
+    yield from batches_of([*found, (_REPORTED, None, pickle.dumps(copied))], _FOUND)
 
 
 def _copy_chunks(
     context: CopyContext, depth: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    rows = (
-        (part, chunks)
-        for batch in batches
-        for part, chunks in zip(
-            batch.column("part").to_pylist(), batch.column("chunks").to_pylist(), strict=True
-        )
-    )
     copied = Copied()
-    for part, mine in groupby(rows, key=itemgetter(0)):
-        copied += copy_part(context, (chunks for _, chunks in mine), part, depth)
-    yield pa.RecordBatch.from_pydict({"copied": pa.array([pickle.dumps(copied)], pa.binary())})
+    for part, rows in groupby(rows_of(batches), key=itemgetter(0)):
+        copied += copy_part(context, (chunks for _, chunks, _ in rows), part, depth)
+    yield from batches_of([(pickle.dumps(copied),)], _REPORT)

@@ -11,7 +11,8 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,13 +20,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.batches import fitted
 from icechunk_spark.session.partitions import dealt_out, together
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ROWS: Final = StructType([StructField("number", LongType()), StructField("piece", BinaryType())])
-_ANSWERS: Final = StructType([StructField("answer", BinaryType())])
+_ANSWERS: Final = pa.schema([pa.field("answer", pa.binary())])
+# Packed ids are large, and Spark holds a whole batch.
+_ROWS_AT_ONCE: Final = 64
 #: A partition is a piece as long as there are not more of them than this.
 MAX_PARTITIONS: Final = 10_000
 
@@ -39,7 +43,7 @@ def answers_of(
     """
     if not pieces:
         return
-    for answer in work_rows(spark, pieces).mapInArrow(_task(run), _ANSWERS).collect():
+    for answer in work_rows(spark, pieces).mapInArrow(_task(run), spark_struct(_ANSWERS)).collect():
         yield pickle.loads(bytes(answer["answer"]))
 
 
@@ -87,7 +91,22 @@ def over_rows(step: Task, schema: pa.Schema) -> Task:
 
 def _task(run: Callable[[Any], Any]) -> Task:
     def answered(piece: Any) -> Iterator[pa.RecordBatch]:
-        answer = pickle.dumps(run(piece))
-        yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+        yield from batches_of([(pickle.dumps(run(piece)),)], _ANSWERS)
 
     return over_pieces(answered)
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of batches, each as a tuple of Python values."""
+    for batch in batches:
+        for row in range(batch.num_rows):
+            yield tuple(column[row].as_py() for column in batch.columns)
+
+
+def batches_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows, which may be large, in batches of a few."""
+    rows = iter(rows)
+    while held := list(islice(rows, _ROWS_AT_ONCE)):
+        columns = zip(zip(*held, strict=True), schema, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -36,7 +36,7 @@ from icechunk_format.maintenance.verifying.verify import add_summary, plan_verif
 from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
 from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.location import upkeep_location
-from icechunk_spark.options.options import collect_options
+from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
@@ -46,7 +46,7 @@ _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AUTHORIZE: Final = "virtual.authorize"
 _VIRTUAL: Final = "virtual.storage.*"
-_AFTER_FAILURE: Final = "Nothing was changed, and verifying again starts anew"
+_AFTER_FAILURE: Final = "Nothing was changed; verify again"
 
 
 def verify(

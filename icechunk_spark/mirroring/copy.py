@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import collect_options
+from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.path import split_path
 from icechunk_spark.options.python_values import option_texts
 

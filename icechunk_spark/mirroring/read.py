@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import collect_options
+from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.session.partitions import cores_of
 

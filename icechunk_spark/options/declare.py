@@ -16,7 +16,7 @@ from keyword import iskeyword
 from typing import Any, Final, Literal
 
 from icechunk_format.dataset.metadata_tables import declared
-from icechunk_spark.options.values import Parser, parse_text
+from icechunk_spark.options.values import Parser, parse_text, type_text
 
 Use = Literal["read", "write"]
 
@@ -52,8 +52,8 @@ class Option:
     """One line that says what the option does."""
     write_help: str = ""
     """The same line for writing, where it differs."""
-    parse: Parser = parse_text
-    default_text: str = ""
+    parse: Parser
+    default_text: str
     """The default in words for people; empty where there is none."""
     aliases: tuple[str, ...] = ()
     layouts: tuple[str, ...] = LAYOUTS
@@ -83,12 +83,23 @@ class Option:
         return (self.name, *self.aliases)
 
 
-def option(name: str, *, default: Any = None, **declared: Any) -> Any:
-    """Declare a field of a dataclass as an option; `declared` are the fields of `Option`."""
-    held = {_DECLARED: Option(name=name, **declared)}
+def option(name: str, *, default: Any = None, parse: Parser = parse_text, **declared: Any) -> Any:
+    """Declare a field of a dataclass as an option; `declared` are the fields of `Option`.
+
+    Where they are left out, ``type_text`` follows from the parser and ``default_text`` from the
+    default.
+    """
+    texts = {"type_text": type_text(parse), "default_text": _default_text(default)}
+    held = {_DECLARED: Option(name=name, parse=parse, **texts | declared)}
     if held[_DECLARED].is_prefix:  # may hold credentials
         return field(default_factory=dict, repr=False, metadata=held)
     return field(default=default, metadata=held)
+
+
+def _default_text(default: Any) -> str:
+    if default is None:
+        return ""
+    return "none" if default == () else f"`{str(default).lower()}`"
 
 
 def option_of(cls: type, attribute: str) -> Any:

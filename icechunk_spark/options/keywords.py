@@ -14,8 +14,10 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from icechunk_spark.options.declare import Option, Use
-from icechunk_spark.options.options import OPTIONS, STREAM_OPTIONS
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.options.declare import Option, Use, fold_name
+from icechunk_spark.options.parse import OPTIONS, STREAM_OPTIONS
+from icechunk_spark.options.python_values import option_texts
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -37,9 +39,12 @@ def keyword_options(use: Use) -> list[Option]:
 
 
 def given_options(arguments: Mapping[str, Any], use: Use) -> dict[str, Any]:
-    """Return the options among the arguments of a function, its ``**options`` included."""
+    """Return the path and the options among the arguments of a function, as texts."""
     named = {option.keyword: arguments[option.keyword] for option in keyword_options(use)}
-    return {**named, **arguments["options"]}
+    given = {**named, **arguments["options"]}
+    if any(fold_name(name) == "path" for name in given):
+        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+    return {"path": str(arguments["path"]), **option_texts(given)}
 
 
 def with_option_help(use: Use) -> Callable[[_Function], _Function]:

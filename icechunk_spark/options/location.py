@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.location import Location
-from icechunk_spark.options.options import collect_options
+from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.path import split_path
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.read import ReadOptions

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from icechunk_format.dataset.metadata_tables import declared
 from icechunk_spark.options.declare import LAYOUTS, METADATA_TABLES, option
 from icechunk_spark.options.values import (
-    choice,
+    Choice,
     parse_boolean,
     parse_byte_size,
     parse_instant,
@@ -25,9 +25,7 @@ from icechunk_spark.options.values import (
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 _of_changing = partial(option, layouts=("cells", "chunks", "refs"))
-_most_of_a_batch = partial(
-    _of_changing, type_text="integer", parse=parse_positive_int, default_text="no limit"
-)
+_most_of_a_batch = partial(_of_changing, parse=parse_positive_int, default_text="no limit")
 
 # The tables about one version, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
@@ -82,17 +80,14 @@ class ReadOptions:
     )
     storage_client: Literal["auto", "obstore", "fsspec"] = option(
         "storage.client",
-        type_text="`auto`, `obstore`, `fsspec`",
-        parse=choice("auto", "obstore", "fsspec"),
+        parse=Choice("auto", "obstore", "fsspec"),
         default="auto",
-        default_text="`auto`",
         help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
         " and fsspec for every other URL.",
         tables=METADATA_TABLES,
     )
     storage_options: Mapping[str, str] = option(
         "storage.*",
-        type_text="text",
         help="Settings of the store in fsspec's words: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
@@ -103,7 +98,6 @@ class ReadOptions:
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
-        default_text="none",
         help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
         write_help="Places from which virtual chunks may be fetched when a write changes a part of"
         " one; with `layout=refs`, places that get a virtual chunk container.",
@@ -111,19 +105,16 @@ class ReadOptions:
     )
     virtual_storage_options: Mapping[str, str] = option(
         "virtual.storage.*",
-        type_text="text",
         help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
         layouts=_VALUES,
     )
     layout: Literal["cells", "chunks", "refs", "summary"] = option(
         "layout",
-        type_text="`cells`, `chunks`, `refs`, `summary`",
-        parse=choice(*LAYOUTS),
+        parse=Choice(*LAYOUTS),
         default="cells",
-        default_text="`cells`",
-        help="What a row is: an array element, a chunk with its data, a chunk reference, or the"
+        help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
-        write_help="What a row is: an array element, a chunk with its data, or a chunk reference"
+        write_help="Meaning of a row: an array element, a chunk with its data, or a chunk reference"
         " (`summary` is for reading).",
     )
     group: str | None = option(
@@ -136,54 +127,43 @@ class ReadOptions:
     )
     variables: tuple[str, ...] | None = option(
         "variables",
-        type_text="names, comma-separated",
         parse=parse_names,
         default_text="all on the largest set of dimensions",
         help="Variables to read. Fewer columns are the surest way to a faster read.",
     )
     coords: tuple[str, ...] = option(
         "coords",
-        type_text="names, comma-separated",
         parse=parse_names,
         default=(),
-        default_text="none",
         help="Further coordinates to add as columns, such as a 2-D latitude.",
         layouts=("cells",),
     )
     decode_cf: bool = option(
         "decodeCf",
-        type_text="boolean",
         parse=parse_boolean,
         default=True,
-        default_text="`true`",
         help="Decodes times, scale factors, offsets and missing values by the CF conventions;"
         " with `false`, the stored values are read.",
         layouts=_TABULAR,
     )
     missing_chunks: Literal["fill", "skip"] = option(
         "missingChunks",
-        type_text="`fill`, `skip`",
-        parse=choice("fill", "skip"),
+        parse=Choice("fill", "skip"),
         default="fill",
-        default_text="`fill`",
         help="Whether cells of chunks that were never written hold the fill value or are left out.",
         layouts=("cells",),
     )
     timestamp_type: Literal["ntz", "utc"] = option(
         "timestampType",
-        type_text="`ntz`, `utc`",
-        parse=choice("ntz", "utc"),
+        parse=Choice("ntz", "utc"),
         default="ntz",
-        default_text="`ntz`",
         help="Type of decoded times: TIMESTAMP_NTZ, or with `utc` TIMESTAMP.",
         layouts=_TABULAR,
     )
     decoded: bool = option(
         "decoded",
-        type_text="boolean",
         parse=parse_boolean,
         default=True,
-        default_text="`true`",
         help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
         " endian) or the stored bytes.",
         layouts=("chunks",),
@@ -211,10 +191,8 @@ class ReadOptions:
     )
     sel_method: Literal["exact", "nearest"] = option(
         "sel.method",
-        type_text="`exact`, `nearest`",
-        parse=choice("exact", "nearest"),
+        parse=Choice("exact", "nearest"),
         default="exact",
-        default_text="`exact`",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
     isel: str | Mapping[str, Any] | None = option(
@@ -225,17 +203,14 @@ class ReadOptions:
     )
     pushdown: bool = option(
         "pushdown",
-        type_text="boolean",
         parse=parse_boolean,
         default=False,
-        default_text="`false`",
         help="Takes part in Spark's filter pushdown. Only for a DataFrame that is used once: Spark"
         " (up to 4.3) returns wrong rows when one is used twice. Prefer `where`.",
         layouts=("cells",),
     )
     rows_per_partition: int | None = option(
         "rowsPerPartition",
-        type_text="integer",
         parse=parse_positive_int,
         default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
@@ -254,7 +229,7 @@ class ReadOptions:
     table: str | None = option(
         "table",
         type_text="name",
-        parse=choice(*METADATA_TABLES),
+        parse=Choice(*METADATA_TABLES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
         tables=METADATA_TABLES,
     )
@@ -282,31 +257,25 @@ class ReadOptions:
     )
     changes_by: Literal["version", "snapshot"] = _of_changing(
         "changesBy",
-        type_text="`version`, `snapshot`",
-        parse=choice("version", "snapshot"),
+        parse=Choice("version", "snapshot"),
         default="version",
-        default_text="`version`",
         help="Whether changes are those between two versions, each row at most once, or those of"
         " each snapshot in between. A stream has a version for each batch.",
     )
     change_columns: bool = _of_changing(
         "changeColumns",
-        type_text="boolean",
         parse=parse_boolean,
         default=False,
-        default_text="`false`",
         help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
         " deleted rows: their key, and NULL in all other columns.",
     )
     on_history_change: Literal["fail", "restart"] = _of_changing(
         "onHistoryChange",
-        type_text="`fail`, `restart`",
-        parse=choice("fail", "restart"),
+        parse=Choice("fail", "restart"),
         default="fail",
-        default_text="`fail`",
-        help="What changes are where the older version is no ancestor of the newer one (the branch"
-        " was reset, a commit amended) or has expired: an error, or the differences of the two; if"
-        " the older one is gone, all rows.",
+        help="If the older version is no ancestor of the newer one (the branch was reset, a commit"
+        " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
+        " or all rows if the older one is gone.",
     )
     starting_from: str | None = _of_changing(
         "startingFrom",

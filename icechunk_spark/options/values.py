@@ -59,18 +59,20 @@ def parse_boolean(name: str, text: str) -> bool:
     return value == "true"
 
 
-def choice(*allowed: str) -> Parser:
-    """Return the parser of one of several words."""
+class Choice:
+    """Parses one of several words."""
 
-    def parse(name: str, text: str) -> str:
+    def __init__(self, *allowed: str) -> None:
+        self.allowed = allowed
+
+    def __call__(self, name: str, text: str) -> str:
+        """Return the word that the text of the option `name` is."""
         value = text.strip().lower()
-        if value not in allowed:
-            nearest = difflib.get_close_matches(value, allowed, n=1)
+        if value not in self.allowed:
+            nearest = difflib.get_close_matches(value, self.allowed, n=1)
             hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-            raise _wrong(name, text, listed(allowed, "or"), hint, allowed=allowed)
+            raise _wrong(name, text, listed(self.allowed, "or"), hint, allowed=self.allowed)
         return value
-
-    return parse
 
 
 _NUMBER = re.compile(r"[0-9][0-9_]*")
@@ -234,4 +236,21 @@ def parse_whole_number(name: str, text: str) -> int:
 
 def parse_spec_version(name: str, text: str) -> int:
     """Parse a version of the Icechunk specification."""
-    return int(choice("1", "2")(name, text))
+    return int(Choice("1", "2")(name, text))
+
+
+_TYPE_TEXTS: Final[Mapping[Parser, str]] = {
+    parse_text: "text",
+    parse_boolean: "boolean",
+    parse_positive_int: "integer",
+    parse_whole_number: "integer",
+    parse_names: "names, comma-separated",
+    parse_json_object: "JSON object",
+}
+
+
+def type_text(parse: Parser) -> str:
+    """Return the type of the values of a parser, in words for people; empty if it has none."""
+    if isinstance(parse, Choice):
+        return ", ".join(f"`{word}`" for word in parse.allowed)
+    return _TYPE_TEXTS.get(parse, "")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from icechunk_spark.options.declare import option, option_of
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import (
-    choice,
+    Choice,
     parse_boolean,
     parse_byte_size,
     parse_fraction,
@@ -39,7 +39,6 @@ class WriteRequest:
     decoded: bool = option_of(ReadOptions, "decoded")
     dims: tuple[str, ...] | None = option(
         "dims",
-        type_text="names, comma-separated",
         parse=parse_names,
         default_text="from the columns' metadata, or the existing group",
         help="Dimension columns, in the order of the axes; the other columns are variables.",
@@ -80,15 +79,12 @@ class WriteRequest:
     )
     create_branch: bool = option(
         "createBranch",
-        type_text="boolean",
         parse=parse_boolean,
         default=False,
-        default_text="`false`",
         help="Creates `branch` from the newest snapshot of `main` where it does not exist.",
     )
     message: str | None = option(
         "message",
-        type_text="text",
         default_text="says what was written",
         help="Message of the commit.",
     )
@@ -101,26 +97,21 @@ class WriteRequest:
     )
     on_conflict: Literal["rebase", "fail"] = option(
         "onConflict",
-        type_text="`rebase`, `fail`",
-        parse=choice("rebase", "fail"),
+        parse=Choice("rebase", "fail"),
         default="rebase",
-        default_text="`rebase`",
-        help="What to do where the branch moved meanwhile: put the write on top of what others"
-        " committed, or give up.",
+        help="If the branch moved meanwhile: `rebase` puts the write on top of what others"
+        " committed, `fail` gives up.",
     )
     resolve: Literal["ours", "theirs"] | None = option(
         "resolve",
-        type_text="`ours`, `theirs`",
-        parse=choice("ours", "theirs"),
+        parse=Choice("ours", "theirs"),
         default_text="an error",
         help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
     )
     distribution: Literal["hash", "none"] = option(
         "distribution",
-        type_text="`hash`, `none`",
-        parse=choice("hash", "none"),
+        parse=Choice("hash", "none"),
         default="hash",
-        default_text="`hash`",
         help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
         " lie together already (a chunk that two tasks met is an error).",
     )
@@ -129,20 +120,17 @@ class WriteRequest:
         type_text="number from 0 to 1",
         parse=parse_fraction,
         default=0.01,
-        default_text="`0.01`",
         help="Refuses the write where the rows cover less than this part of the grid that their"
         " coordinates span: points and tracks are not grids.",
         layouts=("cells",),
     )
     txn_app_id: str | None = option(
         "txnAppId",
-        type_text="text",
         help="With `txnVersion`: a version that this application has committed already is skipped,"
         " so that a job can be run again.",
     )
     txn_version: int | None = option(
         "txnVersion",
-        type_text="integer",
         parse=parse_whole_number,
         help="Version of the application's work, see `txnAppId`.",
     )
@@ -165,7 +153,6 @@ class WriteRequest:
     )
     rewrite_manifests_every: int | None = option(
         "rewriteManifestsEvery",
-        type_text="integer",
         parse=parse_positive_int,
         default_text="never",
         help="Streams only: rewrites the manifests after each so many batches, since each commit"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import (
+from icechunk_spark.options.parse import (
     by_attribute,
     check_layout,
     collect_options,

@@ -26,9 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.python_values import Names, Selection, Sizes, option_texts
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.session.errors import errors_on_one_line
@@ -124,10 +123,7 @@ def read(
     ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
     ... )
     """
-    given = given_options(locals(), "read")
-    if any(fold_name(name) == "path" for name in given):
-        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    parsed = parse_read_options({"path": str(path), **option_texts(given)})
+    parsed = parse_read_options(given_options(locals(), "read"))
     if parsed.pushdown:
         raise InvalidInputError(
             "option pushdown=true is for spark.read.format('icechunk'), since Spark pushes filters"

@@ -10,6 +10,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, MetadataTable
@@ -24,8 +27,11 @@ from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.reader import IcechunkReader
-from icechunk_spark.schema import arrow_target, column_names, spark_type
+from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
 
+# Guesses of the rows of a task that opens manifests, and of any other table.
+_ROWS_OF_A_TASK: Final = 1_000_000
+_ROWS_OF_A_SMALL_TABLE: Final = 10_000
 # Separates the two snapshots to which `changes` is pinned; no id contains it.
 _TO = ".."
 
@@ -59,8 +65,64 @@ def resolve_versions(options: ReadOptions) -> str:
     )
 
 
-def table_schema(options: ReadOptions) -> StructType:
-    """Return the Spark schema of the metadata table that the options name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRead:
+    """A metadata table at the versions that the options name; methods are those of OpenedTable."""
+
+    options: ReadOptions
+    snapshot: str
+    """What ``resolve_versions`` gave."""
+    table: MetadataTable
+
+    @classmethod
+    def of(cls, options: ReadOptions, pinned: str | None) -> MetadataRead:
+        """Return the read of the options, at the versions that are pinned already."""
+        versions = resolve_versions(options) if pinned is None else pinned
+        return cls(options=options, snapshot=versions, table=_table(options))
+
+    @property
+    def schema(self) -> StructType:
+        """All columns of the table."""
+        return table_schema(self.table)
+
+    def warn_of_left_out(self) -> None:
+        """Warn of nothing: a metadata table has all of its columns."""
+
+    def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
+        """Return the reader of columns of the table.
+
+        Raises
+        ------
+        IcechunkError
+            An option or the schema cannot be used, or what they name does not exist.
+        """
+        columns = [
+            Column(name=column.name, arrow_type=column.arrow_type, role="layout")
+            for column in self.table.columns
+        ]
+        repository = Repository.open(location_of(self.options))
+        older, _, newer = self.snapshot.rpartition(_TO)
+        plan = plan_inspection(
+            repository,
+            self.table,
+            columns=column_names(schema, columns),
+            snapshot_id=repository.resolve(snapshot=newer) if newer else None,
+            older_id=repository.resolve(snapshot=older) if older else None,
+            group=self.options.group,
+            refs_per_task=self.options.rows_per_partition,
+        )
+        return IcechunkReader(plan, arrow_target(schema), run_inspection)
+
+    def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
+        """Return the reader of a whole read, and about how many bytes its rows have."""
+        reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
+        if self.table.cut == "between manifests":
+            rows = len(reader.partitions()) * (self.options.rows_per_partition or _ROWS_OF_A_TASK)
+        return reader, rows * row_bytes(schema)
+
+
+def table_schema(table: MetadataTable) -> StructType:
+    """Return the Spark schema of a metadata table."""
     return StructType(
         [
             StructField(
@@ -69,45 +131,9 @@ def table_schema(options: ReadOptions) -> StructType:
                 nullable=True,
                 metadata={"comment": column.about},
             )
-            for column in _table(options).columns
+            for column in table.columns
         ]
     )
-
-
-def make_table_reader(options: ReadOptions, schema: StructType, *, pinned: str) -> IcechunkReader:
-    """Return the reader of a metadata table.
-
-    Parameters
-    ----------
-    options
-        The options of the load.
-    schema
-        The columns to read, in order: the table's own, or the user's choice of them.
-    pinned
-        What ``resolve_versions`` gave.
-
-    Raises
-    ------
-    IcechunkError
-        An option or the schema cannot be used, or what they name does not exist.
-    """
-    table = _table(options)
-    columns = [
-        Column(name=column.name, arrow_type=column.arrow_type, role="layout")
-        for column in table.columns
-    ]
-    repository = Repository.open(location_of(options))
-    older, _, newer = pinned.rpartition(_TO)
-    plan = plan_inspection(
-        repository,
-        table,
-        columns=column_names(schema, columns),
-        snapshot_id=repository.resolve(snapshot=newer) if newer else None,
-        older_id=repository.resolve(snapshot=older) if older else None,
-        group=options.group,
-        refs_per_task=options.rows_per_partition,
-    )
-    return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
 
 def _table(options: ReadOptions) -> MetadataTable:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
@@ -25,28 +24,23 @@ from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.changes import plan_changes, resolve_since
-from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
+from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions
 from icechunk_spark.reading.pushdown import make_pushdown_reader
 from icechunk_spark.reading.reader import IcechunkReader
-from icechunk_spark.schema import arrow_target, column_names, spark_schema
+from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
 if TYPE_CHECKING:
     from icechunk_format import SnapshotId
     from icechunk_spark.reading.mapped_tasks import TaskReader
 
-# Guesses of the rows of metadata tables: of a task that opens manifests, and of any other table.
-_ROWS_OF_A_TASK: Final = 1_000_000
-_ROWS_OF_A_SMALL_TABLE: Final = 10_000
 # Guess of the cells of a block of the layout `summary`, which is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
-# The estimates of Spark's optimizer for a row, and for a value of variable width.
-_BYTES_OF_A_ROW: Final = 8
-_BYTES_OF_A_TEXT: Final = 20
 _MOST_SHOWN: Final = 8
 # Characters of an option in the name of a read: plans repeat it several times.
 _MOST_CHARACTERS: Final = 120
@@ -56,21 +50,120 @@ _MOST_CHARACTERS: Final = 120
 class OpenedTable:
     """A group of one snapshot as a table, as the options name it."""
 
+    options: ReadOptions
     snapshot: str
     """The id of the snapshot, as text."""
     dataset: Dataset
     table: Table
 
+    @property
+    def schema(self) -> StructType:
+        """All columns of the table."""
+        return spark_schema(self.table.columns)
 
-def resolve_snapshot(options: ReadOptions) -> str:
-    """Return the id of the snapshot that the options mean now.
+    def warn_of_left_out(self) -> None:
+        """Warn once for each table of the variables that it leaves out by default."""
+        options = self.options
+        if options.variables is not None or options.layout not in ("cells", "summary"):
+            return
+        others = self.dataset.left_out(self.table)
+        if not others:
+            return
+        dims = ", ".join(self.table.dims)
+        # Python shows a text once in a process, as long as it comes from one line.
+        warnings.warn(
+            f"the table of group {self.dataset.path} over ({dims}) leaves out variables on fewer "
+            f"dimensions: {shown_variables(others)}. Name the variables that you want with the "
+            "option variables, which repeats those on fewer dimensions; the metadata table "
+            "'variables' lists all",
+            UserWarning,
+            stacklevel=1,
+        )
+
+    def reader(self, schema: StructType, *, since: str | None) -> DataSourceReader:
+        """Return the reader for one DataFrame.
+
+        Parameters
+        ----------
+        schema
+            The columns to read, in order: the table's own, or the user's choice of them.
+        since
+            The snapshot since which changes are read, where it is pinned already.
+
+        Raises
+        ------
+        IcechunkError
+            An option or the schema cannot be used, or what they name does not exist.
+        """
+        if not self.options.pushdown:
+            return self._planned(schema, since)[0]
+        columns = column_names(schema, self.table.columns)
+        # Spark's filters have the types of the user's schema, `where` has those of the table.
+        ours = self.schema
+        alike = {field.name for field in schema for our in ours if _is_same(field, our)}
+        return make_pushdown_reader(
+            lambda where: self._plan(columns, where),
+            arrow_target(schema),
+            where=self.options.where,
+            columns=frozenset(alike),
+        )
+
+    def planned(self, schema: StructType) -> tuple[TaskReader, int]:
+        """Return the reader of a whole read, and about how many bytes its rows have."""
+        reader, rows = self._planned(schema, None)
+        tasks = len(reader.partitions())
+        if self.options.layout == "chunks":
+            return reader, tasks * _BYTES_OF_A_TASK_OF_CHUNKS
+        if self.options.layout == "summary":
+            rows = max(tasks, rows // _CELLS_OF_A_BLOCK)
+        return reader, rows * row_bytes(schema)
+
+    def _planned(self, schema: StructType, since: str | None) -> tuple[IcechunkReader, int]:
+        """Return the reader of some columns, and an upper bound of its rows."""
+        names, target = column_names(schema, self.table.columns), arrow_target(schema)
+        if self.options.changes_since is None:
+            plan = self._plan(names, self.options.where)
+            return IcechunkReader(plan, target), plan.rows
+        since = resolve_since(self.options) if since is None else since
+        feed = plan_changes(self.options, self.snapshot, self.table, names, since)
+        return IcechunkReader(feed, target, run_feed), feed.rows
+
+    def _plan(self, columns: Sequence[str], where: str | None) -> ScanPlan:
+        selecting = {name: getattr(self.options, name) for name in Selecting.__annotations__}
+        return self.dataset.plan(
+            self.table,
+            columns=columns,
+            **cast("Selecting", selecting | {"where": where}),
+            rows_per_partition=self.options.rows_per_partition,
+            missing_chunks=self.options.missing_chunks,
+            read_ahead_bytes=self.options.read_ahead_bytes,
+        )
+
+
+def resolve_read(options: ReadOptions) -> str:
+    """Return the snapshot that the options mean now, or the versions that a metadata table needs.
 
     Raises
     ------
     NotFoundError
         The repository, branch, tag or snapshot does not exist.
     """
+    if options.table is not None:
+        return resolve_versions(options)
     return str(_open_version(options, None)[1])
+
+
+def open_read(options: ReadOptions, pinned: str | None = None) -> OpenedTable | MetadataRead:
+    """Open what the options name, arrays or a metadata table, at a version that is pinned already.
+
+    Raises
+    ------
+    IcechunkError
+        An option cannot be used, or what it names does not exist.
+    """
+    if options.table is None:
+        return open_table(options, snapshot=pinned)
+    return MetadataRead.of(options, pinned)
 
 
 def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
@@ -127,65 +220,14 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     )
     if options.change_columns:
         table = with_change_columns(table)
-    return OpenedTable(snapshot=opened, dataset=dataset, table=table)
+    return OpenedTable(options=options, snapshot=opened, dataset=dataset, table=table)
 
 
-def warn_of_left_out(options: ReadOptions, opened: OpenedTable) -> None:
-    """Warn once for each table of the variables that it leaves out by default."""
-    if options.variables is not None or options.layout not in ("cells", "summary"):
-        return
-    others = opened.dataset.left_out(opened.table)
-    if not others:
-        return
-    shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
-    more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
-    dims = ", ".join(opened.table.dims)
-    # Python shows a text once in a process, as long as it comes from one line.
-    warnings.warn(
-        f"the table of group {opened.dataset.path} over ({dims}) leaves out variables on fewer"
-        f" dimensions: {shown}{more}. Name the variables that you want with the option variables,"
-        " which repeats those on fewer dimensions; the metadata table 'variables' lists all",
-        UserWarning,
-        stacklevel=1,
-    )
-
-
-def reader_of(
-    options: ReadOptions,
-    opened: OpenedTable,
-    names: Sequence[str],
-    target: pa.Schema,
-    *,
-    since: str | None,
-) -> tuple[IcechunkReader, int]:
-    """Plan a read of some columns; return its reader, and an upper bound of its rows.
-
-    Parameters
-    ----------
-    since
-        The id of the snapshot since which changes are read, as text; empty for all rows.
-    """
-    if options.changes_since is None:
-        plan = plan_read(options, opened, names, where=options.where)
-        return IcechunkReader(plan, target), plan.rows
-    since = resolve_since(options) if since is None else since
-    feed = plan_changes(options, opened.snapshot, opened.table, names, since)
-    return IcechunkReader(feed, target, run_feed), feed.rows
-
-
-def plan_read(
-    options: ReadOptions, opened: OpenedTable, columns: Sequence[str], *, where: str | None
-) -> ScanPlan:
-    """Plan the scan of some columns, with `where` in place of the option."""
-    selecting = {name: getattr(options, name) for name in Selecting.__annotations__}
-    return opened.dataset.plan(
-        opened.table,
-        columns=columns,
-        **cast("Selecting", selecting | {"where": where}),
-        rows_per_partition=options.rows_per_partition,
-        missing_chunks=options.missing_chunks,
-        read_ahead_bytes=options.read_ahead_bytes,
-    )
+def shown_variables(variables: Sequence[Variable]) -> str:
+    """Return the first variables with their dimensions, for a warning."""
+    shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in variables[:_MOST_SHOWN])
+    more = f" and {len(variables) - _MOST_SHOWN} more" if len(variables) > _MOST_SHOWN else ""
+    return shown + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,37 +258,13 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
     IcechunkError
         An option or the schema cannot be used, or what they name does not exist.
     """
-    if options.table is not None:
-        wanted = table_schema(options) if schema is None else schema
-        pinned = resolve_versions(options)
-        inspection = make_table_reader(options, wanted, pinned=pinned)
-        rows = _ROWS_OF_A_SMALL_TABLE
-        if options.table == "chunks":
-            tasks = len(inspection.partitions())
-            rows = tasks * (options.rows_per_partition or _ROWS_OF_A_TASK)
-        size = rows * _row_bytes(arrow_target(wanted))
-        return PlannedTable(
-            schema=wanted, reader=inspection, name=_shown(options, pinned), size_bytes=size
-        )
-    opened = open_table(options, snapshot=None)
+    opened = open_read(options)
     if schema is None:
-        warn_of_left_out(options, opened)
-    wanted = spark_schema(opened.table.columns) if schema is None else schema
-    names = column_names(wanted, opened.table.columns)
-    target = arrow_target(wanted)
-    reader, rows = reader_of(options, opened, names, target, since=None)
-    tasks = len(reader.partitions())
-    if options.layout == "chunks":
-        size = tasks * _BYTES_OF_A_TASK_OF_CHUNKS
-    elif options.layout == "summary":
-        size = max(tasks, rows // _CELLS_OF_A_BLOCK) * _row_bytes(target)
-    else:
-        size = rows * _row_bytes(target)
+        opened.warn_of_left_out()
+    wanted = opened.schema if schema is None else schema
+    reader, size = opened.planned(wanted)
     return PlannedTable(
-        schema=wanted,
-        reader=reader,
-        name=_shown(options, opened.snapshot),
-        size_bytes=size,
+        schema=wanted, reader=reader, name=_shown(options, opened.snapshot), size_bytes=size
     )
 
 
@@ -284,56 +302,6 @@ def _one_line(text: str) -> str:
     line = " ".join(text.split())
     line = line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
     return f"'{line}'" if " " in line else line
-
-
-def _row_bytes(schema: pa.Schema) -> int:
-    return _BYTES_OF_A_ROW + sum(_value_bytes(field.type) for field in schema)
-
-
-def _value_bytes(arrow_type: pa.DataType) -> int:
-    if pa.types.is_struct(arrow_type):
-        return sum(_value_bytes(field.type) for field in arrow_type)
-    if pa.types.is_list(arrow_type):
-        return _value_bytes(arrow_type.value_type)
-    try:
-        return -(-int(arrow_type.bit_width) // 8)
-    except ValueError:  # texts and bytes have no width
-        return _BYTES_OF_A_TEXT
-
-
-def make_reader(
-    options: ReadOptions, schema: StructType, opened: OpenedTable, *, since: str | None
-) -> DataSourceReader:
-    """Return the reader for one DataFrame.
-
-    Parameters
-    ----------
-    options
-        The options of the load.
-    schema
-        The columns to read, in order: the table's own, or the user's choice of them.
-    opened
-        The table.
-    since
-        The snapshot since which changes are read, where it is pinned already.
-
-    Raises
-    ------
-    IcechunkError
-        An option or the schema cannot be used, or what they name does not exist.
-    """
-    columns = column_names(schema, opened.table.columns)
-    target = arrow_target(schema)
-
-    def plan(where: str | None) -> ScanPlan:
-        return plan_read(options, opened, columns, where=where)
-
-    if options.pushdown:
-        # Spark's filters have the types of the user's schema, `where` has those of the table.
-        ours = spark_schema(opened.table.columns)
-        alike = {field.name for field in schema for our in ours if _is_same(field, our)}
-        return make_pushdown_reader(plan, target, where=options.where, columns=frozenset(alike))
-    return reader_of(options, opened, columns, target, since=since)[0]
 
 
 def _is_same(field: StructField, other: StructField) -> bool:

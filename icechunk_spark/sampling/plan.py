@@ -27,10 +27,10 @@ from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
 from icechunk_format.dataset.sampling.sampled import Sampling
 from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.parse import collect_options, parse_read_options
 from icechunk_spark.options.python_values import Names, option_texts
 from icechunk_spark.options.values import listed, parse_names
-from icechunk_spark.reading.plan import open_group
+from icechunk_spark.reading.plan import open_group, shown_variables
 from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
@@ -59,7 +59,6 @@ _TAKEN: Final = (
 )
 # Numbers among which points without a place are dealt out.
 _SPREAD: Final = 1024
-_MOST_SHOWN: Final = 8
 _CHUNK: Final = "__icechunk_chunk"
 # Metadata of a column that has a watermark.
 _WATERMARK: Final = "spark.watermarkDelayMs"
@@ -206,12 +205,10 @@ def _warn_of_left_out(dataset: Dataset, sampling: Sampling) -> None:
     taken = {variable.column.path for variable in sampling.variables}
     others = [v for v in dataset.data_variables if v.path not in taken and v.dims]
     if others:
-        shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in others[:_MOST_SHOWN])
-        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
         warnings.warn(
             f"sampling leaves out variables of group {dataset.path} with dimensions that are not"
-            f" chosen: {shown}{more}. Name their dimensions in on, keep, sel or isel, or name the"
-            " variables that you want with variables",
+            f" chosen: {shown_variables(others)}. Name their dimensions in on, keep, sel or isel,"
+            " or name the variables that you want with variables",
             UserWarning,
             stacklevel=1,
         )

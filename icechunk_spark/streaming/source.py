@@ -33,7 +33,7 @@ from icechunk_format.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.schema import arrow_target, fit_batch
 from icechunk_spark.session.errors import errors_on_one_line

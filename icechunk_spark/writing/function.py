@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from pyspark.sql import DataFrame
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_spark.options.declare import fold_name
+from icechunk_format.errors import UnsupportedError
 from icechunk_spark.options.keywords import given_options, with_option_help
 from icechunk_spark.options.python_values import Names, Sizes, option_texts
 from icechunk_spark.options.write_request import parse_mode, parse_write_options
@@ -95,10 +94,7 @@ def write(
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    given = given_options(locals(), "write")
-    if any(fold_name(name) == "path" for name in given):
-        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    request = parse_write_options({"path": str(path), **option_texts(given)})
+    request = parse_write_options(given_options(locals(), "write"))
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 

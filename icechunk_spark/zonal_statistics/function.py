@@ -26,7 +26,7 @@ from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import fold_name
-from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.parse import collect_options, parse_read_options
 from icechunk_spark.options.python_values import Names, option_texts
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import parse_names

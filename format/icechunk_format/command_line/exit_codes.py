@@ -14,7 +14,7 @@ from icechunk_format.errors import (
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Exit code of a command."""
 
     OK = 0
     ERROR = 1

@@ -180,7 +180,7 @@ class Dataset:
         Parameters
         ----------
         layout
-            What a row is.
+            Meaning of a row.
         variables
             Names of arrays. None takes the largest set of dimensions (``cells``, ``summary``),
             all data variables (``chunks``), or all arrays (``refs``).
@@ -378,10 +378,7 @@ class Dataset:
                 only=only,
             )
         )
-        context = ScanContext(
-            location=self._location,
-            snapshot_id=self.snapshot_id,
-            chunk_source=self._chunk_source,
+        context = self.context(
             table=_light(projected),
             selections={d: s for d, s in chosen.dims.items() if not s.is_whole},
             residual=chosen.residual,

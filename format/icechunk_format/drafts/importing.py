@@ -12,7 +12,7 @@ Decisions
    its number of dimensions stay. A version has its id of the draft in ``draft_snapshot_id``.
 3. Groups that a path needs and the draft does not have are added, without attributes.
 4. ``main`` is the newest of all branches and tags where the draft has no such branch.
-5. What belongs to no version goes to the metadata of the repository, under ``imported_draft``.
+5. Properties of no version go to the metadata of the repository, under ``imported_draft``.
 6. Virtual chunks stay virtual, without containers: whoever reads decides which places to trust.
 7. Memory: the references of one array, 64 MB of chunks and one chunk more, and some 100 bytes for
    every chunk that was copied.
@@ -34,7 +34,7 @@ from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
-from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.files.manifest_files import (
@@ -64,18 +64,18 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, Manifest
 from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_writable
 
 _FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
 _BYTES_PER_BATCH: Final = 64 * 2**20
-# What a chunk costs beside its own bytes, so that batches of small ones are bounded, too.
-_BYTES_PER_REQUEST: Final = 64 * 2**10
+_CHUNKS_PER_BATCH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import did or, in a dry run, would do. What versions share counts once.
+    """Result of an import, or of its dry run. Chunks that versions share count once.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def import_draft(
     Parameters
     ----------
     target
-        An empty place. What an interrupted import of the same draft left there is no obstacle.
+        An empty place. Files that an interrupted import of the same draft left do no harm.
     dry_run
         Read all metadata, check them and count, but read no chunk and write nothing.
     progress
@@ -142,9 +142,8 @@ def import_draft(
     if not versions:
         problem = f"the draft at {draft.location} holds no version, so there is nothing to import"
         raise NotFoundError(problem, kind="snapshot")
-    if storage.is_read_only and not dry_run:
-        problem = f"{target} can only be read; import to a store that can be written"
-        raise ReadOnlyError(problem, location=str(target))
+    if not dry_run:
+        check_writable(storage)
     infos = _infos(versions)
     create.check_new_root(storage, infos)
     branches, tags, chosen_main = draft.branches(), draft.tags(), None
@@ -265,7 +264,9 @@ class _Import:
         if key not in self._manifests:
             refs, self._manifests[key] = self._refs(node), []
             if self._target is not None:
-                (self._manifests[key],) = store_manifests(self._target, _FORMAT, [(node_id, refs)])
+                (self._manifests[key],) = store_manifests(
+                    self._target, _FORMAT, [(node_id, [refs])]
+                )
         files = self._manifests[key]
         stored = ArrayNode(
             shape=array.shape,
@@ -293,11 +294,10 @@ class _Import:
                 self.copied[chunk_id] = int(chunks.length[row])
                 new.append(row)
         if self._target is not None and new:
-            total = np.cumsum(chunks.length[new].astype(np.float64) + _BYTES_PER_REQUEST)
-            cuts = np.flatnonzero(np.diff(total // _BYTES_PER_BATCH)) + 1
-            for rows in np.split(np.array(new), cuts):
+            sized = zip(new, chunks.length[new].tolist(), strict=True)
+            for rows in sized_batches(sized, _CHUNKS_PER_BATCH, _BYTES_PER_BATCH):
                 keys = [chunk_key(ChunkId(refs.chunk_id[row].tobytes())) for row in rows]
-                contents = self._draft.read_chunks(chunks, rows.tolist())
+                contents = self._draft.read_chunks(chunks, rows)
                 self._target.put_many(zip(keys, contents, strict=True))
         return refs
 

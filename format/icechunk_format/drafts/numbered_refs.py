@@ -129,7 +129,7 @@ class NumberedRefs:
 
     @cached_property
     def _previous(self) -> dict[str, str]:
-        """What the branch file before names, for each version that a branch file names."""
+        """For each version that a branch file names, the version that the file before it names."""
         before: dict[str, str] = {}
         for keys in self.branch_files.values():
             for older, newer in pairwise(map(self._target, reversed(keys))):

@@ -69,6 +69,11 @@ class RegularAxis:
         """Return how many elements a chunk is stored with."""
         return self.step
 
+    @property
+    def largest(self) -> int:
+        """Most elements of the array that a chunk holds; at least 1."""
+        return max(1, min(self.step, self.size))
+
     def distinct_sizes(self) -> set[int]:
         """Return every size that a chunk is stored with."""
         return {self.step}
@@ -170,6 +175,11 @@ class RunAxis:
     def full_size(self, chunk: int) -> int:
         """Return how many elements a chunk is stored with."""
         return self._sizes[bisect.bisect_right(self._chunk_starts, chunk, hi=len(self.runs)) - 1]
+
+    @property
+    def largest(self) -> int:
+        """Most elements of the array that a chunk holds; at least 1."""
+        return max(1, int(np.diff(self.edges).max(initial=1)))
 
     def distinct_sizes(self) -> set[int]:
         """Return every size that a chunk is stored with."""

@@ -1,4 +1,4 @@
-"""Cuts work into batches of bounded size, and fetches the objects of a batch.
+"""Fetches the objects of a batch, and checks that each is the one that was asked for.
 
 A batch read of a storage fails as a whole if one object is missing: ``fetched`` says what follows
 from that, ``fetched_present`` returns None for it.
@@ -6,8 +6,8 @@ from that, ``fetched_present`` returns None for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,40 +15,8 @@ from numpy.typing import NDArray
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest import decode as manifest_file
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest, Storage
-
-T = TypeVar("T")
-
-# What an object may have whose size nobody listed.
-_UNKNOWN_SIZE: Final = 2**20
-
-
-def batches(items: Iterable[T], count: int) -> Iterator[list[T]]:
-    """Yield items in lists of at most ``count``."""
-    return sized_batches(((item, 0) for item in items), count, 0)
-
-
-def sized_batches(
-    items: Iterable[tuple[T, int | None]], count: int, nbytes: int
-) -> Iterator[list[T]]:
-    """Yield items in lists of at most ``count``, and of at most ``nbytes`` unless one has more.
-
-    Parameters
-    ----------
-    items
-        Each with the bytes that it takes; None where that is not known.
-    """
-    batch: list[T] = []
-    held = 0
-    for item, listed in items:
-        size = _UNKNOWN_SIZE if listed is None else listed
-        if batch and (held + size > nbytes or len(batch) == count):
-            yield batch
-            batch, held = [], 0
-        batch.append(item)
-        held += size
-    if batch:
-        yield batch
 
 
 def sized_ids(

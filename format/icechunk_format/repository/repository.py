@@ -34,7 +34,7 @@ from icechunk_format.repository.lifecycle.restore import RestorePlace, restore_s
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
-from icechunk_format.repository.state.branch_tip import BranchTip, check_store, writable_tip
+from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
 from icechunk_format.repository.state.config import (
     change_config,
@@ -56,7 +56,7 @@ from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Upd
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_writable
 
 
 class Repository:
@@ -263,7 +263,7 @@ class Repository:
         ``base`` is the version of the branch that the work was planned on; None is the newest. A
         commit is rebased over what others have committed since, or finds a conflict.
         """
-        check_store(self.storage)
+        check_writable(self.storage)
         # Read, not checked for changes: a commit of an earlier session has changed the state.
         state = self._state(is_read=True)
         history = self._history() if state is None else RepoInfoHistory(state.info)
@@ -280,7 +280,7 @@ class Repository:
 
     def writable_tip(self, branch: str) -> BranchTip:
         """Return the end of a branch, with which sessions and maintenance move the branch."""
-        check_store(self.storage)
+        check_writable(self.storage)
         return writable_tip(self.storage, branch, status=self.status)
 
     def restore(

@@ -56,7 +56,7 @@ _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = 0, 1, 2
 
 
 class FileType(IntEnum):
-    """What a metadata file holds. 3 and 5 are reserved by the format and never written."""
+    """Kind of a metadata file. 3 and 5 are reserved by the format and never written."""
 
     SNAPSHOT = 1
     MANIFEST = 2

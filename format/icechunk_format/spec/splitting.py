@@ -67,7 +67,7 @@ class ArrayCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionRule:
-    """How many chunks along an axis go into one manifest.
+    """Number of chunks along an axis that go into one manifest.
 
     Parameters
     ----------

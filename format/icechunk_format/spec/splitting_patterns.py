@@ -6,8 +6,8 @@ cuts manifests in another way, so a pattern is translated, or refused.
 
 Rules of this file
 ------------------
-1. What Rust refuses matches nothing, as in the reference.
-2. What Rust takes and this file does not translate is ``UnsupportedError``, never a guess.
+1. Patterns that Rust refuses match nothing, as in the reference.
+2. Patterns that Rust takes and this file cannot translate raise ``UnsupportedError``.
 3. Of ``\w`` and ``\b`` and of ignored case the two agree on ASCII only; other texts are refused.
 
 Specification: ``manifest.splitting`` of the repository configuration; syntax of Rust's ``regex``.

@@ -93,7 +93,7 @@ class MoveOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TransactionLog:
-    """What one commit changed.
+    """The changes of one commit.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def _text_of(place: object) -> str:
     text = os.fspath(place) if isinstance(place, os.PathLike) else place
     if not isinstance(text, str):
         raise InvalidInputError(
-            f"{place!r} is a {type(place).__name__} and no place of objects; give a URL, a local "
+            f"{place!r} is a {type(place).__name__}, not a place of objects; give a URL, a local "
             "path or a Location",
             found=place,
         )

@@ -19,9 +19,9 @@ from icechunk_format.errors import InvalidInputError
 
 _EVERY_STORE: Final = {
     "concurrency": "requests in flight at once (default 32; of small reads from afar up to 256)",
-    "max_gap_bytes": "bytes between two ranges that are read rather than asked for apart",
+    "max_gap_bytes": "most bytes between two ranges that are read as one",
     "timeout": "seconds for one request (default 300)",
-    "max_retries": "tries after the first one for what may pass (default 8)",
+    "max_retries": "attempts after the first, for failures that may pass (default 8)",
 }
 _EVERY_SERVER: Final = {
     "allow_http": "true to talk without TLS to an endpoint given without http://",

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
 
 MAX_KEY_LENGTH: Final = 1024
 """Longest key in UTF-8 bytes: the limit of S3, GCS and Azure."""
@@ -359,6 +359,16 @@ def split_prefix(prefix: str) -> tuple[str, str]:
     if folder or prefix.startswith("/"):
         check_key(folder)
     return folder, rest
+
+
+def check_writable(storage: Storage) -> None:
+    """Refuse a store that can only be read."""
+    if storage.is_read_only:
+        raise ReadOnlyError(
+            f"{storage.root_url} can only be read, so it cannot be changed; open it where it "
+            "can be written",
+            location=storage.root_url,
+        )
 
 
 def missing_object(key: str, root_url: str) -> NotFoundError:

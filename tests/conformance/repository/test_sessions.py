@@ -148,7 +148,7 @@ def test_the_reference_reads_and_extends_manifests_of_executors(tmp_path):
             (f"w/c/{i}/{j}", payload) for (i, j), payload in zip(coords, payloads, strict=True)
         )
         refs = store_chunks(repository.storage, coords, payloads, inline_threshold=512)
-        [written] = store_manifests(repository.storage, session.format, [(node_id, refs)])
+        [written] = store_manifests(repository.storage, session.format, [(node_id, [refs])])
         receipts += written
     session.add_manifests("/w", receipts)
     session.commit("parallel")

@@ -62,7 +62,7 @@ def test_the_nearest_cell_of_an_ocean_grid(real):
     on_cells = {"nav_lat": lats[5000:5010], "nav_lon": lons[5000:5010] + 360}
     near = values_of(ours, on_cells, "votemper", tolerance={"nav_lat": 0.01})
     np.testing.assert_array_equal(near, values[5000:5010])
-    with pytest.raises(InvalidInputError, match="together"):
+    with pytest.raises(InvalidInputError, match="by a latitude and a longitude"):
         values_of(ours, {"nav_lat": lat}, "votemper")
     with pytest.raises(InvalidInputError, match="only 'nearest'"):
         values_of(ours, {"nav_lat": lat, "nav_lon": lon}, "votemper", method="linear")

@@ -291,7 +291,7 @@ def test_mistakes_are_told_before_anything_is_read(grids):
     refused(InvalidInputError, r"dimension 'time' of size 9.*keep", some, variables=["t2m"])
     refused(InvalidInputError, "tolerance.*'time'.*6h", tolerance={"time": 3600})
     refused(InvalidInputError, "tolerance.*'lat'.*number", tolerance={"lat": "1 hour"})
-    refused(InvalidInputError, "no key of on", tolerance={"level": 1})
+    refused(InvalidInputError, "does not name a key of on", tolerance={"level": 1})
     refused(InvalidInputError, "closest.*exact, nearest, linear, pad", method="closest")
     refused(InvalidInputError, "both in keep", keep=["lat"])
     refused(InvalidInputError, "outside='skip'", outside="skip")

@@ -12,9 +12,9 @@ from icechunk_format.maintenance.collecting.parts import (
     parts_of,
     unpacked,
 )
-from icechunk_format.maintenance.fetching import sized_batches
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ChunkId, decode_many
+from icechunk_format.storage.batches import sized_batches
 
 # Few distinct bytes, so that first halves are often equal.
 CLOSE_IDS = st.lists(

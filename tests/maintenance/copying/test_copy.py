@@ -1,22 +1,15 @@
-"""A copy has every version of a line, can be resumed anywhere, and is visible as a whole or not.
+"""A copy has every version of a branch; random repositories are copied between kinds of stores."""
 
-Random repositories are copied between stores of different kinds; failures are put at every write.
-"""
-
-import itertools
 import random
-import time
 from datetime import UTC, datetime, timedelta
 
-import icechunk
 import numpy as np
 import pytest
+from helpers.files.copied_repositories import assert_same, commit, history, place, repository_of
 from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,
-    array_document,
-    group_document,
     stored_contents,
 )
 
@@ -26,10 +19,9 @@ from icechunk_format.errors import (
     IcechunkError,
     InvalidInputError,
     NotFoundError,
-    StorageError,
     UnsupportedError,
 )
-from icechunk_format.maintenance import collect_garbage, copy, expire_snapshots, verify
+from icechunk_format.maintenance import collect_garbage, copy, expire_snapshots
 from icechunk_format.maintenance.copying import objects as copy_objects
 from icechunk_format.maintenance.copying import publish as copy_publish
 from icechunk_format.maintenance.copying.objects import (
@@ -43,41 +35,6 @@ from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.storage.memory import MemoryStorage
-
-_numbers = itertools.count()
-
-
-def place():
-    return Location(f"memory://copy-{next(_numbers)}")
-
-
-def commit(repository, number, branch="main"):
-    session = repository.writable_session(branch)
-    if session.node("/a") is None:
-        session.create_group("/", group_document())
-        session.create_array("/a", array_document((9,), (1,)), shape=(9,), num_chunks=(9,))
-    session.set_chunks("/a", [[number % 9]], [bytes([number]) * 700])
-    return session.commit(f"commit {number}").snapshot_id
-
-
-def repository_of(commits, spec_version=2):
-    repository = Repository.create(place(), spec_version=spec_version)
-    for number in range(commits):
-        commit(repository, number)
-    return repository
-
-
-def history(repository, branch="main"):
-    return [
-        (i.id, i.parent_id, i.message, i.flushed_at) for i in repository.ancestry(branch=branch)
-    ]
-
-
-def assert_same(source, target, branch="main", target_branch="main"):
-    assert history(target, target_branch) == history(source, branch)
-    for info in source.ancestry(branch=branch):
-        assert stored_contents(target, info.id) == stored_contents(source, info.id)
 
 
 def keys_of(location):
@@ -253,127 +210,6 @@ def test_virtual_references_stay_virtual():
         virtual = np.flatnonzero(refs.kind == 2)
         found += refs.locations(virtual)
     assert sorted(found) == ["s3://b/x.nc", "vcc://archive/y.nc"]
-
-
-class Failing:
-    """Lets so many writes to memory through, half of one more, and none afterwards."""
-
-    def __init__(self, monkeypatch, writes):
-        self.left = writes
-        put_many, put = MemoryStorage.put_many, MemoryStorage.put
-
-        def limited_many(storage, items, **options):
-            items = list(items)
-            if not self.count():
-                put_many(storage, items[: len(items) // 2], **options)
-                raise StorageError("no space left")
-            return put_many(storage, items, **options)
-
-        def limited(storage, *given, **options):
-            if not self.count():
-                raise StorageError("no space left")
-            return put(storage, *given, **options)
-
-        monkeypatch.setattr(MemoryStorage, "put_many", limited_many)
-        monkeypatch.setattr(MemoryStorage, "put", limited)
-
-    def count(self):
-        self.left -= 1
-        return self.left >= 0
-
-
-def test_every_failed_write_can_be_followed_by_another_try(monkeypatch):
-    source = repository_of(3)
-    for writes in itertools.count():
-        target = place()
-        with monkeypatch.context() as patched:
-            Failing(patched, writes)
-            try:
-                copy(source.location, target)
-            except StorageError:
-                assert not Repository.exists(target)
-            else:
-                break
-        copy(source.location, target)
-        assert_same(source, Repository.open(target))
-    assert writes > 4
-
-
-class Collecting:
-    """Chunks of a target, before the listing of which or after which its garbage is collected."""
-
-    def __init__(self, monkeypatch, collect, *, after):
-        stored_already = copy_objects._stored_already
-
-        def listed(*given):
-            if not after:
-                collect()
-            found = stored_already(*given)
-            self.found = int(found.sum())
-            if after:
-                collect()
-            return found
-
-        monkeypatch.setattr(copy_objects, "_stored_already", listed)
-
-
-def ours(target, cutoff):
-    collect_garbage(target, cutoff)
-
-
-def theirs(target, cutoff):
-    storage = icechunk.local_filesystem_storage(str(target))
-    icechunk.Repository.open(storage).garbage_collect(cutoff)
-
-
-def interrupted_copy(tmp_path, monkeypatch):
-    """Copy new versions into a repository, and stop when chunks and manifests are stored."""
-    source, target = repository_of(2), Location(str(tmp_path / "target"))
-    copy(source.location, target)
-    for number in range(2, 6):
-        commit(source, number)
-    with monkeypatch.context() as patched:
-        patched.setattr(copy_publish, "_copy_files", interrupt)
-        with pytest.raises(StorageError):
-            copy(source.location, target)
-    time.sleep(0.01)
-    return source, target, datetime.now(UTC)
-
-
-def interrupt(*given, **options):
-    raise StorageError("interrupted")
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("collect", [ours, theirs])
-def test_a_copy_is_continued_beside_a_collection(collect, after, tmp_path, monkeypatch):
-    source, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
-    time.sleep(0.01)
-    listing = Collecting(monkeypatch, lambda: collect(target, cutoff), after=after)
-    done = copy(source.location, target)
-    assert listing.found == done.skipped_chunks == 6
-    assert done.chunks == 0
-    repository = Repository.open(target)
-    assert_same(source, repository)
-    assert repository.branches().keys() == {"main"}
-
-
-@pytest.mark.parametrize("collect", [ours, theirs])
-def test_a_copy_is_continued_after_a_collection(collect, tmp_path, monkeypatch):
-    source, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
-    assert Repository.open(target).branches().keys() == {"main", "copying/main"}
-    collect(target, cutoff)
-    assert copy(source.location, target).chunks == 0
-    assert_same(source, Repository.open(target))
-
-
-def test_a_copy_that_was_given_up_becomes_garbage(tmp_path, monkeypatch):
-    _, target, cutoff = interrupted_copy(tmp_path, monkeypatch)
-    repository = Repository.open(target)
-    assert set(verify(target).column("severity").to_pylist()) == {"info"}
-    repository.delete_branch("copying/main")
-    assert collect_garbage(target, cutoff).chunks_deleted == 4
-    stored_contents(repository, repository.resolve())
 
 
 def test_a_copy_finds_only_what_is_missing():

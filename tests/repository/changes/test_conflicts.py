@@ -263,7 +263,7 @@ def test_manifests_of_executors_can_be_resolved(resolve):
     session = repository.writable_session()
     refs = store_chunks(repository.storage, [[0], [1], [2]], [b"O"] * 3, inline_threshold=512)
     [receipts] = store_manifests(
-        repository.storage, session.format, [(session.node("/g/a").id, refs)]
+        repository.storage, session.format, [(session.node("/g/a").id, [refs])]
     )
     session.add_manifests("/g/a", receipts)
     other = repository.writable_session()

@@ -134,7 +134,7 @@ def test_overlapping_manifests_of_others_are_put_in_order(repository):
     snapshot = repository.snapshot(result.snapshot_id)
     node = snapshot.node("/a")
     refs = store_chunks(repository.storage, [[2], [3]], [b"hidden"] * 2, inline_threshold=512)
-    [[receipt]] = store_manifests(repository.storage, session.format, [(node.id, refs)])
+    [[receipt]] = store_manifests(repository.storage, session.format, [(node.id, [refs])])
     new_id = [list(receipt.manifest_id.raw)]
     manifests = ManifestRefs(
         ids=np.concatenate([node.array.manifests.ids, new_id]).astype("u1"),

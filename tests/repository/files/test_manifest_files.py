@@ -20,7 +20,7 @@ def store_block(session, ranges, payload=b"z" * 600, path="/a"):
     storage = session._state.storage
     coords = np.array(np.meshgrid(*ranges, indexing="ij")).reshape(len(ranges), -1).T
     refs = store_chunks(storage, coords, [payload] * len(coords), inline_threshold=512)
-    [receipts] = store_manifests(storage, session.format, [(session.node(path).id, refs)])
+    [receipts] = store_manifests(storage, session.format, [(session.node(path).id, [refs])])
     return pickle.loads(pickle.dumps(receipts))
 
 
@@ -154,7 +154,7 @@ def test_manifests_whose_chunks_lie_between_one_another_are_taken_over(repositor
         coords = [[i] for i in range(start, 8, 2)]
         payloads = [b"%d" % i for [i] in coords]
         refs = store_chunks(repository.storage, coords, payloads, inline_threshold=512)
-        parts.append((node_id, refs))
+        parts.append((node_id, [refs]))
     receipts = [
         r for found in store_manifests(repository.storage, session.format, parts) for r in found
     ]

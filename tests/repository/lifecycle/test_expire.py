@@ -62,9 +62,11 @@ def logs_of(info, snapshot):
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.integers(0, 21), st.booleans(), st.booleans())
 def test_what_every_expiration_keeps(info, cutoff, branches_go, tags_go):
-    done = expire(info, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go)
-    new = done.transition.info
-    assert set(new.snapshots) == set(info.snapshots) - done.released
+    change, done = expire(
+        info, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go
+    )
+    new, released = change.info, set(map(SnapshotId.parse, done.released_snapshots))
+    assert set(new.snapshots) == set(info.snapshots) - released
     for kept in new.snapshots.values():
         old = info.snapshots[kept.id]
         assert replace(kept, parent_id=None, pruned_ancestor_tx_logs=()) == replace(
@@ -72,11 +74,11 @@ def test_what_every_expiration_keeps(info, cutoff, branches_go, tags_go):
         )
         # Nothing is lost of what led to it, and no order is changed.
         assert logs_of(new, kept.id) == logs_of(info, kept.id)
-        if kept.id in done.edited:
+        if str(kept.id) in done.edited_snapshots:
             assert kept.parent_id == snapshot_id(0)
         else:
             assert kept == old
-    for gone in done.released:
+    for gone in released:
         assert info.snapshots[gone].flushed_at < cutoff
         assert info.snapshots[gone].parent_id is not None
     for snapshot in info.snapshots.values():
@@ -92,10 +94,8 @@ def test_what_every_expiration_keeps(info, cutoff, branches_go, tags_go):
     written = decode(encode(new))
     assert written.snapshots == new.snapshots
     # Once more has nothing left to do.
-    again = expire(new, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go)
-    assert (again.deleted_branches, again.deleted_tags) == ((), ())
-    assert not again.edited
-    assert not again.released
+    _, again = expire(new, cutoff, delete_expired_branches=branches_go, delete_expired_tags=tags_go)
+    assert again == ExpireResult()
 
 
 def line(*numbers, tags=(), main=None, ages=None):
@@ -120,17 +120,17 @@ def line(*numbers, tags=(), main=None, ages=None):
 
 def test_the_oldest_kept_snapshot_stands_on_the_root_over_kept_tags():
     info = line(0, 1, 2, 3, 4, 5, tags={"keep": 2})
-    done = expire(info, 4)
-    new = done.transition.info
-    assert done.released == {snapshot_id(1), snapshot_id(3)}
-    assert done.edited == {snapshot_id(2), snapshot_id(4)}
+    change, done = expire(info, 4)
+    new = change.info
+    assert set(done.released_snapshots) == {str(snapshot_id(1)), str(snapshot_id(3))}
+    assert set(done.edited_snapshots) == {str(snapshot_id(2)), str(snapshot_id(4))}
     assert new.snapshots[snapshot_id(4)].parent_id == snapshot_id(0)
     assert new.snapshots[snapshot_id(4)].pruned_ancestor_tx_logs == tuple(
         map(snapshot_id, (1, 2, 3))
     )
     assert new.snapshots[snapshot_id(2)].pruned_ancestor_tx_logs == (snapshot_id(1),)
     # A second expiration passes on what the first one gathered.
-    later = expire(new, 5).transition.info
+    later = expire(new, 5)[0].info
     assert later.snapshots[snapshot_id(5)].pruned_ancestor_tx_logs == tuple(
         map(snapshot_id, (1, 2, 3, 4))
     )
@@ -138,10 +138,10 @@ def test_the_oldest_kept_snapshot_stands_on_the_root_over_kept_tags():
 
 def test_main_and_the_root_never_expire():
     info = line(0, 1, 2, tags={"first": 0})
-    done = expire(info, 100, delete_expired_branches=True, delete_expired_tags=True)
-    assert done.released == {snapshot_id(1)}
-    assert done.transition.info.tags == {"first": snapshot_id(0)}
-    assert done.transition.info.branches == info.branches
+    change, done = expire(info, 100, delete_expired_branches=True, delete_expired_tags=True)
+    assert done.released_snapshots == (str(snapshot_id(1)),)
+    assert change.info.tags == {"first": snapshot_id(0)}
+    assert change.info.branches == info.branches
 
 
 def test_tags_go_only_where_tags_may_be_deleted():
@@ -149,8 +149,8 @@ def test_tags_go_only_where_tags_may_be_deleted():
     locked = replace(info, disabled_feature_flags=(int(FeatureFlag.DELETE_TAG),))
     with pytest.raises(ReadOnlyError, match="deleting tags is switched off"):
         expire(locked, 2, delete_expired_tags=True)
-    assert expire(locked, 2).deleted_tags == ()
-    assert expire(locked, 0, delete_expired_tags=True).deleted_tags == ()
+    assert expire(locked, 2)[1].deleted_tags == ()
+    assert expire(locked, 0, delete_expired_tags=True)[1].deleted_tags == ()
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

@@ -33,7 +33,7 @@ def add_manifest(session, path, coords, payloads):
     """Write chunks and their manifest as an executor does."""
     storage = session._state.storage
     refs = store_chunks(storage, places(coords), payloads, inline_threshold=64)
-    parts = [(session.node(path).id, refs)]
+    parts = [(session.node(path).id, [refs])]
     [receipts] = store_manifests(storage, session.format, parts)
     session.add_manifests(path, receipts)
 

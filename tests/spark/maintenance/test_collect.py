@@ -7,6 +7,7 @@ One untidy repository on disk is copied, and each way tidies a copy. What tasks 
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from helpers.files.upkeep_repositories import FOREIGN, build_untidy, commit
@@ -22,8 +23,8 @@ from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.location import Location
+from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.collect import SparkCollector, _depth
-from icechunk_spark.maintenance.collect_tasks import sweep_task
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +139,9 @@ def test_credentials_stay_out_of_plans(spark, untidy, tmp_path):
     secret = "wJalrXUtnFEMI-secret"
     location = Location("s3://bucket/weather", options={"key": "AKIA", "secret": secret})
     collector = SparkCollector(spark, location, soon(), dry_run=True)
-    task = sweep_task(
-        SweepTask(location=location, phase=Phase.CHUNKS, older_than=soon(), depth=1, dry_run=True)
+    task = partial(
+        collect_tasks.sweep,
+        SweepTask(location=location, phase=Phase.CHUNKS, older_than=soon(), depth=1, dry_run=True),
     )
     frame = collector._frame([(0, b"")], number={0: 0}).mapInArrow(task, "report binary")
     plan = frame._jdf.queryExecution().toString()

@@ -13,7 +13,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 from icechunk_spark.options import OPTIONS
 from icechunk_spark.options.keywords import keyword_options
-from icechunk_spark.options.options import STREAM_OPTIONS
+from icechunk_spark.options.parse import STREAM_OPTIONS
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}
@@ -24,7 +24,9 @@ def test_the_keywords_are_the_options(use):
     options = keyword_options(use)
     names = list(inspect.signature(FUNCTIONS[use]).parameters)
     keywords = [option.keyword for option in options]
-    assert names == [*OF_THE_FUNCTIONS[use], *keywords, "options"]
+    assert names == [*OF_THE_FUNCTIONS[use], *keywords, "options"], (
+        f"the signature of {FUNCTIONS[use].__name__} has not the options in the order of OPTIONS"
+    )
     left = {option.name for option in OPTIONS if use in option.uses} - {o.name for o in options}
     others = {"path", "pushdown", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
     assert left <= {*others, *STREAM_OPTIONS}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.metadata_tables.declared import tables_markdown
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options import OPTIONS, option_table_markdown
+from icechunk_spark.options import OPTIONS, option_table_markdown, values
 from icechunk_spark.options.declare import METADATA_TABLES
-from icechunk_spark.options.options import collect_options, parse_read_options
+from icechunk_spark.options.parse import collect_options, parse_read_options
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write_request import parse_write_options
 
@@ -101,46 +101,31 @@ def test_dots_may_be_underscores():
     assert "hunter" not in text
 
 
+#: A text that each parser takes; others take any.
+TEXTS = {
+    values.parse_boolean: "true",
+    values.parse_positive_int: "5",
+    values.parse_whole_number: "5",
+    values.parse_byte_size: "1m",
+    values.parse_instant: "2024-01-01",
+    values.parse_url_prefixes: "s3://b/",
+    values.parse_sizes: "a=5",
+    values.parse_orders: "a=descending",
+    values.parse_json_object: "{}",
+    values.parse_json_of_objects: "{}",
+    values.parse_fraction: "0.5",
+    values.parse_spec_version: "1",
+}
+
+
 @given(st.sampled_from([option for option in OPTIONS if not option.is_prefix]), st.randoms())
 def test_names_ignore_case_dashes_and_underscores(option, random):
     spelled = "".join(
         random.choice((letter.lower(), letter.upper())) + random.choice(("", "-", "_"))
         for letter in option.name
     )
-    texts = {
-        "true": ("decodecf", "decoded", "pushdown", "createbranch", "changecolumns"),
-        "5": (
-            "rowsperpartition",
-            "txnversion",
-            "maxsnapshotspertrigger",
-            "maxchunkspertrigger",
-            "rewritemanifestsevery",
-        ),
-        "1m": ("readaheadbytes", "maxunplannedbytes"),
-        "a=5": ("block", "chunks", "shards"),
-        "a=descending": ("order",),
-        "{}": ("encoding", "metadata"),
-    }
-    samples = {
-        "asOf": "2024-01-01",
-        "layout": "cells",
-        "missingChunks": "fill",
-        "timestampType": "ntz",
-        "storage.client": "auto",
-        "virtual.authorize": "s3://b/",
-        "sel.method": "nearest",
-        "onConflict": "fail",
-        "resolve": "ours",
-        "distribution": "none",
-        "minDensity": "0.5",
-        "specVersion": "1",
-        "table": "refs",
-        "changesBy": "snapshot",
-        "onHistoryChange": "restart",
-    }
-    text = samples.get(option.name) or next(
-        (value for value, names in texts.items() if option.name.lower() in names), "x"
-    )
+    parse = option.parse
+    text = parse.allowed[0] if isinstance(parse, values.Choice) else TEXTS.get(parse, "x")
     assert list(collect_options({spelled: text}, use=option.uses[0])) == [option.name]
 
 

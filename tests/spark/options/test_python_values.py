@@ -11,7 +11,7 @@ import pytest
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_spark.options.options import parse_read_options
+from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.python_values import option_texts
 
 DAY = datetime.datetime(2024, 7, 1, 6)

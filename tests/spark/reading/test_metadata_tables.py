@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_spark.options.declare import METADATA_TABLES as NAMES
-from icechunk_spark.options.options import parse_read_options
-from icechunk_spark.reading.metadata_tables import make_table_reader, resolve_versions, table_schema
+from icechunk_spark.options.parse import parse_read_options
+from icechunk_spark.reading.metadata_tables import MetadataRead, table_schema
 
 pytestmark = pytest.mark.needs_reference
 
@@ -36,8 +36,8 @@ def table(spark, weather):
 
 def reader_of(weather, name, schema=None, **options):
     parsed = parse_read_options({"path": f"{weather.path}#{name}", **options})
-    pinned = resolve_versions(parsed)
-    return make_table_reader(parsed, schema or table_schema(parsed), pinned=pinned)
+    opened = MetadataRead.of(parsed, None)
+    return opened.reader(schema or opened.schema)
 
 
 def test_the_options_name_the_declared_tables():
@@ -48,7 +48,7 @@ def test_every_table_arrives_with_its_schema_and_comments(table):
     frames = {name: table(name) for name in NAMES}
     for name, frame in frames.items():
         assert frame.columns == list(METADATA_TABLES[name].names)
-        assert frame.schema == table_schema(parse_read_options({"path": f"/x#{name}"}))
+        assert frame.schema == table_schema(METADATA_TABLES[name])
         assert all(field.metadata["comment"].endswith(".") for field in frame.schema)
     # All tables in one job, each row as JSON.
     texts = [

@@ -267,7 +267,7 @@ def test_the_lock_is_not_opened_through_a_link(storage, tmp_path):
     assert storage.get("repo").data == b"one"
     lock.unlink()
     os.mkfifo(lock)
-    with pytest.raises(StorageError, match="no file"):
+    with pytest.raises(StorageError, match="not a file"):
         storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
 
 

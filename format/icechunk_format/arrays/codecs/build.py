@@ -112,7 +112,7 @@ def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
     """Return the position of the codec that makes bytes, and check the order of the rest."""
     positions = [i for i, name in enumerate(names) if name in ELEMENT_CODECS or name == _SHARDING]
     if not positions:
-        # It may be a codec of another package: the first that belongs to neither other part.
+        # The first codec that belongs to neither other part may be one of another package.
         others = [n not in ARRAY_CODECS and n not in BYTE_CODECS for n in names]
         positions = [others.index(True)] if any(others) else []
     if len(positions) == 1:

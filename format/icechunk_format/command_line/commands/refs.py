@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -192,12 +193,7 @@ def _only_below(
             if info.id in others:
                 break
             others.add(info.id)
-    lost = []
-    for info in opened.ancestry(snapshot=tip):
-        if info.id in others:
-            break
-        lost.append(info)
-    return lost
+    return list(takewhile(lambda info: info.id not in others, opened.ancestry(snapshot=tip)))
 
 
 def _show_lost(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:

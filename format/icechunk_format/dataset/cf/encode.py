@@ -267,7 +267,7 @@ class VariableEncoder:
             result[:] = [b"" if text is None else text.encode(encoding) for text in values.tolist()]
         except UnicodeEncodeError as error:
             raise InvalidInputError(
-                f"column {self.name!r} has a text that {encoding} cannot spell: {error}",
+                f"column {self.name!r} has a text that {encoding} cannot encode: {error}",
                 variable=self.name,
             ) from error
         return result

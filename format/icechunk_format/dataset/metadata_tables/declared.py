@@ -72,7 +72,7 @@ class MetadataTable:
     name
         Its name, as in ``path#name``.
     row
-        What a row is.
+        Meaning of a row.
     scope
         What it is about; decides which options it takes.
     """

@@ -27,7 +27,7 @@ Part = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionContext:
-    """What all tasks of one read share; small and picklable.
+    """Values that all tasks of one read share; small and picklable.
 
     Parameters
     ----------

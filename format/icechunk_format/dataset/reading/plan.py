@@ -52,7 +52,7 @@ CHUNKS_TASK_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What ``plan_tasks`` needs to know of a scan.
+    """Arguments of ``plan_tasks``.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanContext:
-    """What all tasks of a scan share; small and picklable.
+    """Values that all tasks of a scan share; small and picklable.
 
     Parameters
     ----------

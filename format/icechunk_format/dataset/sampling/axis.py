@@ -34,7 +34,7 @@ METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Places:
-    """Where numbers lie along one axis.
+    """Positions of numbers along one axis.
 
     Parameters
     ----------
@@ -50,6 +50,16 @@ class Places:
     inside: NDArray[np.bool_]
     upper: NDArray[np.int64] | None = None
     weight: NDArray[np.float64] | None = None
+
+    def only(self, kept: NDArray[np.bool_]) -> Places:
+        """Call outside what is not kept."""
+        upper, weight = self.upper, self.weight
+        return Places(
+            lower=np.where(kept, self.lower, 0),
+            inside=self.inside & kept,
+            upper=None if upper is None else np.where(kept, upper, 0),
+            weight=None if weight is None else np.where(kept, weight, 0.0),
+        )
 
 
 class Axis:
@@ -168,8 +178,8 @@ class Axis:
         values = self._turned(values)
         if self.method != "linear" and numbers.dtype.kind == "f":
             values = values.astype(numbers.dtype, copy=False)
-        places = getattr(self, f"_{self.method}")(values)
-        return places if finite is None else _only(places, finite)
+        places: Places = getattr(self, f"_{self.method}")(values)
+        return places if finite is None else places.only(finite)
 
     def _turned(self, values: NDArray[Any]) -> NDArray[Any]:
         """Move numbers by whole turns next to the labels (rule 4)."""
@@ -259,14 +269,3 @@ class Axis:
         return Places(
             lower=first, inside=inside, upper=second, weight=np.where(inside, weight, 0.0)
         )
-
-
-def _only(places: Places, kept: NDArray[np.bool_]) -> Places:
-    """Call outside what is not kept."""
-    weight = places.weight
-    return Places(
-        lower=np.where(kept, places.lower, 0),
-        inside=places.inside & kept,
-        upper=None if places.upper is None else np.where(kept, places.upper, 0),
-        weight=None if weight is None else np.where(kept, weight, 0.0),
-    )

@@ -1,4 +1,4 @@
-"""Reads the option ``on`` and what belongs to it: which coordinate each column chooses on, how.
+"""Reads the option ``on``: which column gives positions along which coordinate, by which method.
 
 Rules of this file
 ------------------
@@ -35,7 +35,7 @@ PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 
 
 class Choices:
-    """What points choose on.
+    """The coordinates by which points choose cells.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ class Choices:
             elif len(dims) > 1:
                 names = ", ".join(repr(array.name) for array in arrays)
                 raise InvalidInputError(
-                    f"on names {names} along the dimensions ({', '.join(dims)}), of which cells"
-                    " are found by a latitude and a longitude together: name one of each, with the"
-                    " attribute standard_name or units that says so",
+                    f"on names {names} along the dimensions ({', '.join(dims)}), where a cell"
+                    " is found by a latitude and a longitude: name one of each, whose attribute"
+                    " standard_name or units tells which of the two it is",
                     dims=dims,
                 )
         return paired
@@ -247,7 +247,7 @@ def _check_keys(option: str, given: Mapping[str, Any], points: PointColumns) -> 
     for key in given:
         if key not in points:
             raise InvalidInputError(
-                f"{option}[{key!r}] is about no key of on: {', '.join(points)}", option=option
+                f"{option}[{key!r}] does not name a key of on: {', '.join(points)}", option=option
             )
 
 

@@ -1,4 +1,4 @@
-"""Says along which evenly spaced labels points meet the chunks of an array, as plain numbers.
+"""Describes evenly spaced labels as numbers from which Spark computes the chunk of a point.
 
 Spark can compute the chunk of a point by itself, without Python, where labels are evenly spaced
 numbers or times and chunks are equal. A result that is off by one only means that a chunk is
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSteps:
-    """How the value of a point's column becomes a chunk number along one axis.
+    """Converts the value of a point's column to a chunk number along one axis.
 
     Parameters
     ----------

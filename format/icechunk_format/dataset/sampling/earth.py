@@ -1,4 +1,4 @@
-"""Tells which columns of points are places on Earth, moves them into a grid, and doubts others.
+"""Transforms points into the reference system of a grid; refuses columns in the wrong units.
 
 Rules of this file
 ------------------

@@ -65,7 +65,7 @@ def kind_of(column: Column) -> Kind:
     if pa.types.is_string(labels):
         return "text" if calendar_of(column) is None else "calendar"
     raise UnsupportedError(
-        f"coordinate {column.name!r} is {labels}, by which no point can be found; choose its"
+        f"coordinate {column.name!r} is {labels}, which points cannot be compared with; choose its"
         " positions with option isel",
         coordinate=column.name,
     )

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """What a user asks for; the fields are the arguments of ``icechunk_spark.sample``.
+    """A request of a user; the fields are the arguments of ``icechunk_spark.sample``.
 
     Parameters
     ----------
@@ -301,8 +301,9 @@ def _described(
     if is_linear:
         if not is_number(value_type) or pa.types.is_boolean(value_type):
             raise UnsupportedError(
-                f"variable {variable.name!r} is {value_type}, between values of which there is"
-                f" nothing: use method 'nearest' for {', '.join(linear)}, or name other variables",
+                f"variable {variable.name!r} is {value_type}, which cannot be"
+                f" interpolated: use method 'nearest' for {', '.join(linear)}, or name"
+                " other variables",
                 variable=variable.name,
             )
         if not pa.types.is_floating(value_type):

@@ -1,4 +1,4 @@
-"""What a sampling reads, as plain values that travel to tasks: coordinates, variables, options."""
+"""Holds a planned sampling as values for tasks: coordinates, variables and options."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class SampledVariable:
 
     @property
     def cells(self) -> int:
-        """How many values a point takes."""
+        """Number of values that a point takes."""
         count = 1
         for selection in self.selections.values():
             count *= selection.count

@@ -46,7 +46,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PointPlaces:
-    """Where points lie.
+    """Positions of points along all dimensions.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class PointPlaces:
 
     @property
     def outside(self) -> NDArray[np.bool_]:
-        """Which points have all values and lie outside of some dimension."""
+        """Marks points that have all values and lie outside of some dimension."""
         every = np.ones(self.count, np.bool_)
         inside = np.ones(self.count, np.bool_)
         for dim, places in self.along.items():
@@ -74,18 +74,7 @@ class PointPlaces:
 
 
 class Sampler:
-    """Samples points of one plan.
-
-    Parameters
-    ----------
-    sampling
-        The plan.
-
-    Attributes
-    ----------
-    sampling, arrays
-        The plan, and the arrays that it opens.
-    """
+    """Samples points of one plan."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -133,12 +122,7 @@ class Sampler:
                 places = self.axis(choice).find(scaled)
             existing = exists[choice.point]
             if existing is not None:
-                places = Places(
-                    lower=np.where(existing, places.lower, 0),
-                    inside=places.inside & existing,
-                    upper=places.upper,
-                    weight=places.weight,
-                )
+                places = places.only(existing)
             along[choice.dim], by_dim[choice.dim] = places, present[choice.point]
         for tree in plan.trees:
             found, inside = self._tree(tree).find(numbers[tree.y_point], numbers[tree.x_point])
@@ -246,10 +230,7 @@ class Sampler:
         context = self.sampling.context
         whole = ("sampling", str(context.location), str(context.snapshot_id), *key)
 
-        def load(_: list[int]) -> list[Loaded[V]]:
-            return [Loaded(*make())]
-
-        return metadata_cache().get_many([whole], load)[0]
+        return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
 
     # --- what lies there ------------------------------------------------------------------------
 

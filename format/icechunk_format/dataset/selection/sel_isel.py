@@ -273,9 +273,9 @@ def _range_bounds(
     if len(readable) == 1 or (readable and labels.is_text and len(cuts) == 1):
         return _ends(name, [text.strip() for text in readable[0]], labels)
     raise InvalidInputError(
-        f"sel: {name}={selector!r} is not a range low:high of which each end is "
+        f"sel: {name}={selector!r} is not a range low:high whose ends are each "
         f"{'text' if labels.is_text else labels.expected()}; "
-        f"'low..high' says where it is cut, and isel takes steps"
+        f"write low..high if the ends hold colons, and use isel for steps"
     )
 
 

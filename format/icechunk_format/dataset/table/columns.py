@@ -162,7 +162,7 @@ class ColumnFactory:
                     raise InvalidInputError(
                         f"the coordinate {variable.name!r} has the dimension "
                         f"{', '.join(f'{dim}={size}' for dim, size in foreign)}, which the table "
-                        f"of ({', '.join(chosen.dims)}) has not",
+                        f"of ({', '.join(chosen.dims)}) does not have",
                         coordinate=variable.name,
                         dims=chosen.dims,
                     )

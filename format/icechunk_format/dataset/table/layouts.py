@@ -39,7 +39,7 @@ REFS_FIELDS: Final[Fields] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRules:
-    """What the driver must know of a layout to build its table.
+    """Rules by which the driver builds the table of a layout.
 
     Parameters
     ----------

@@ -82,12 +82,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What a scan produces.
+    """The columns and dimensions that a scan produces.
 
     Parameters
     ----------
     layout
-        What a row is.
+        Meaning of a row.
     dims, sizes
         The dimensions of the table. In the layouts ``chunks`` and ``refs``: all dimensions that
         can be selected on.

@@ -79,7 +79,7 @@ class Variable:
 
     @property
     def metadata(self) -> ArrayMetadata:
-        """What ``zarr.json`` says of the array.
+        """The array's ``zarr.json``, parsed.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Variable:
 
     @property
     def codecs(self) -> ChunkCodecs:
-        """How its chunks are stored.
+        """Codecs of the array's chunks.
 
         Raises
         ------

@@ -35,7 +35,7 @@ _LARGEST: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellNumbers:
-    """How the cells of a part are numbered.
+    """Numbering of the cells of a part.
 
     Parameters
     ----------
@@ -62,21 +62,21 @@ class CellNumbers:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the largest block."""
-        return tuple(_extent(axis) for axis in self.axes)
+        return tuple(axis.largest for axis in self.axes)
 
     @property
     def cells_per_block(self) -> int:
-        """How many numbers a block takes."""
+        """Numbers that a block takes."""
         return math.prod(self.shape)
 
     @property
     def cells_per_unit(self) -> int:
-        """How many numbers a unit takes: a cell's number by this is its unit."""
+        """Numbers that a unit takes: a cell's number, divided by this, is its unit."""
         return math.prod(self.blocks_per_unit) * self.cells_per_block
 
     @property
     def unit_counts(self) -> tuple[int, ...]:
-        """How many units there are along each dimension."""
+        """Number of units along each dimension."""
         return tuple(
             max(1, -(-len(touched) // taken))
             for touched, taken in zip(self.touched, self.blocks_per_unit, strict=True)
@@ -84,7 +84,7 @@ class CellNumbers:
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return math.prod(self.unit_counts)
 
     def terms(self, axis: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -187,10 +187,3 @@ def _compact(numbers: NDArray[np.int64]) -> range | NDArray[np.int64]:
     if len(numbers) and int(numbers[-1]) - int(numbers[0]) + 1 == len(numbers):
         return range(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
-
-
-def _extent(axis: ChunkAxis) -> int:
-    """Return the elements of the largest block along an axis."""
-    if axis.edges is None:
-        return max(1, min(axis.step, axis.size))
-    return max(1, int(np.diff(axis.edges).max(initial=1)))

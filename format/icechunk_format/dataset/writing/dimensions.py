@@ -30,7 +30,7 @@ _MOST_LABELS_IN_CONTEXT: Final = 100_000
 
 
 class DimensionPlaces:
-    """Where the distinct values of each dimension column go.
+    """Indices of the distinct values of each dimension column.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class DimensionPlaces:
         if len(sizes) > 1:
             raise InvalidInputError(
                 f"arrays of group {self._prepared.group} disagree about the dimension {dim!r}: "
-                f"{', '.join(map(str, sorted(sizes)))} elements; rows have no one place there",
+                f"{', '.join(map(str, sorted(sizes)))} elements; rows have no single place there",
                 dim=dim,
             )
         return sizes.pop() if sizes else 0

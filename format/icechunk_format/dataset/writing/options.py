@@ -70,7 +70,7 @@ class WriteOptions:
     encoding
         By column, in xarray's words: see ``ENCODING_KEYS``.
     layout
-        What a row is.
+        Meaning of a row.
     decoded
         In the layout ``chunks``: whether ``data`` are values, or the stored bytes.
     on_conflict, resolve
@@ -137,7 +137,7 @@ class WriteOptions:
                     )
         for dim, wish in (self.order or {}).items():
             _choice(f"order of {dim}", wish, ORDERS)
-        # What is not JSON would be refused by the commit, after all the work.
+        # The commit would refuse values that are not JSON, after all the work.
         MetadataItems.of(self.metadata)
         for name, said in self.encoding.items():
             _check_encoding(name, said)

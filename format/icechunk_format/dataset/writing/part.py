@@ -157,7 +157,7 @@ class WritePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
-    """What a task has written; it counts once it is handed to ``finish_write``.
+    """The files that a task has written; they count once ``finish_write`` gets the receipt.
 
     Parameters
     ----------
@@ -180,5 +180,5 @@ class TaskReceipt:
 
     @property
     def chunks(self) -> int:
-        """How many chunks the task has written."""
+        """Number of chunks that the task has written."""
         return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)

@@ -32,7 +32,7 @@ class ExistingArray:
 
     @property
     def path(self) -> str:
-        """Where the array is."""
+        """Path of the array."""
         return self.variable.path
 
 

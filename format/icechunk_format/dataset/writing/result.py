@@ -19,7 +19,7 @@ TXN_VERSION: Final = "txnVersion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """What became of a write.
+    """Result of a write.
 
     Parameters
     ----------

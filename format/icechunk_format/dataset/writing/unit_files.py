@@ -34,7 +34,7 @@ class UnitFiles:
     def end_unit(self) -> None:
         """Store the references of the unit: one manifest for each array, or more where huge."""
         arrays = [self._arrays[name] for name in self._refs]
-        parts = ((array.node_id, ChunkRefs.concat(self._refs[array.name])) for array in arrays)
+        parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.name])]) for array in arrays)
         stored = store_manifests(self._storage, self._part.destination.manifest_format, parts)
         for array, receipts in zip(arrays, stored, strict=True):
             self._receipts.setdefault(array.path, []).extend(receipts)

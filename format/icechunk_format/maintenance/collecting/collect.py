@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Protocol
 
-from icechunk_format.errors import ConflictError, ReadOnlyError, StorageError
+from icechunk_format.errors import ConflictError, NotFoundError, StorageError
 from icechunk_format.maintenance.collecting.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.overwritten import needed_copies, trim_overwritten
@@ -42,19 +42,17 @@ from icechunk_format.maintenance.collecting.roots import (
     RootsMoved,
     kept_logs,
     reachable,
-    reachable_v1,
-    tips_v1,
     without_dropped,
 )
 from icechunk_format.maintenance.collecting.sweep import (
     MAX_FAILURES_IN_A_ROW,
-    delete_garbage,
-    find_garbage,
+    delete_unneeded,
 )
 from icechunk_format.progress import ProgressOption
+from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.state.publish import Declined, update_repo
+from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
@@ -63,7 +61,7 @@ from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.location import Place
-from icechunk_format.storage.protocol import StagingStorage, Storage
+from icechunk_format.storage.protocol import StagingStorage, Storage, check_writable
 
 _ATTEMPTS: Final = 20
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
@@ -174,11 +172,8 @@ def collect_from(
     microseconds(older_than, argument="older_than")
     if trim_overwritten_older_than is not None:
         microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
-    if storage.is_read_only and not dry_run:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read; collect where the store can be written",
-            location=storage.root_url,
-        )
+    if not dry_run:
+        check_writable(storage)
     extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
     if spec_version == SPEC_V1:
         info = None
@@ -199,8 +194,8 @@ def collect_from(
         report = collector.sweep(phase, needed_ids.get(phase))
         result = result.with_phase(phase, report)
         _check_progress(storage, phase, report, result)
-        if info is None and phase is Phase.SNAPSHOTS and not tips_v1(storage) <= kept:
-            added = reachable_v1(storage, extra) - kept
+        if info is None and phase is Phase.SNAPSHOTS and not _tips_v1(storage) <= kept:
+            added = reachable(RefFilesHistory(storage), extra) - kept
             collector.mark_also(added)
             needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim_overwritten_older_than is not None:
@@ -224,20 +219,31 @@ def _marked_v1(
 ) -> frozenset[SnapshotId]:
     """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
     for _ in range(_ATTEMPTS):
-        kept = reachable_v1(storage, extra)
+        kept = reachable(RefFilesHistory(storage), extra)
+        if not kept:
+            raise NotFoundError(
+                f"{storage.root_url} has no branch and no tag, so everything in it would be "
+                "garbage; nothing was deleted",
+                kind="branch",
+                root_url=storage.root_url,
+            )
         collector.mark(kept)
         if storage.head(REPO) is not None:
             raise ConflictError(
                 f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
                 "nothing was deleted. Collect again",
             )
-        if tips_v1(storage) <= kept:
+        if _tips_v1(storage) <= kept:
             return kept
     raise ConflictError(
         f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
         "nothing was deleted. Collect when fewer branches are moved about",
         attempts=_ATTEMPTS,
     )
+
+
+def _tips_v1(storage: Storage) -> set[SnapshotId]:
+    return set(RefFilesHistory(storage).known_snapshots())
 
 
 def _marked_state(
@@ -249,7 +255,7 @@ def _marked_state(
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
             check_status(info.status)
-        reached = reachable(info, extra)
+        reached = reachable(RepoInfoHistory(info), extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()
         roots = Roots(kept=frozenset(info.snapshots) - dropped, dropped=dropped)
@@ -264,12 +270,12 @@ def _marked_state(
                 raise AssertionError(f"a state does not move by itself: {planned.why}")
             return planned.info
         answer = update_repo(storage, change)
-        if not isinstance(answer, Declined):
+        if answer.declined is None:
             added = frozenset(answer.info.snapshots) - roots.kept
             if added:
                 collector.mark_also(added)
             return answer.info
-        why = answer.reason.why
+        why = answer.declined.why
     raise ConflictError(
         f"{storage.root_url} was changed {_ATTEMPTS} times while garbage was looked for ({why}); "
         "nothing was deleted. Collect when fewer branches are moved about",
@@ -292,7 +298,7 @@ def _check_progress(
 
 
 class Collector(Protocol):
-    """What does the work of a collection; every method may be called again after a restart."""
+    """Does the work of a collection; every method may be called again after a restart."""
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""
@@ -350,6 +356,11 @@ class OneProcessCollector:
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
         """Delete what is old and not needed."""
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
-        storage, progress = self._storage, self._progress
-        garbage = find_garbage(storage, phase.prefix, needed, self._older_than, progress=progress)
-        return delete_garbage(storage, garbage, dry_run=self._dry_run, progress=progress)
+        return delete_unneeded(
+            self._storage,
+            phase.prefix,
+            needed,
+            self._older_than,
+            dry_run=self._dry_run,
+            progress=self._progress,
+        )

@@ -19,19 +19,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.maintenance.fetching import (
-    batches,
-    check_id,
-    decoded_manifest,
-    fetched,
-    sized_ids,
-)
+from icechunk_format.maintenance.fetching import check_id, decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.protocol import Storage
 
 _SNAPSHOTS_AT_ONCE: Final = 16

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.marks import LISTED, listed_manifests, referenced_chunks
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
-from icechunk_format.maintenance.collecting.sweep import delete_garbage, find_garbage
+from icechunk_format.maintenance.collecting.sweep import delete_unneeded
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ALPHABET, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
@@ -35,14 +35,14 @@ _SIZE: Final = SnapshotId.SIZE
 # Ids that a task gathers before it hands them on: they are handed on without repeats, so the more
 # the better, and 12 to 80 bytes each.
 _GATHERED: Final = 2_000_000
-# What one row of a list of manifests may ask of the task that reads them.
+# The most that one row of a list of manifests may ask of the task that reads them.
 _ROW_MANIFESTS: Final = 256
 _ROW_BYTES: Final = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """What every task of one phase has to know.
+    """Values that every task of one phase gets.
 
     Parameters
     ----------
@@ -129,16 +129,10 @@ def manifests_of_snapshots(
         yield from packed_rows(ordered, parts_of(ordered["id"], 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestRow:
-    """Manifests of one part that one task reads.
+class ManifestRow(NamedTuple):
+    """Manifests of one part that one task reads, with their sizes (little-endian uint64) and sums.
 
-    Parameters
-    ----------
-    sizes
-        Their listed sizes, packed as little-endian uint64.
-    size, references
-        Sums of what is listed.
+    Ids and sizes are packed.
     """
 
     part: int
@@ -221,5 +215,6 @@ def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int)
         )
     storage = open_storage(task.location)
     within = part_prefix(part, task.depth)
-    garbage = find_garbage(storage, task.phase.prefix, ids, task.older_than, within=within)
-    return delete_garbage(storage, garbage, dry_run=task.dry_run)
+    return delete_unneeded(
+        storage, task.phase.prefix, ids, task.older_than, within=within, dry_run=task.dry_run
+    )

@@ -28,7 +28,7 @@ class Phase(Enum):
 
     @property
     def prefix(self) -> str:
-        """Where objects of this kind are, below the root."""
+        """Prefix of the keys of this kind of object."""
         return _PREFIXES[self]
 
 
@@ -83,7 +83,7 @@ def distinct_errors(*parts: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectResult:
-    """What a collection deleted, or would delete.
+    """Result of a collection, or of its dry run: the objects deleted.
 
     Parameters
     ----------

@@ -20,14 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from icechunk_format.errors import NotFoundError
-from icechunk_format.repository.history.history import RefFilesHistory
+from icechunk_format.repository.history.history import History, reached_from
 from icechunk_format.repository.lifecycle.expire import with_nearest
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import GCRanUpdate
-from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +51,8 @@ class RootsMoved:
     why: str
 
 
-def reachable(info: RepoInfo, extra_roots: Iterable[SnapshotId] = ()) -> set[SnapshotId]:
-    """Return the snapshots that refs and extra roots reach.
-
-    Raises
-    ------
-    NotFoundError
-        The repository does not list an extra root.
-    FormatError
-        The history is damaged.
-    """
-    found: set[SnapshotId] = set()
-    for tip in (*info.branches.values(), *info.tags.values(), *extra_roots):
-        following: SnapshotId | None = tip
-        # Histories share their beginnings, so each snapshot is passed once, whatever the refs.
-        while following is not None and following not in found:
-            snapshot = info.snapshots.get(following)
-            if snapshot is None:
-                info.ancestry(tip)  # which says what is wrong with this history
-                break
-            found.add(following)
-            following = snapshot.parent_id
-    return found
-
-
-def reachable_v1(storage: Storage, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
-    """Return the snapshots that refs and extra roots reach in spec version 1; one read for each.
+def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
+    """Return the snapshots that refs and extra roots reach; in spec version 1, one read for each.
 
     Raises
     ------
@@ -87,29 +61,8 @@ def reachable_v1(storage: Storage, extra_roots: Iterable[SnapshotId] = ()) -> fr
     FormatError
         The history is damaged.
     """
-    history = RefFilesHistory(storage)
-    found: set[SnapshotId] = set()
-    for tip in (*history.branches().values(), *history.tags().values(), *extra_roots):
-        if tip in found:
-            continue
-        for ancestor in history.ancestry(tip):
-            if ancestor.id in found:
-                break
-            found.add(ancestor.id)
-    if not found:
-        raise NotFoundError(
-            f"{storage.root_url} has no branch and no tag, so everything in it would be garbage; "
-            "nothing was deleted",
-            kind="branch",
-            root_url=storage.root_url,
-        )
-    return frozenset(found)
-
-
-def tips_v1(storage: Storage) -> set[SnapshotId]:
-    """Return what branches and tags point to in spec version 1."""
-    history = RefFilesHistory(storage)
-    return {*history.branches().values(), *history.tags().values()}
+    tips = (*history.branches().values(), *history.tags().values(), *extra_roots)
+    return frozenset(reached_from(history, tips))
 
 
 def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
@@ -121,12 +74,14 @@ def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
         kept = snapshot
         if snapshot.parent_id in roots.dropped:
             if snapshot.id not in roots.kept:
-                return RootsMoved(why=f"snapshot {snapshot.id} was added on one that was to go")
+                return RootsMoved(
+                    why=f"snapshot {snapshot.id} was added on one that would be deleted"
+                )
             kept = with_nearest(info, snapshot, lambda ancestor: ancestor.id in roots.kept)
         snapshots[snapshot.id] = kept
     for name, tip in (*info.branches.items(), *info.tags.items()):
         if tip not in snapshots:
-            return RootsMoved(why=f"{name!r} was put on snapshot {tip}, which was to go")
+            return RootsMoved(why=f"{name!r} was moved to snapshot {tip}, which would be deleted")
     return Transition(info=replace(info, snapshots=snapshots), details=GCRanUpdate())
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -41,42 +40,17 @@ _THROTTLED_STATUS: Final = (429, 503)
 _THROTTLED_WORDS: Final = ("SlowDown", "Throttl", "TooManyRequests", "ServerBusy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Garbage:
-    """Objects to delete below one prefix.
-
-    Parameters
-    ----------
-    prefix
-        Ends with a slash.
-    ids
-        uint8, shape (n, 12): names of the objects below it, as ids.
-    sizes
-        uint64, shape (n,): their bytes.
-    """
-
-    prefix: str
-    ids: NDArray[np.uint8]
-    sizes: NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of some of the objects."""
-        return [f"{self.prefix}{name}" for name in encode_many(self.ids[start:stop])]
-
-
-def find_garbage(
+def delete_unneeded(
     storage: Storage,
     prefix: str,
     kept: IdSet,
     older_than: datetime,
     *,
     within: str = "",
+    dry_run: bool = False,
     progress: ProgressOption = None,
-) -> Garbage:
-    """List objects and keep those that are old enough and that nobody refers to.
+) -> DeleteReport:
+    """Delete the objects that are old enough and that nobody refers to.
 
     Parameters
     ----------
@@ -90,30 +64,25 @@ def find_garbage(
         Only objects that the store says were written before may go.
     within
         First characters of the names to look at; empty for all.
+    dry_run
+        Whether they are counted only.
     """
-    ids = [np.empty((0, 12), dtype=np.uint8)]
+    found = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
     with phase(progress, f"Listing {prefix}") as advance:
         for page in list_ids(storage, prefix, within, older_than=older_than):
             is_garbage = ~kept.contains(page.ids)
-            ids.append(page.ids[is_garbage])
+            found.append(page.ids[is_garbage])
             sizes.append(page.sizes[is_garbage].astype(np.uint64))
             advance(len(page.ids))
-    return Garbage(prefix=prefix, ids=np.concatenate(ids), sizes=np.concatenate(sizes))
+    ids = np.concatenate(found)
 
+    def keys_of(start: int, stop: int) -> list[str]:
+        return [f"{prefix}{name}" for name in encode_many(ids[start:stop])]
 
-def delete_garbage(
-    storage: Storage,
-    garbage: Garbage,
-    *,
-    dry_run: bool = False,
-    progress: ProgressOption = None,
-) -> DeleteReport:
-    """Delete objects, or count them in a dry run; see ``delete_keys``."""
-    count = len(garbage)
-    with phase(None if dry_run else progress, f"Deleting from {garbage.prefix}", count) as advance:
+    with phase(None if dry_run else progress, f"Deleting from {prefix}", len(ids)) as advance:
         return delete_keys(
-            storage, count, garbage.keys, garbage.sizes, dry_run=dry_run, advance=advance
+            storage, len(ids), keys_of, np.concatenate(sizes), dry_run=dry_run, advance=advance
         )
 
 

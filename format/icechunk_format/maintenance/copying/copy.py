@@ -32,7 +32,7 @@ from icechunk_format.storage.location import Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyResult:
-    """What a copy did.
+    """Result of a copy.
 
     Parameters
     ----------

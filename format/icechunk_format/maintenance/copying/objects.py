@@ -49,7 +49,7 @@ CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyContext:
-    """What every task of a copy has to know."""
+    """Values that every task of a copy gets."""
 
     source: Location
     target: Location

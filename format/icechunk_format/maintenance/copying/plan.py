@@ -28,12 +28,10 @@ from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
-    ReadOnlyError,
     UnsupportedError,
 )
 from icechunk_format.maintenance.collecting.marks import distinct_manifests
 from icechunk_format.maintenance.copying.objects import CopyContext
-from icechunk_format.maintenance.fetching import sized_batches
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
@@ -44,8 +42,9 @@ from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import Storage, check_writable
 
 _PIECE_REFS: Final = 1_000_000
 _PIECE_FILES: Final = 256
@@ -98,11 +97,10 @@ def plan_copy(
     storage = open_storage(place)
     if str(place) == str(repository.location) and place.options == repository.location.options:
         raise InvalidInputError(
-            f"source and target are both {place}; create a branch to have a line twice",
+            f"source and target are both {place}; create a branch to have the history twice",
             target=str(place),
         )
-    if storage.is_read_only:
-        raise ReadOnlyError(f"{place} can only be read; give a target that can be written")
+    check_writable(storage)
     if target_branch == "":
         raise InvalidInputError("the branch of the target has no name; give one")
     if target_branch is None:

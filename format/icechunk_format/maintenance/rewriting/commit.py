@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 
 from icechunk_format.display.lazily import html_by, text_by
-from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.commit.commit import (
     CommitResult,
     Written,
@@ -38,12 +38,11 @@ from icechunk_format.repository.files.metadata_files import load_snapshot, load_
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
-from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
-from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, checked_values
 
 _TRIES: Final = 1000
 
@@ -60,7 +59,7 @@ class ArrayReplacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What a rewrite did, or would do.
+    """Result of a rewrite, or of its dry run.
 
     Parameters
     ----------
@@ -171,9 +170,10 @@ def commit_rewrite(
             pruned_ancestor_tx_logs=() if replaced is None else replaced.pruned_ancestor_tx_logs,
             message=message,
             metadata=commit_metadata(
-                _with_splitting(metadata, splitting),
+                metadata,
                 spec_version=format.spec_version,
                 rebased=attempt,
+                splitting_config=splitting,
             ),
             written=written,
         )
@@ -184,14 +184,7 @@ def commit_rewrite(
                 "manifests", len(applied.files), sum(file.size_bytes for file in applied.files)
             )
             return RewriteResult(
-                commit=CommitResult(
-                    snapshot_id=version.info.id,
-                    parent_id=version.info.parent_id,
-                    branch=branch,
-                    rebased=attempt,
-                    files_written=written.files,
-                    bytes_written=written.bytes,
-                ),
+                commit=version.landed(branch, rebased=attempt),
                 manifests_before=len(current.manifest_files),
                 manifests_after=len(after),
                 references=sum(file.num_chunk_refs for file in applied.files),
@@ -225,7 +218,7 @@ def _applied(
     for item in replacements:
         node = current.node_with_id(item.node_id)
         if node is None or node.array is None:
-            continue  # It was deleted, and takes its manifests along.
+            continue  # The array was deleted, with its manifests.
         found = _replaced(node.array.manifests, item, is_base=is_base)
         if found is None:
             left_out.append(item.path)
@@ -244,33 +237,10 @@ def _replaced(
     have, gone = manifest_keys(listed), manifest_keys(item.removed)
     if not is_base and not np.isin(gone, have).all():
         return None
-    stays = ~np.isin(have, gone)
-    ids = np.frombuffer(b"".join(f.manifest_id.raw for f in item.files), dtype=np.uint8)
-    extents = np.array([f.extents for f in item.files], dtype=np.uint32)
-    found = ManifestRefs(
-        ids=np.concatenate([listed.ids[stays], ids.reshape(-1, ManifestId.SIZE)]),
-        extents=np.concatenate(
-            [listed.extents[stays], extents.reshape(len(item.files), listed.ndim, 2)]
-        ),
-    )
+    stays = np.flatnonzero(~np.isin(have, gone))
+    found = with_files(listed, stays, item.files)
     if not is_base:
-        kept = int(stays.sum())
         for pairs in overlapping_pairs(found.extents):
-            if (pairs >= kept).any():
+            if (pairs >= len(stays)).any():
                 return None
     return found
-
-
-def _with_splitting(
-    metadata: Mapping[str, Any] | None, splitting: dict[str, Any]
-) -> dict[str, Any]:
-    given = checked_values(metadata)
-    reserved = given.get(RESERVED_METADATA, {})
-    if not isinstance(reserved, dict):
-        raise InvalidInputError(
-            f"the name {RESERVED_METADATA!r} in commit metadata belongs to Icechunk libraries, "
-            f"which keep a map there, not {reserved!r}; choose another name",
-            found=reserved,
-        )
-    given[RESERVED_METADATA] = {**reserved, "splitting_config": splitting}
-    return given

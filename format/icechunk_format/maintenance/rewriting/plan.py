@@ -34,7 +34,7 @@ _FILES_OVER_NEED: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RewriteOfArray:
-    """What a rewrite does to the manifests of one array.
+    """The part of a rewrite that concerns the manifests of one array.
 
     Parameters
     ----------

@@ -47,6 +47,7 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
 from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
 
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
@@ -223,7 +224,7 @@ def plan_rewrite(
             location=repository.location,
             format=ManifestFormat(
                 spec_version=repository.spec_version,
-                # What was stored of the configuration stays here: tasks need a few numbers of it.
+                # The stored configuration stays here: tasks need a few numbers of it.
                 config=replace(config, raw={}, virtual_chunk_containers=()),
                 max_refs=max_refs,
             ),
@@ -306,22 +307,13 @@ def _cells_of(unit: UnitOfWork) -> int:
 
 
 def _tasks(work: Sequence[UnitOfWork], refs_per_task: int) -> tuple[RewriteTask, ...]:
-    tasks: list[RewriteTask] = []
-    units: list[UnitOfWork] = []
-    refs = files = 0
-    for unit in work:
-        too_many = (
-            refs + unit.references > refs_per_task or files + len(unit.manifests) > _FILES_PER_TASK
-        )
-        if units and too_many:
-            tasks.append(RewriteTask(units=tuple(units)))
-            units, refs, files = [], 0, 0
-        units.append(unit)
-        refs += unit.references
-        files += len(unit.manifests)
-    if units:
-        tasks.append(RewriteTask(units=tuple(units)))
-    return tuple(tasks)
+    # A file counts as some references, so that files of a task are bounded, too.
+    file = refs_per_task // _FILES_PER_TASK
+    sized = ((unit, unit.references + file * len(unit.manifests)) for unit in work)
+    return tuple(
+        RewriteTask(units=tuple(units))
+        for units in sized_batches(sized, _FILES_PER_TASK, refs_per_task)
+    )
 
 
 def _rules_of(splitting: Splitting) -> tuple[SplittingRule, ...]:

@@ -13,7 +13,6 @@ Specification: "Chunk Manifest Files".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,7 +56,7 @@ class UnitOfWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """What all tasks of a rewrite share: where the repository is, and how its files are written."""
+    """Values that all tasks of a rewrite share: location and format of the repository's files."""
 
     location: Location
     format: ManifestFormat
@@ -80,20 +79,11 @@ class RewriteTask:
             The store failed; what was stored is garbage.
         """
         storage = open_storage(context.location)
-        owners: list[int] = []
-
-        def parts() -> Iterator[tuple[NodeId, ChunkRefs]]:
-            for number, unit in enumerate(self.units):
-                for refs in _parts(storage, unit):
-                    owners.append(number)
-                    yield unit.node_id, refs
-
-        stored = store_manifests(storage, context.format, parts())
-        made: list[list[ManifestReceipt]] = [[] for _ in self.units]
-        for number, receipts in zip(owners, stored, strict=True):
-            made[number] += [_light(receipt) for receipt in receipts]
+        parts = ((unit.node_id, _parts(storage, unit)) for unit in self.units)
+        stored = store_manifests(storage, context.format, parts)
         return [
-            (unit.node_id, tuple(receipts)) for unit, receipts in zip(self.units, made, strict=True)
+            (unit.node_id, tuple(map(_light, receipts)))
+            for unit, receipts in zip(self.units, stored, strict=True)
         ]
 
 

@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes two rows one."""
+        """Key that is equal for rows that are merged."""
         place = self.object_key if self.place is None else self.place
         return (self.kind, place, self.node_path, self.chunk, self.problem)
 

@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.maintenance.collecting.object_listing import list_ids
-from icechunk_format.maintenance.fetching import batches
 from icechunk_format.maintenance.verifying.checks.files import (
     ManifestChecks,
     VerifyContext,
@@ -54,6 +53,7 @@ from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
+from icechunk_format.storage.batches import batches
 
 SAID: Final = "said"
 LISTED: Final = "listed"

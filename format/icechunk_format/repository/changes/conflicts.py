@@ -283,7 +283,7 @@ class _Detector:
         """Return the path of a node here, as it was when we began."""
         created = self.changes.created.get(node_id)
         path = self.base.nodes.path_of_id(node_id) if created is None else created.path
-        assert path is not None  # What we changed is in our base.
+        assert path is not None  # Nodes that we changed are in our base.
         return path
 
     def _leaves(self, node: NodeSnapshot) -> bool:

@@ -12,9 +12,9 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ def checked_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSource:
-    """Where the chunks of a repository come from; picklable, opened where it is used.
+    """Fetches the chunks of a repository; picklable, opened where it is used.
 
     Parameters
     ----------
@@ -134,8 +134,21 @@ class ChunkSource:
         kinds = refs.kind[rows]
         result: list[bytes] = [b""] * len(rows)
         # Everything is checked and authorised before the first byte is asked for.
-        self._add_native(batches, refs, rows, np.flatnonzero(kinds == KIND_NATIVE), starts, ends)
-        self._add_virtual(batches, refs, rows, np.flatnonzero(kinds == KIND_VIRTUAL), starts, ends)
+        for kind, objects in ((KIND_NATIVE, self._native), (KIND_VIRTUAL, self._virtual)):
+            positions = np.flatnonzero(kinds == kind)
+            if not len(positions):
+                continue
+            chosen = rows[positions]
+            offsets = refs.offset[chosen].astype(np.int64)
+            for position, (location, fields), start, end in zip(
+                positions.tolist(),
+                objects(refs, chosen),
+                (offsets + starts[positions]).tolist(),
+                (offsets + ends[positions]).tolist(),
+                strict=True,
+            ):
+                request = ReadRequest(**fields, start=start, end=end)
+                batches.setdefault(location, []).append((position, request))
         for position in np.flatnonzero(kinds == KIND_INLINE).tolist():
             payload = refs.inline(int(rows[position]))
             result[position] = payload[int(starts[position]) : int(ends[position])]
@@ -145,61 +158,29 @@ class ChunkSource:
                 result[position] = data
         return result
 
-    def _add_native(
-        self,
-        batches: dict[Location, list[tuple[int, ReadRequest]]],
-        refs: ChunkRefs,
-        rows: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> None:
-        if not len(positions):
-            return
-        offsets = refs.offset[rows[positions]].astype(np.int64)
-        batches.setdefault(self.location, []).extend(
-            (position, ReadRequest(key=f"{CHUNKS}{text}", start=start, end=end))
-            for position, text, start, end in zip(
-                positions.tolist(),
-                encode_many(refs.chunk_id[rows[positions]]),
-                (offsets + starts[positions]).tolist(),
-                (offsets + ends[positions]).tolist(),
-                strict=True,
-            )
-        )
+    def _native(
+        self, refs: ChunkRefs, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[Location, dict[str, Any]]]:
+        """Yield the store and the fields of the request of each chunk in the repository."""
+        for text in encode_many(refs.chunk_id[rows]):
+            yield self.location, {"key": f"{CHUNKS}{text}"}
 
-    def _add_virtual(
-        self,
-        batches: dict[Location, list[tuple[int, ReadRequest]]],
-        refs: ChunkRefs,
-        rows: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> None:
-        if not len(positions):
-            return
+    def _virtual(
+        self, refs: ChunkRefs, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[Location, dict[str, Any]]]:
+        """Yield the store and the fields of the request of each virtual chunk."""
         resolver = VirtualResolver(self.containers, self.authorized, self.virtual_options)
-        chosen = rows[positions]
-        offsets = refs.offset[chosen].astype(np.int64)
-        for position, location, etag, modified, start, end in zip(
-            positions.tolist(),
-            refs.locations(chosen),
-            refs.etags(chosen),
-            refs.last_modified[chosen].tolist(),
-            (offsets + starts[positions]).tolist(),
-            (offsets + ends[positions]).tolist(),
-            strict=True,
-        ):
+        conditions = refs.etags(rows), refs.last_modified[rows].tolist()
+        for location, etag, modified in zip(refs.locations(rows), *conditions, strict=True):
             found = resolver.resolve(location)
-            request = ReadRequest(
-                key=found.object_key,
-                start=start,
-                end=end,
-                if_match=etag or None,
-                if_unmodified_since=modified or None,
+            yield (
+                found.location,
+                {
+                    "key": found.object_key,
+                    "if_match": etag or None,
+                    "if_unmodified_since": modified or None,
+                },
             )
-            batches.setdefault(found.location, []).append((position, request))
 
 
 def _payload_ranges(

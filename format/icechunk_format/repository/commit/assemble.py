@@ -14,7 +14,7 @@ Specification: "Chunk Manifest Files", ``ManifestFileInfoV2``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,7 @@ from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestRefs,
     listed_counts,
 )
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
 # Bounds what is loaded together: references by the counts that snapshots list, and files.
@@ -188,33 +189,23 @@ class ManifestAssembler:
 
     def _write(self, works: list[_Work], listed: ManifestFiles) -> None:
         todo = [work for work in works if work.key not in self._written]
-        for batch in _batches(todo, listed):
-            owners: list[_Work] = []
-
-            def parts(
-                batch: list[_Work] = batch, owners: list[_Work] = owners
-            ) -> Iterator[tuple[NodeId, ChunkRefs]]:
-                loaded = self._load(batch, listed)
-                for work in batch:
-                    for refs in self._rebuild(work, loaded):
-                        owners.append(work)
-                        yield work.node.id, refs
-
-            stored = store_manifests(self._storage, self._format, parts())
-            made: dict[bytes, list[ManifestReceipt]] = {work.key: [] for work in batch}
-            for work, receipts in zip(owners, stored, strict=True):
-                made[work.key] += receipts
+        sized = ((work, _cost(work, listed)) for work in todo)
+        for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
+            loaded = self._load(batch, listed)
+            parts = [(work.node.id, self._rebuild(work, loaded)) for work in batch]
+            stored = store_manifests(self._storage, self._format, parts)
+            for work, receipts in zip(batch, stored, strict=True):
+                self._written[work.key] = tuple(receipts)
                 self.files_written += len(receipts)
                 self.bytes_written += sum(receipt.size_bytes for receipt in receipts)
-            self._written.update((key, tuple(receipts)) for key, receipts in made.items())
 
     def _load(self, batch: list[_Work], listed: ManifestFiles) -> dict[ManifestId, Manifest]:
         ids = list(dict.fromkeys(i for work in batch for i in work.manifest_ids()))
         sizes = [entry[0] if (entry := listed.find(i)) else None for i in ids]
         return dict(zip(ids, load_manifests(self._storage, ids, sizes), strict=True))
 
-    def _rebuild(self, work: _Work, loaded: dict[ManifestId, Manifest]) -> list[ChunkRefs]:
-        """Return the references of a group, one part for each cell of the splitting."""
+    def _rebuild(self, work: _Work, loaded: dict[ManifestId, Manifest]) -> Iterator[ChunkRefs]:
+        """Yield the references of a group, one part for each cell of the splitting."""
         changes, group = work.changes, work.group
         pending, deleted = changes.pending()
         of_base = work.manifest_ids()[: len(group.base_rows)]
@@ -225,7 +216,7 @@ class ManifestAssembler:
             refs = ChunkRefs.overlay(refs, ChunkRefs.concat(fresh))
         refs = ChunkRefs.overlay(refs, pending.take(group.pending_rows), deleted)
         parts = grouped_rows(refs.coords.astype(np.int64) // work.cells)
-        return [refs] if len(parts) == 1 else [refs.take(rows) for rows in parts]
+        yield from [refs] if len(parts) == 1 else [refs.take(rows) for rows in parts]
 
     def _base_refs(self, work: _Work, manifests: list[Manifest]) -> ChunkRefs:
         parts = [_refs_of(manifest, work) for manifest in manifests]
@@ -246,23 +237,13 @@ def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:
     return ChunkRefs.empty(work.base.ndim) if refs is None else refs
 
 
-def _batches(works: list[_Work], listed: ManifestFiles) -> Iterator[list[_Work]]:
-    batch: list[_Work] = []
-    refs = files = 0
-    for work in works:
-        rows = work.group.base_rows
-        more = int(listed_counts(listed, work.base.ids[rows]).sum())
-        more += sum(
-            work.changes.receipts[row].num_chunk_refs for row in work.group.receipt_rows.tolist()
-        )
-        if batch and (refs + more > _REFS_AT_ONCE or files + len(rows) > _FILES_AT_ONCE):
-            yield batch
-            batch, refs, files = [], 0, 0
-        batch.append(work)
-        refs += more
-        files += len(rows) + len(work.group.receipt_rows)
-    if batch:
-        yield batch
+def _cost(work: _Work, listed: ManifestFiles) -> int:
+    """Return the references that a group has to read; a file counts as some, to bound files."""
+    receipts = [work.changes.receipts[row] for row in work.group.receipt_rows.tolist()]
+    rows = work.group.base_rows
+    refs = listed_counts(listed, work.base.ids[rows]).sum()
+    refs += sum(receipt.num_chunk_refs for receipt in receipts)
+    return int(refs + (len(rows) + len(receipts)) * (_REFS_AT_ONCE // _FILES_AT_ONCE))
 
 
 def with_files(
@@ -278,6 +259,16 @@ def with_files(
         extents=np.concatenate(
             [base.extents[kept_rows], extents.reshape(len(files), base.ndim, 2)]
         ),
+    )
+
+
+def files_of_receipts(receipts: Collection[ManifestReceipt]) -> ManifestFiles:
+    """Return the list of stored manifest files."""
+    ids = np.frombuffer(b"".join(r.manifest_id.raw for r in receipts), dtype=np.uint8)
+    return ManifestFiles.of(
+        ids.reshape(-1, ManifestId.SIZE),
+        np.array([r.size_bytes for r in receipts], np.uint64),
+        np.array([r.num_chunk_refs for r in receipts], np.uint32),
     )
 
 
@@ -306,14 +297,11 @@ def manifest_files_of(
     FormatError
         An array refers to a manifest that the base should list and does not.
     """
-    new = list({receipt.manifest_id: receipt for receipt in written}.values())
-    new_ids = np.frombuffer(b"".join(r.manifest_id.raw for r in new), dtype=np.uint8)
+    new = files_of_receipts({receipt.manifest_id: receipt for receipt in written}.values())
     known = ManifestFiles.of(
-        np.concatenate([listed.ids, new_ids.reshape(-1, ManifestId.SIZE)]),
-        np.concatenate([listed.size_bytes, np.array([r.size_bytes for r in new], np.uint64)]),
-        np.concatenate(
-            [listed.num_chunk_refs, np.array([r.num_chunk_refs for r in new], np.uint32)]
-        ),
+        np.concatenate([listed.ids, new.ids]),
+        np.concatenate([listed.size_bytes, new.size_bytes]),
+        np.concatenate([listed.num_chunk_refs, new.num_chunk_refs]),
     )
     ids = nodes.manifest_ids
     if not len(ids):

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import InvalidInputError, StorageError
-from icechunk_format.repository.changes.change_set import joined_chunks, joined_logs
-from icechunk_format.repository.changes.touched_chunks import TouchedChunks
+from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
-from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot_file
@@ -92,6 +92,18 @@ class StoredVersion:
 
     info: SnapshotInfo
     snapshot: Snapshot
+    written: Written
+
+    def landed(self, branch: str, *, rebased: int = 0) -> CommitResult:
+        """Return the commit that this version is, once a branch points to it."""
+        return CommitResult(
+            snapshot_id=self.info.id,
+            parent_id=self.info.parent_id,
+            branch=branch,
+            rebased=rebased,
+            files_written=self.written.files,
+            bytes_written=self.written.bytes,
+        )
 
 
 @dataclass(slots=True)
@@ -105,75 +117,6 @@ class Written:
         """Count files of a kind, of ``size`` bytes together."""
         self.files[kind] = self.files.get(kind, 0) + files
         self.bytes[kind] = self.bytes.get(kind, 0) + size
-
-
-def store_version(
-    storage: Storage,
-    format: ManifestFormat,
-    assembler: ManifestAssembler,
-    tree: WorkingTree,
-    *,
-    parent_id: SnapshotId | None,
-    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
-    log_before: TransactionLog | None = None,
-    message: str,
-    metadata: MetadataItems,
-    written: Written,
-    is_repeated: bool = False,
-    beside: Iterable[tuple[str, bytes]] = (),
-) -> StoredVersion:
-    """Store manifests, snapshot and transaction log of a version that nothing refers to yet.
-
-    Parameters
-    ----------
-    tree
-        The nodes of the base with the changes laid over them.
-    parent_id
-        The parent of the new version: the base, or the parent of the base for an amendment.
-    pruned_ancestor_tx_logs, log_before
-        For an amendment: what it takes over from the version that it replaces.
-    is_repeated
-        Whether this session has stored a version a moment ago, which lost the race. Small manifests
-        are then not joined (see ``manifest_plan``), so that those of the first time serve again,
-        and the store's clock need not be asked for.
-    beside
-        Keys and bytes of other objects to store in the same step.
-
-    Raises
-    ------
-    InvalidInputError
-        The clock of this machine and that of the store differ too much, two nodes have one path, or
-        more chunks were changed than one transaction log can list.
-    NotFoundError, FormatError
-        A manifest of the base is missing or damaged.
-    StorageError
-        The store failed; what was stored is garbage.
-    """
-    # A commit with too many chunks for one log is refused here, before anything of it is stored.
-    snapshot_id = new_snapshot_id()
-    log = _planned_log(
-        tree.changes.transaction_log(snapshot_id),
-        tree.changes.touched(),
-        format.spec_version,
-        log_before,
-    )
-    nodes, files = _nodes_with_manifests(assembler, tree, joins_small=not is_repeated)
-    return store_snapshot(
-        storage,
-        format,
-        snapshot_id=snapshot_id,
-        base=tree.base,
-        nodes=nodes,
-        files=files,
-        log=log,
-        parent_id=parent_id,
-        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
-        message=message,
-        metadata=metadata,
-        written=written,
-        clock_is_known=is_repeated,
-        beside=beside,
-    )
 
 
 def new_snapshot_id() -> SnapshotId:
@@ -208,15 +151,21 @@ def store_snapshot(
         The version that the new one comes after in time.
     nodes, files
         All nodes of the new version, and its list of manifest files.
-    parent_id, pruned_ancestor_tx_logs, written, beside
-        As for ``store_version``.
+    parent_id
+        The parent of the new version: the base, or the parent of the base for an amendment.
+    pruned_ancestor_tx_logs
+        For an amendment: what it takes over from the version that it replaces.
     clock_is_known
         Whether this machine's clock was compared with the store's a moment ago.
+    beside
+        Keys and bytes of other objects to store in the same step.
 
     Raises
     ------
-    InvalidInputError, StorageError
-        As for ``store_version``.
+    InvalidInputError
+        The clock of this machine and that of the store differ too much.
+    StorageError
+        The store failed; what was stored is garbage.
     """
     now = now_in_microseconds()
     flushed_at = max(now, base.flushed_at + 1)
@@ -244,33 +193,39 @@ def store_snapshot(
     written.add("transactions", 1, len(log_data))
     if flushed_at != now or not clock_is_known:
         _check_clock(storage, snapshot_id, flushed_at)
-    info = SnapshotInfo(
-        id=snapshot_id,
-        parent_id=parent_id,
-        flushed_at=flushed_at,
-        message=message,
-        metadata_items=metadata,
-        pruned_ancestor_tx_logs=pruned_ancestor_tx_logs,
-    )
-    return StoredVersion(info=info, snapshot=new)
+    info = replace(snapshot_summary(new), pruned_ancestor_tx_logs=pruned_ancestor_tx_logs)
+    return StoredVersion(info=info, snapshot=new, written=written)
 
 
-def _planned_log(
-    log: TransactionLog,
-    touched: Mapping[NodeId, TouchedChunks],
-    spec_version: int,
-    log_before: TransactionLog | None,
+def planned_log(
+    changes: ChangeSet, snapshot_id: SnapshotId, *, before: TransactionLog | None, spec_version: int
 ) -> EncodedLog:
-    if log_before is not None:
-        touched = joined_chunks(log_before, log, touched)
-        log = joined_logs(log_before, log, snapshot_id=log.id)
+    """Return the log of changes; of an amendment, joined to the log ``before`` that it replaces.
+
+    Raises
+    ------
+    InvalidInputError
+        More chunks were changed than one transaction log can list.
+    """
+    log, touched = changes.transaction_log(snapshot_id), changes.touched()
+    if before is not None:
+        touched = joined_chunks(before, log, touched)
+        log = joined_logs(before, log, snapshot_id=snapshot_id)
     return EncodedLog(log, chunks=touched, spec_version=spec_version)
 
 
-def _nodes_with_manifests(
+def store_nodes(
     assembler: ManifestAssembler, tree: WorkingTree, *, joins_small: bool
 ) -> tuple[Nodes, ManifestFiles]:
-    """Return the nodes of the new version and the list of its manifest files."""
+    """Store the manifests of changed arrays; return the new nodes and the list of manifest files.
+
+    Raises
+    ------
+    InvalidInputError
+        Two nodes have one path.
+    NotFoundError, FormatError
+        A manifest of the base is missing or damaged.
+    """
     base, changes = tree.base, tree.changes
     changed = tree.changed_nodes()
     rewritten = [
@@ -278,11 +233,7 @@ def _nodes_with_manifests(
         for node in changed
         if (chunks := changes.chunks.get(node.id)) is not None and not chunks.is_empty
     ]
-    assembled = assembler.assemble(
-        rewritten,
-        base.manifest_files,
-        joins_small=joins_small,
-    )
+    assembled = assembler.assemble(rewritten, base.manifest_files, joins_small=joins_small)
     written: list[ManifestReceipt] = []
     for position, node in enumerate(changed):
         found = assembled.get(node.id)
@@ -317,9 +268,9 @@ def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> 
 
 
 def commit_metadata(
-    given: Mapping[str, Any] | None, *, spec_version: int, rebased: int
+    given: Mapping[str, Any] | None, *, spec_version: int, rebased: int = 0, **notes: Any
 ) -> MetadataItems:
-    """Return the metadata of a version: what the user gave, and what libraries note.
+    """Return the metadata of a version: what the user gave, and ``notes`` of libraries.
 
     Raises
     ------
@@ -328,6 +279,8 @@ def commit_metadata(
     """
     values = checked_values(given)
     if rebased:
+        notes["rebase_attempts"] = rebased
+    if notes:
         reserved = values.get(RESERVED_METADATA, {})
         if not isinstance(reserved, dict):
             raise InvalidInputError(
@@ -335,7 +288,7 @@ def commit_metadata(
                 f"which keep a map there, not {reserved!r}; choose another name",
                 found=reserved,
             )
-        values[RESERVED_METADATA] = {**reserved, "rebase_attempts": rebased}
+        values[RESERVED_METADATA] = {**reserved, **notes}
     return MetadataItems.of(values, spec_version=spec_version)
 
 

@@ -70,7 +70,7 @@ class RebuiltGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayPlan:
-    """What becomes of the manifests of one array.
+    """The manifests of one array that a commit keeps, takes over and rebuilds.
 
     Parameters
     ----------

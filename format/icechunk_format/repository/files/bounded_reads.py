@@ -35,6 +35,7 @@ from icechunk_format.spec.snapshot.manifest_lists import (
     listed_counts,
     listed_sizes,
 )
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
 _REFS_AT_ONCE: Final = 1_000_000
@@ -124,7 +125,7 @@ def references_in(
     wanted = manifests.meeting(box)
     overlaps = any(True for _ in overlapping_pairs(wanted.extents))
     parts = [ChunkRefs.empty(len(box))]
-    for batch in _batches(wanted.counts):
+    for batch in sized_batches(enumerate(wanted.counts.tolist()), _FILES_AT_ONCE, _REFS_AT_ONCE):
         ids = [ManifestId(wanted.ids[row].tobytes()) for row in batch]
         for row, manifest in zip(
             batch, load_manifests(storage, ids, wanted.sizes[batch].tolist()), strict=True
@@ -136,22 +137,6 @@ def references_in(
             rows = visible_rows(refs, wanted.extents[row], box, earlier)
             parts.append(refs if len(rows) == len(refs) else refs.take(rows))
     return ChunkRefs.concat(parts)
-
-
-def _batches(counts: NDArray[np.int64]) -> Iterator[list[int]]:
-    batch: list[int] = []
-    held = 0
-    for row, count in enumerate(counts.tolist()):
-        if batch and (held + count > _REFS_AT_ONCE or len(batch) >= _FILES_AT_ONCE):
-            yield batch
-            batch, held = [], 0
-        batch.append(row)
-        held += count
-    if batch:
-        yield batch
-
-
-# -- boxes -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,8 +21,10 @@ from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE, ChunkRefs
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs
 from icechunk_format.spec.object_keys import CHUNKS
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
+_OBJECTS_PER_BATCH: Final = 100_000
 _BYTES_PER_BATCH: Final = 256 * 2**20
 
 
@@ -86,13 +88,6 @@ def store_chunks(
 
 def put_in_batches(storage: Storage, objects: Iterable[tuple[str, bytes]], max_bytes: int) -> None:
     """Store objects concurrently, those of about ``max_bytes`` at a time."""
-    batch: list[tuple[str, bytes]] = []
-    size = 0
-    for key, data in objects:
-        batch.append((key, data))
-        size += len(data)
-        if size >= max_bytes:
-            storage.put_many(batch)
-            batch, size = [], 0
-    if batch:
+    sized = ((item, len(item[1])) for item in objects)
+    for batch in sized_batches(sized, _OBJECTS_PER_BATCH, max_bytes):
         storage.put_many(batch)

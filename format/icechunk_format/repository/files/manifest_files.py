@@ -20,6 +20,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -84,7 +85,7 @@ class ManifestReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFormat:
-    """How manifest files of a repository are written; small, for executors.
+    """Settings by which manifest files of a repository are written; small, for executors.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class ManifestFormat:
 def store_manifests(
     storage: Storage,
     format: ManifestFormat,
-    parts: Iterable[tuple[NodeId, ChunkRefs]],
+    parts: Iterable[tuple[NodeId, Iterable[ChunkRefs]]],
 ) -> list[list[ManifestReceipt]]:
     """Store references as manifest files.
 
@@ -124,8 +125,8 @@ def store_manifests(
     format
         How files are written.
     parts
-        Node id of an array and references of it, any number of times; drawn one by one, so that
-        they need not be in memory together.
+        Node id of an array and references of it, in pieces, each of which gets a file or more.
+        All are drawn one by one, so that they need not be in memory together.
 
     Returns
     -------
@@ -140,10 +141,10 @@ def store_manifests(
     receipts: list[list[ManifestReceipt]] = []
 
     def objects() -> Iterator[tuple[str, bytes]]:
-        for node_id, refs in parts:
+        for node_id, pieces in parts:
             mine: list[ManifestReceipt] = []
             receipts.append(mine)
-            for piece in limited(refs, format.max_refs):
+            for piece in chain.from_iterable(limited(refs, format.max_refs) for refs in pieces):
                 manifest_id = ManifestId.from_random(secrets.token_bytes(ManifestId.SIZE))
                 data = format.encode(manifest_id, node_id, piece)
                 mine.append(

@@ -37,12 +37,13 @@ from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transac
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
 CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 
-# What one Python object of each kind costs beside its arrays, measured to within a factor of two.
+# Bytes of one Python object of each kind beside its arrays, measured to within a factor of two.
 _NODE_COST = 1_000
 _NODE_ID_COST = 120
 _FILE_COST = 1_000
@@ -192,26 +193,7 @@ def _configured_cache_bytes() -> int:
     return max_bytes
 
 
-class _ProcessCache:
-    """The one cache of this process, made when it is first needed."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._cache: ObjectCache | None = None
-
-    def get(self) -> ObjectCache:
-        with self._lock:
-            if self._cache is None:
-                self._cache = ObjectCache(_configured_cache_bytes())
-            return self._cache
-
-
-_process_cache = _ProcessCache()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process_cache.forget)
+_PROCESS_CACHE: Final = PerProcess(lambda: ObjectCache(_configured_cache_bytes()))
 
 
 def metadata_cache() -> ObjectCache:
@@ -222,7 +204,7 @@ def metadata_cache() -> ObjectCache:
     InvalidInputError
         When ``ICECHUNK_SPARK_METADATA_CACHE_BYTES`` is not a number of bytes.
     """
-    return _process_cache.get()
+    return _PROCESS_CACHE.get()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

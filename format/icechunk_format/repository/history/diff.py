@@ -42,7 +42,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What one version has that an older one has not.
+    """Differences of a version from an older one.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
-# What those clients leave as it is, beside letters and digits of ASCII.
+# Characters that those clients do not escape, beside letters and digits of ASCII.
 _NEVER_ENCODED = " !$&'()+,-./:;=@_"
 # A ref that is deleted between the listing and the read makes the batch fail; the next listing
 # no longer shows it. More races than this in a row are not believable.
@@ -167,13 +167,7 @@ class RefFilesHistory:
 
     def snapshots(self) -> list[SnapshotInfo]:
         """Return every snapshot that a branch or tag reaches; one read for each."""
-        found: dict[SnapshotId, SnapshotInfo] = {}
-        for tip in self.known_snapshots():
-            for info in self.ancestry(tip) if tip not in found else ():
-                if info.id in found:
-                    break
-                found[info.id] = info
-        return list(found.values())
+        return list(reached_from(self, self.known_snapshots()).values())
 
     def known_snapshots(self) -> list[SnapshotId]:
         """Return ids to suggest to a user who named a wrong one: tips of branches and tags."""
@@ -221,6 +215,17 @@ class RefFilesHistory:
 
 History: TypeAlias = RepoInfoHistory | RefFilesHistory
 """What a repository of either spec version tells about its versions."""
+
+
+def reached_from(history: History, tips: Iterable[SnapshotId]) -> dict[SnapshotId, SnapshotInfo]:
+    """Return the histories of several snapshots; where two meet, the rest is read once."""
+    found: dict[SnapshotId, SnapshotInfo] = {}
+    for tip in tips:
+        for info in history.ancestry(tip) if tip not in found else ():
+            if info.id in found:
+                break
+            found[info.id] = info
+    return found
 
 
 def versions_after(

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. ``branch``, ``tag`` and ``snapshot`` exclude one another; none of them means branch ``main``.
 2. ``as_of`` walks the history of a branch; a tag and a snapshot are already one version.
-3. What does not exist is answered with what does, nearest spelling first.
+3. Errors about missing names list the existing ones, nearest spelling first.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def check_new_root(
     for info in storage.list(""):
         if not info.key.startswith((CHUNKS, MANIFESTS, STAGING)) and info.key not in own:
             raise AlreadyExistsError(
-                f"{storage.root_url} is not empty: {info.key} is there, which is nothing that a "
-                "failed first write leaves behind; a new repository needs an empty place",
+                f"{storage.root_url} is not empty: {info.key} is there, which no failed first "
+                "write leaves behind; a new repository needs an empty place",
                 found=(info.key,),
             )
 

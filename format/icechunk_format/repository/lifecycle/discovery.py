@@ -49,7 +49,7 @@ def no_repository(location: Location) -> NotFoundError:
         found, advice = _found_instead(location)
     except IcechunkError as error:
         # The explanation is a courtesy: a store that forbids listing must not hide the answer.
-        found, advice = f"what is there could not be listed ({error.message.splitlines()[0]})", None
+        found, advice = f"the place could not be listed ({error.message.splitlines()[0]})", None
     advice = advice or "check the path, or create a repository there first"
     return NotFoundError(
         f"there is no Icechunk repository at {url}: neither {REPO!r} (spec version 2) nor "
@@ -75,13 +75,13 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
     if _ZARR_V3 in keys or any(key in keys for key in _ZARR_V2):
         kind = "version 3" if _ZARR_V3 in keys else "version 2"
         return (
-            f"what is there is a plain Zarr {kind} store, without versions",
+            f"the place holds a plain Zarr {kind} store, without versions",
             "a plain Zarr store has to be copied into an Icechunk repository first",
         )
     draft = _draft(storage)
     if draft is not None:
         return (
-            f"what is there is a repository of a draft from before the first release, {draft}",
+            f"the place holds a repository of a draft from before the first release, {draft}",
             f"{location} is of a draft from before the first release: import it with "
             "icechunk_format.drafts.import_draft(source, target), then open the target",
         )
@@ -103,7 +103,7 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
             "was deleted, or a copy of the repository is incomplete",
             None,
         )
-    return f"what is there are other files, such as {sorted(keys)[0]!r}", None
+    return f"the place holds other files, such as {sorted(keys)[0]!r}", None
 
 
 def _draft(storage: Storage) -> str | None:

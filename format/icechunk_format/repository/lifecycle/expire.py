@@ -20,9 +20,10 @@ Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 
 from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.repository.history.resolve import microseconds
@@ -67,27 +68,6 @@ class ExpireResult:
     _repr_html_ = html_by("records.record_html")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expiration:
-    """An expiration applied to one state: the new state, and the changed snapshots and refs."""
-
-    transition: Transition
-    released: frozenset[SnapshotId]
-    edited: frozenset[SnapshotId]
-    deleted_branches: tuple[str, ...]
-    deleted_tags: tuple[str, ...]
-
-    def result(self, *, dry_run: bool) -> ExpireResult:
-        """Return the answer for the caller."""
-        return ExpireResult(
-            released_snapshots=tuple(map(str, sorted(self.released))),
-            edited_snapshots=tuple(map(str, sorted(self.edited))),
-            deleted_branches=self.deleted_branches,
-            deleted_tags=self.deleted_tags,
-            dry_run=dry_run,
-        )
-
-
 def expire_snapshots(
     storage: Storage,
     older_than: datetime,
@@ -102,7 +82,7 @@ def expire_snapshots(
     """
     cutoff = microseconds(older_than, argument="older_than")
 
-    def expired(info: RepoInfo) -> Expiration:
+    def expired(info: RepoInfo) -> tuple[Transition, ExpireResult]:
         return expire(
             info,
             cutoff,
@@ -111,15 +91,17 @@ def expire_snapshots(
         )
 
     if dry_run:
-        return expired(repo_info.decode(storage.get(REPO).data)).result(dry_run=True)
-    last: list[Expiration] = []
+        _, result = expired(repo_info.decode(storage.get(REPO).data))
+        return replace(result, dry_run=True)
+    last: list[ExpireResult] = []
 
     def change(info: RepoInfo) -> Transition:
-        last[:] = [expired(info)]
-        return last[0].transition
+        transition, result = expired(info)
+        last[:] = [result]
+        return transition
 
     update_repo(storage, change)
-    return last[0].result(dry_run=False)
+    return last[0]
 
 
 def expire(
@@ -128,8 +110,8 @@ def expire(
     *,
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
-) -> Expiration:
-    """Apply an expiration to one state.
+) -> tuple[Transition, ExpireResult]:
+    """Return what an expiration makes of one state, and what it changes.
 
     Parameters
     ----------
@@ -183,10 +165,9 @@ def expire(
         deleted_tags=tuple(sorted({*info.deleted_tags, *deleted_tags})),
         branches={n: tip for n, tip in info.branches.items() if n not in deleted_branches},
     )
-    return Expiration(
-        transition=Transition(info=new, details=ExpirationRanUpdate()),
-        released=frozenset(released),
-        edited=frozenset(edited),
+    return Transition(info=new, details=ExpirationRanUpdate()), ExpireResult(
+        released_snapshots=tuple(map(str, sorted(released))),
+        edited_snapshots=tuple(map(str, sorted(edited))),
         deleted_branches=tuple(sorted(deleted_branches)),
         deleted_tags=tuple(sorted(deleted_tags)),
     )
@@ -202,7 +183,7 @@ def with_nearest(
     """
     over: list[SnapshotId] = []
     new_parent: SnapshotId | None = None
-    for ancestor in _ancestors(info, snapshot):
+    for ancestor in islice(info.walk(snapshot.id), 1, None):
         if is_parent(ancestor):
             new_parent = ancestor.id
             break
@@ -214,17 +195,3 @@ def with_nearest(
         parent_id=new_parent,
         pruned_ancestor_tx_logs=(*reversed(over), *snapshot.pruned_ancestor_tx_logs),
     )
-
-
-def _ancestors(info: RepoInfo, snapshot: SnapshotInfo) -> Iterator[SnapshotInfo]:
-    """Yield the ancestors of a snapshot, no further than they are asked for."""
-    seen = {snapshot.id}
-    following = snapshot.parent_id
-    while following is not None:
-        ancestor = info.snapshots.get(following)
-        if ancestor is None or following in seen:
-            info.ancestry(snapshot.id)  # which says what is wrong with this history
-            return
-        seen.add(following)
-        yield ancestor
-        following = ancestor.parent_id

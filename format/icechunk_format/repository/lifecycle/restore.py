@@ -55,7 +55,7 @@ from icechunk_format.repository.history.history import ref_key
 from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.publish import Declined, update_branch_ref, update_repo
+from icechunk_format.repository.state.publish import update_branch_ref, update_repo
 from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
 from icechunk_format.spec.config.config import RepositoryConfig
@@ -71,7 +71,7 @@ from icechunk_format.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlace:
-    """Where a version is restored: the repository and the end of the branch."""
+    """Place of a restore: the repository and the tip of the branch."""
 
     storage: Storage
     tip: BranchTip
@@ -134,20 +134,14 @@ def restore_snapshot(
         log=EncodedLog(log, spec_version=place.spec_version),
         parent_id=seen,
         message=f"Restore snapshot {old_id}" if message is None else message,
-        metadata=commit_metadata(metadata, spec_version=place.spec_version, rebased=0),
+        metadata=commit_metadata(metadata, spec_version=place.spec_version),
         written=written,
         beside=() if marker is None else marker.files,
     )
     moved = _advance(place, version.info, old_id, marker)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
-    return CommitResult(
-        snapshot_id=snapshot_id,
-        parent_id=seen,
-        branch=branch,
-        files_written=written.files,
-        bytes_written=written.bytes,
-    )
+    return version.landed(branch)
 
 
 def _advance(
@@ -162,8 +156,7 @@ def _advance(
         answer = add_commit(info, place.tip.branch, new)
         return marker.added_to(answer) if isinstance(answer, Transition) else answer
 
-    answer = update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots)
-    return answer.reason if isinstance(answer, Declined) else None
+    return update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots).declined
 
 
 def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:
@@ -174,7 +167,7 @@ def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> T
         answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
         if answer.tip == new.parent_id:
             raise _removed(place, old_id)
-        raise _removed(place, old_id, f"it was committed as {new.id}, on which others stand now")
+        raise _removed(place, old_id, f"it was committed as {new.id}, which later ones build on")
     return moved
 
 

@@ -25,7 +25,7 @@ Specification: version 1 "Refs"; "Repo Info File".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,12 +34,15 @@ from icechunk_format.errors import (
     ConflictError,
     FormatError,
     NotFoundError,
-    ReadOnlyError,
     StorageError,
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.optional_objects import fetch_if_there
-from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
+from icechunk_format.repository.history.history import (
+    RefFilesHistory,
+    reached_from,
+    snapshot_summary,
+)
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -53,12 +56,13 @@ from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
-    ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
+    check_writable,
 )
 
 _ATTEMPTS: Final = 5
@@ -68,7 +72,7 @@ _BATCH_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeReport:
-    """What an upgrade did, or would do.
+    """Result of an upgrade, or of its dry run.
 
     Parameters
     ----------
@@ -131,12 +135,8 @@ def upgrade_repository(
         The store failed. Until the upgrade is run again, readers find version 1 or 2, each of them
         whole.
     """
-    if storage.is_read_only and not dry_run:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read, so it cannot be upgraded; open the repository "
-            "at a store that can be written",
-            location=storage.root_url,
-        )
+    if not dry_run:
+        check_writable(storage)
     repo_file = RepoFile(storage)
     state = repo_file.fetch()
     was_half_done = state is not None
@@ -151,9 +151,9 @@ def upgrade_repository(
         info = _upgraded(storage, files.refs, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
-        # That another upgrade was faster is as good.
+        # Another upgrade was faster, which is as good.
         create_once(storage, REPO, repo_info.encode(info))
-        # What is deleted below is decided by what can be read now, not by what was sent.
+        # The state that can be read now decides what is deleted below, not the state that was sent.
         state = _current(storage, repo_file)
     for _ in range(_ATTEMPTS):
         files = _read_files(storage)
@@ -228,8 +228,13 @@ class _PrefetchedHistory(RefFilesHistory):
     def __init__(self, storage: Storage, progress: ProgressOption) -> None:
         super().__init__(storage)
         self._found: dict[SnapshotId, SnapshotInfo] = {}
+        listed = (
+            (found.key, found.size)
+            for found in storage.list(SNAPSHOTS)
+            if SnapshotId.parse_exact(found.key.removeprefix(SNAPSHOTS)) is not None
+        )
         with phase(progress, "Reading versions") as advance:
-            for batch in _batches(storage.list(SNAPSHOTS)):
+            for batch in sized_batches(listed, _BATCH_FILES, _BATCH_BYTES):
                 contents = storage.get_many([ReadRequest(key=key) for key in batch])
                 for key, data in zip(batch, contents, strict=True):
                     self._add(key, data)
@@ -239,7 +244,7 @@ class _PrefetchedHistory(RefFilesHistory):
         try:
             info = snapshot_summary(snapshot.decode(data, object_key=key))
         except FormatError:
-            # It matters only where a branch or tag reaches it, and is then met again.
+            # A damaged file matters only if a branch or tag reaches it, and is then met again.
             return
         if snapshot_key(info.id) == key:
             self._found[info.id] = info
@@ -249,29 +254,9 @@ class _PrefetchedHistory(RefFilesHistory):
         return self._found.get(snapshot_id) or super().snapshot_info(snapshot_id)
 
 
-def _batches(listed: Iterable[ObjectInfo]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for item in listed:
-        if SnapshotId.parse_exact(item.key.removeprefix(SNAPSHOTS)) is None:
-            continue
-        if batch and (len(batch) >= _BATCH_FILES or size + item.size > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(item.key)
-        size += item.size
-    if batch:
-        yield batch
-
-
 def _upgraded(storage: Storage, refs: RefsOfVersion1, progress: ProgressOption = None) -> RepoInfo:
     history = _PrefetchedHistory(storage, progress)
-    snapshots: dict[SnapshotId, SnapshotInfo] = {}
-    for tip in (*refs.branches.values(), *refs.tags.values()):
-        for info in history.ancestry(tip) if tip not in snapshots else ():
-            if info.id in snapshots:
-                break
-            snapshots[info.id] = info
+    snapshots = reached_from(history, (*refs.branches.values(), *refs.tags.values()))
     return upgraded_state(refs, snapshots, now=now_in_microseconds())
 
 

@@ -26,8 +26,11 @@ from icechunk_format.repository.commit.commit import (
     StoredVersion,
     Written,
     commit_metadata,
+    new_snapshot_id,
     pause_after_lost_race,
-    store_version,
+    planned_log,
+    store_nodes,
+    store_snapshot,
 )
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.files.metadata_files import (
@@ -40,6 +43,7 @@ from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
@@ -140,7 +144,7 @@ def amend(
         metadata,
         parent_id=replaced.parent_id,
         pruned=replaced.pruned_ancestor_tx_logs,
-        amends=True,
+        before=log,
     )
     moved = state.tip.amend(state.tree.base.id, version.info)
     if moved is not None:
@@ -210,41 +214,44 @@ def _store(
     *,
     parent_id: SnapshotId | None,
     pruned: tuple[SnapshotId, ...] = (),
-    amends: bool = False,
+    before: TransactionLog | None = None,
     attempt: int = 0,
     beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
-    spec_version = state.format.spec_version
-    return store_version(
+    """Store manifests, snapshot and transaction log of a version that nothing refers to yet."""
+    spec_version, tree = state.format.spec_version, state.tree
+    snapshot_id = new_snapshot_id()
+    # Metadata that are no JSON, and too many chunks for one log, are refused here, before anything
+    # is stored.
+    items = commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased)
+    log = planned_log(tree.changes, snapshot_id, before=before, spec_version=spec_version)
+    # A commit that lost the race does not join small manifests: those that it has stored a moment
+    # ago serve again.
+    nodes, files = store_nodes(state.assembler, tree, joins_small=attempt == 0)
+    return store_snapshot(
         state.storage,
         state.format,
-        state.assembler,
-        state.tree,
+        snapshot_id=snapshot_id,
+        base=tree.base,
+        nodes=nodes,
+        files=files,
+        log=log,
         parent_id=parent_id,
         pruned_ancestor_tx_logs=pruned,
-        log_before=(load_transaction_log(state.storage, state.tree.base.id) if amends else None),
         message=message,
-        metadata=commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased),
+        metadata=items,
         written=state.written,
-        is_repeated=attempt > 0,
+        clock_is_known=attempt > 0,
         beside=beside,
     )
 
 
 def _landed(state: SessionState, version: StoredVersion) -> CommitResult:
-    info = version.info
-    state.ended = f"committed as snapshot {info.id}"
+    state.ended = f"committed as snapshot {version.info.id}"
     state.written.add("manifests", state.assembler.files_written, state.assembler.bytes_written)
     state.tree = WorkingTree(version.snapshot, ChangeSet())
     remember_snapshot(state.storage, version.snapshot)
-    return CommitResult(
-        snapshot_id=info.id,
-        parent_id=info.parent_id,
-        branch=state.tip.branch,
-        rebased=state.times_rebased,
-        files_written=state.written.files,
-        bytes_written=state.written.bytes,
-    )
+    return version.landed(state.tip.branch, rebased=state.times_rebased)
 
 
 def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:

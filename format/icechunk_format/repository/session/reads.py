@@ -102,7 +102,7 @@ def dropped_coords(
     if len(clip) == ndim:
         inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
         for axis in range(ndim):
-            # What lies behind the clip on this axis, and behind it on none of those before.
+            # Coordinates beyond the clip on this axis, but not on any axis before it.
             lo = [0] * axis + [clip[axis]] + [0] * (ndim - axis - 1)
             hi = [*inner[:axis], *num_chunks[axis:]]
             if lo[axis] < hi[axis]:

@@ -99,7 +99,7 @@ class WriteSession:
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "a WriteSession cannot be pickled: two copies would commit each other's work away. "
+            "a WriteSession cannot be pickled: changes made in a copy would be lost. "
             "Send executors the location, node ids and session.format, and give the receipts "
             "that they send back to add_manifests"
         )
@@ -123,7 +123,7 @@ class WriteSession:
 
     @property
     def changes(self) -> ChangeSet:
-        """What was changed so far; for looking, not for changing."""
+        """The changes so far; do not edit them."""
         return self._state.tree.changes
 
     def nodes(self) -> list[NodeSnapshot]:

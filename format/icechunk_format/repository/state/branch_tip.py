@@ -25,13 +25,11 @@ from typing import TypeAlias
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
-    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state.publish import (
-    Declined,
     Seen,
     new_backup_name,
     now_in_microseconds,
@@ -57,19 +55,9 @@ from icechunk_format.spec.repo_info.updates import RepoStatus
 from icechunk_format.storage.protocol import Storage
 
 
-def check_store(storage: Storage) -> None:
-    """Refuse a store that can only be read."""
-    if storage.is_read_only:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read; open the repository at a store that can be "
-            "written",
-            location=storage.root_url,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitsSince:
-    """What happened to a branch since a snapshot.
+    """Commits of a branch since a snapshot.
 
     Parameters
     ----------
@@ -88,25 +76,12 @@ class CommitsSince:
 
 
 class RepoBranchTip:
-    """A branch of spec version 2.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    branch
-        Name of the branch.
-    """
+    """A branch of spec version 2."""
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
-        self._branch = branch
+        self.branch = branch
         self._seen: Seen | None = None
-
-    @property
-    def branch(self) -> str:
-        """Name of the branch."""
-        return self._branch
 
     def check_moves(self) -> None:
         """Refuse when the repository has switched moves off."""
@@ -120,9 +95,9 @@ class RepoBranchTip:
         state, stored = read_state(self._storage)
         self._seen = Seen(state=state, stored=stored)
         info = state.info
-        tip = info.branches.get(self._branch)
+        tip = info.branches.get(self.branch)
         if tip is None:
-            raise branch_deleted(self._storage, self._branch)
+            raise branch_deleted(self._storage, self.branch)
         if tip == snapshot_id:
             return None
         return _since(tip, snapshot_id, info.ancestry(tip))
@@ -142,7 +117,7 @@ class RepoBranchTip:
             raise ConflictError(
                 f"snapshot {snapshot_id}, which would be amended, is not in "
                 f"{self._storage.root_url} any more; nothing was committed",
-                branch=self._branch,
+                branch=self.branch,
                 expected=str(snapshot_id),
             )
         if found.parent_id is None:
@@ -155,13 +130,13 @@ class RepoBranchTip:
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None when that was done."""
         return self._update(
-            snapshot, lambda info: add_commit(info, self._branch, snapshot), seen=self._take_seen()
+            snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=self._take_seen()
         )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
         """Put a version in the place of the tip; None when that was done."""
         return self._update(
-            snapshot, lambda info: amend_commit(info, self._branch, amended, snapshot)
+            snapshot, lambda info: amend_commit(info, self.branch, amended, snapshot)
         )
 
     def add_detached(self, snapshot: SnapshotInfo) -> None:
@@ -181,34 +156,20 @@ class RepoBranchTip:
         seen: Seen | None = None,
     ) -> TipMoved | None:
         # Ids are random: a state that lists ours stands on our write.
-        answer = update_repo(
+        return update_repo(
             self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
-        )
-        return answer.reason if isinstance(answer, Declined) else None
+        ).declined
 
     def _info(self) -> RepoInfo:
         return read_state(self._storage)[0].info
 
 
 class RefBranchTip:
-    """A branch of spec version 1.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    branch
-        Name of the branch.
-    """
+    """A branch of spec version 1."""
 
     def __init__(self, storage: Storage, branch: str) -> None:
         self._storage = storage
-        self._branch = branch
-
-    @property
-    def branch(self) -> str:
-        """Name of the branch."""
-        return self._branch
+        self.branch = branch
 
     def check_moves(self) -> None:
         """Refuse: transaction logs of version 1 cannot say that nodes moved."""
@@ -220,9 +181,9 @@ class RefBranchTip:
         Raises ConflictError when the branch was deleted.
         """
         history = RefFilesHistory(self._storage)
-        tip = history.branch_tip(self._branch)
+        tip = history.branch_tip(self.branch)
         if tip is None:
-            raise branch_deleted(self._storage, self._branch)
+            raise branch_deleted(self._storage, self.branch)
         return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
@@ -235,16 +196,16 @@ class RefBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None when that was done."""
-        key = ref_key(self._storage, "branch", self._branch)
+        key = ref_key(self._storage, "branch", self.branch)
         answer = update_branch_ref(
-            self._storage, self._branch, snapshot.id, expected=snapshot.parent_id, key=key
+            self._storage, self.branch, snapshot.id, expected=snapshot.parent_id, key=key
         )
         tip = answer.tip
         if tip is None or tip == snapshot.id:
-            return None if tip else TipMoved(branch=self._branch, tip=None)
+            return None if tip else TipMoved(branch=self.branch, tip=None)
         if answer.tried and self._stands_on(tip, snapshot, key):
             return None
-        return TipMoved(branch=self._branch, tip=tip)
+        return TipMoved(branch=self.branch, tip=tip)
 
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
         """Tell whether others committed on top of a version, where the answer to it was lost.

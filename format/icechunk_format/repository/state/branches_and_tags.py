@@ -20,10 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from icechunk_format.errors import (
-    AlreadyExistsError,
     ConflictError,
-    InvalidInputError,
-    NotFoundError,
     StorageError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
@@ -33,14 +30,20 @@ from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import tip_moved
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import (
-    Declined,
     Published,
     outcome_unknown,
     update_branch_ref,
     update_repo,
 )
 from icechunk_format.repository.state.revival import Marker, marker_on
-from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, existing_ref
+from icechunk_format.repository.state.transitions import (
+    TAG_DELETED,
+    TipMoved,
+    Transition,
+    check_not_main,
+    existing_ref,
+    taken,
+)
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
@@ -51,13 +54,7 @@ _RESET_TRIES = 20
 
 
 class RepoInfoChanges:
-    """Branches and tags of spec version 2.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    """
+    """Branches and tags of spec version 2."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -70,7 +67,7 @@ class RepoInfoChanges:
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch."""
-        self._update(lambda info: repo_changes.delete_branch(info, name))
+        update_repo(self._storage, lambda info: repo_changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
         """Move a branch, from ``expected`` only if that is given."""
@@ -93,7 +90,7 @@ class RepoInfoChanges:
                 return TipMoved(branch=name, tip=tip)
             return repo_changes.reset_branch(info, name, goal)
 
-        self._update(change)
+        update_repo(self._storage, change)
         return target[0]
 
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
@@ -102,7 +99,7 @@ class RepoInfoChanges:
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
-        self._update(lambda info: repo_changes.delete_tag(info, name))
+        update_repo(self._storage, lambda info: repo_changes.delete_tag(info, name))
 
     def _point_to(
         self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
@@ -117,29 +114,17 @@ class RepoInfoChanges:
             return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
 
         while True:
-            answer: Published | Declined[TipMoved | SnapshotInfo]
-            answer = update_repo(self._storage, marked)
-            if not isinstance(answer, Declined):
-                return None
-            if isinstance(answer.reason, TipMoved):
-                return answer.reason
+            answer: Published[TipMoved | SnapshotInfo] = update_repo(self._storage, marked)
+            found = answer.declined
+            if not isinstance(found, SnapshotInfo):
+                return found
             # Files are stored only where they are needed, and then before ``repo`` names them.
-            marker = marker_on(snapshot_id, answer.reason.flushed_at)
+            marker = marker_on(snapshot_id, found.flushed_at)
             self._storage.put_many(marker.files)
-
-    def _update(self, change: Callable[[RepoInfo], Transition | TipMoved]) -> TipMoved | None:
-        answer = update_repo(self._storage, change)
-        return answer.reason if isinstance(answer, Declined) else None
 
 
 class RefFilesChanges:
-    """Branches and tags of spec version 1.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    """
+    """Branches and tags of spec version 1."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -152,20 +137,11 @@ class RefFilesChanges:
             found = update_branch_ref(self._storage, name, snapshot_id, expected=None, key=key)
             if found.tip == snapshot_id:
                 return
-        raise AlreadyExistsError(
-            f"branch {name!r} exists already in {self._storage.root_url}; reset it to move it, or "
-            "choose another name",
-            kind="branch",
-            name=name,
-        )
+        raise taken("branch", name, f"exists already in {self._storage.root_url}")
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch."""
-        if name == MAIN:
-            raise InvalidInputError(
-                "branch 'main' cannot be deleted: every repository has it; reset it instead",
-                name=name,
-            )
+        check_not_main(name)
         self._existing_tip(name)
         key = ref_key(self._storage, "branch", name)
         try:
@@ -212,43 +188,23 @@ class RefFilesChanges:
         """Create a tag at an existing snapshot."""
         key = ref_key(self._storage, "tag", name)
         if name in self._history.deleted_tags():
-            raise AlreadyExistsError(
-                f"tag {name!r} was deleted from {self._storage.root_url}, and the name of a "
-                "deleted tag cannot be used again; choose another name",
-                kind="tag",
-                name=name,
-            )
+            raise taken("tag", name, TAG_DELETED)
         data = v1_refs.encode_ref_json(snapshot_id)
         existed = self._history.tag_target(name) is not None
         if existed or not create_once(self._storage, key, data):
-            raise AlreadyExistsError(
-                f"tag {name!r} exists already in {self._storage.root_url}, and tags never move; "
-                "choose another name",
-                kind="tag",
-                name=name,
-            )
+            where = f"in {self._storage.root_url}, and tags never move"
+            raise taken("tag", name, f"exists already {where}")
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
         if self._history.tag_target(name) is None:
-            raise self._missing("tag", name, self._history.tags())
+            existing_ref(self._history.tags(), name, "tag")
         # Losing against another deletion is as good as winning.
         create_once(self._storage, f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
 
     def _existing_tip(self, name: str) -> SnapshotId:
         tip = self._history.branch_tip(name)
-        if tip is None:
-            raise self._missing("branch", name, self._history.branches())
-        return tip
-
-    def _missing(self, kind: str, name: str, existing: dict[str, SnapshotId]) -> NotFoundError:
-        return NotFoundError(
-            f"there is no {kind} {name!r} in {self._storage.root_url}; there is "
-            f"{', '.join(sorted(existing)[:10]) or 'none at all'}",
-            kind=kind,
-            name=name,
-            existing=tuple(existing),
-        )
+        return existing_ref(self._history.branches(), name, "branch") if tip is None else tip
 
 
 RefsChanges: TypeAlias = RepoInfoChanges | RefFilesChanges

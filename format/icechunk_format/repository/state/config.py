@@ -13,14 +13,12 @@ from typing import Any, Final
 
 from icechunk_format.errors import (
     ConflictError,
-    ReadOnlyError,
     StorageError,
     UnsupportedError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (
-    Published,
     new_backup_name,
     now_in_microseconds,
     pause_before,
@@ -47,6 +45,7 @@ from icechunk_format.storage.protocol import (
     ReplaceIfUnchanged,
     Storage,
     Written,
+    check_writable,
 )
 
 _ATTEMPTS: Final = 20
@@ -85,24 +84,16 @@ def change_config(
     storage: Storage, changes: Mapping[str, Any], *, spec_version: int
 ) -> RepositoryConfig:
     """Apply changes to the stored configuration; see ``Repository.update_config``."""
-    if storage.is_read_only:
-        raise ReadOnlyError(
-            f"{storage.root_url} can only be read, so its configuration cannot be changed; open "
-            "the repository at a store that can be written",
-            location=storage.root_url,
-        )
+    check_writable(storage)
     if spec_version == SPEC_V1:
         return _change_yaml(storage, changes)
 
-    def change(info: RepoInfo) -> Transition | bytes | None:
+    def change(info: RepoInfo) -> Transition | None:
         old = {} if info.config is None else decode_flexbuffer_config(info.config).raw
         new = changed_tree(old, changes)
-        if new == old:
-            return info.config
-        return repo_changes.set_config(info, encode_flexbuffer(new))
+        return None if new == old else repo_changes.set_config(info, encode_flexbuffer(new))
 
-    answer = update_repo(storage, change)
-    stored = answer.info.config if isinstance(answer, Published) else answer.reason
+    stored = update_repo(storage, change).info.config
     return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
 
 

@@ -70,24 +70,8 @@ _READS_AFTER_LOST_ANSWER: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The change landed.
-
-    Parameters
-    ----------
-    info
-        The state that was written, or a later one.
-    attempts
-        How many times the change was applied; more than one means that others came first.
-    """
-
-    info: RepoInfo
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RefAnswer:
-    """Where a branch of version 1 was found when it was to be moved.
+    """The tip of a branch of version 1 that was found on an attempt to move it.
 
     Parameters
     ----------
@@ -103,19 +87,15 @@ class RefAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declined(Generic[DeclinedT]):
-    """The change did not apply to the state of now; nothing was written.
+class Published(Generic[DeclinedT]):
+    """The state after an update: the one that was written, or a later one.
 
-    Parameters
-    ----------
-    reason
-        What the change answered.
-    info
-        The state that it saw.
+    Where the change did not apply to the present state, nothing was written: ``declined`` is what
+    the change answered, and ``info`` the state that it saw.
     """
 
-    reason: DeclinedT
     info: RepoInfo
+    declined: DeclinedT | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +131,8 @@ def update_repo(
     *,
     landed: Callable[[RepoInfo], bool] | None = None,
     even_if_read_only: bool = False,
-    max_attempts: int = MAX_ATTEMPTS,
     seen: Seen | None = None,
-) -> Published | Declined[DeclinedT]:
+) -> Published[DeclinedT]:
     """Apply a change to the ``repo`` object, however many others do so at the same time.
 
     Parameters
@@ -167,8 +146,6 @@ def update_repo(
         that it brings. It also serves repositories whose log keeps very few entries.
     even_if_read_only
         For the change of the status itself.
-    max_attempts
-        How often a race may be lost.
     seen
         A state to begin with. An old state is safe: its conditional write fails, and the next
         attempt reads the object.
@@ -178,7 +155,7 @@ def update_repo(
     ReadOnlyError
         The repository is read-only.
     ConflictError
-        The race was lost ``max_attempts`` times; nothing was changed.
+        The race was lost a hundred times; nothing was changed.
     CommitOutcomeUnknownError
         The store did not answer, and could not be asked afterwards: the change may have landed.
     NotFoundError, FormatError, StorageError
@@ -188,7 +165,7 @@ def update_repo(
     # The time of the state that a write of ours was to replace, while its outcome is unknown.
     doubted: int | None = None
     try:
-        for attempt in range(1, max_attempts + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             pause_before(attempt)
             if seen is None:
                 state, stored = read_state(storage)
@@ -197,7 +174,7 @@ def update_repo(
             seen = None
             info = state.info
             if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
-                return Published(info=info, attempts=attempt - 1)
+                return Published(info=info)
             if doubted is not None:
                 if _time_of(info) < doubted:
                     # The store answered with an old state, which tells nothing of our write.
@@ -210,7 +187,7 @@ def update_repo(
                 check_status(info.status)
             answer = change(info)
             if not isinstance(answer, Transition):
-                return Declined(reason=answer, info=info)
+                return Published(info=info, declined=answer)
             now = now_in_microseconds()
             is_copied = copy is not None
             copy = copy or new_backup_name(now)
@@ -232,12 +209,12 @@ def update_repo(
                 continue
             if isinstance(put, Written):
                 remember_state(data, new)
-                return Published(info=new, attempts=attempt)
+                return Published(info=new)
             # Lost, perhaps because a retry of the client met its own first attempt.
             doubted = _time_of(info)
         info = read_state(storage)[0].info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
-            return Published(info=info, attempts=max_attempts)
+            return Published(info=info)
     except CommitOutcomeUnknownError:
         raise
     except IcechunkError as error:
@@ -247,10 +224,10 @@ def update_repo(
     if doubted is not None and _time_of(info) <= doubted:
         raise outcome_unknown(storage, REPO)
     raise ConflictError(
-        f"the 'repo' object of {storage.root_url} was changed by others {max_attempts} times "
+        f"the 'repo' object of {storage.root_url} was changed by others {MAX_ATTEMPTS} times "
         "while this change was tried; nothing was changed. Let fewer writers commit at once, or "
         "try again",
-        attempts=max_attempts,
+        attempts=MAX_ATTEMPTS,
     )
 
 

@@ -50,6 +50,8 @@ from icechunk_format.spec.values.metadata_items import MetadataItems
 
 MAIN: Final = "main"
 
+TAG_DELETED: Final = "was deleted, and the name of a deleted tag cannot be used again"
+
 MAX_CLOCK_SKEW: Final = 600_000_000
 """Microseconds that the newest log entry may lie ahead of our clock; as much as writers tolerate
 between their clock and the store's."""
@@ -193,12 +195,7 @@ def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transit
     """Add a branch at a snapshot."""
     _check_name(name, "branch")
     if name in info.branches:
-        raise AlreadyExistsError(
-            f"branch {name!r} exists already, at snapshot {info.branches[name]}; "
-            "reset it to move it, or choose another name",
-            kind="branch",
-            name=name,
-        )
+        raise taken("branch", name, f"exists already, at snapshot {info.branches[name]}")
     _check_snapshot(info, snapshot_id)
     return Transition(
         info=replace(info, branches={**info.branches, name: snapshot_id}),
@@ -208,11 +205,7 @@ def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transit
 
 def delete_branch(info: RepoInfo, name: str) -> Transition:
     """Remove a branch; its snapshots stay until they are collected."""
-    if name == MAIN:
-        raise InvalidInputError(
-            "branch 'main' cannot be deleted: every repository has it; reset it instead",
-            name=name,
-        )
+    check_not_main(name)
     previous = existing_ref(info.branches, name, "branch")
     return Transition(
         info=replace(info, branches={n: s for n, s in info.branches.items() if n != name}),
@@ -242,19 +235,11 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
     check_flag(info, FeatureFlag.CREATE_TAG, "creating tags")
     _check_name(name, "tag")
     if name in info.tags:
-        raise AlreadyExistsError(
-            f"tag {name!r} exists already, at snapshot {info.tags[name]}, and tags never move; "
-            "choose another name",
-            kind="tag",
-            name=name,
+        raise taken(
+            "tag", name, f"exists already, at snapshot {info.tags[name]}, and tags never move"
         )
     if name in info.deleted_tags:
-        raise AlreadyExistsError(
-            f"tag {name!r} was deleted, and the name of a deleted tag cannot be used again; "
-            "choose another name",
-            kind="tag",
-            name=name,
-        )
+        raise taken("tag", name, TAG_DELETED)
     _check_snapshot(info, snapshot_id)
     return Transition(
         info=replace(info, tags={**info.tags, name: snapshot_id}),
@@ -377,6 +362,22 @@ def _check_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
             "repository",
             kind="snapshot",
             name=str(snapshot_id),
+        )
+
+
+def taken(kind: str, name: str, why: str) -> AlreadyExistsError:
+    """Return the error for a name that a new branch or tag cannot have."""
+    advice = "reset it to move it, or " if kind == "branch" else ""
+    return AlreadyExistsError(
+        f"{kind} {name!r} {why}; {advice}choose another name", kind=kind, name=name
+    )
+
+
+def check_not_main(name: str) -> None:
+    """Refuse to delete the branch that every repository has."""
+    if name == MAIN:
+        raise InvalidInputError(
+            "branch 'main' cannot be deleted: every repository has it; reset it instead", name=name
         )
 
 

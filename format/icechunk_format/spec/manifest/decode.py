@@ -70,7 +70,7 @@ class ChunkRefSlot(IntEnum):
 
 
 class CompressionAlgorithm(IntEnum):
-    """How ``compressed_location`` is compressed; the format's default is the dictionary."""
+    """Compression of ``compressed_location``; the format's default is the dictionary."""
 
     NONE = 0
     ZSTD_DICTIONARY = 1

@@ -30,7 +30,7 @@ _TOMBSTONE = "/ref.json.deleted"
 
 
 class RefKey(NamedTuple):
-    """What an object key below ``refs/`` stands for."""
+    """The branch or tag that an object key below ``refs/`` stands for."""
 
     kind: RefKind
     name: str

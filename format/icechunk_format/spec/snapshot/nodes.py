@@ -32,7 +32,7 @@ _NODES_AT_ONCE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayNode:
-    """What a snapshot knows about an array besides its ``zarr.json``.
+    """Entry of an array in a snapshot, besides its ``zarr.json``.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def bytes_field(slot: int, size: int) -> Field:
 
 
 class TableLayout:
-    """Where the fields of all tables of one kind lie, optionally with one vector right behind.
+    """Positions of the fields of tables of one kind, optionally with one vector right behind.
 
     Parameters
     ----------

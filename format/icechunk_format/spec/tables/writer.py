@@ -45,7 +45,7 @@ _FORMATS = {
 
 
 class _Layout(NamedTuple):
-    """How a table with one given set of fields lies in memory."""
+    """Memory layout of a table with a given set of fields."""
 
     pack: struct.Struct
     alignment: int

@@ -137,7 +137,7 @@ def open_lock(root: str, *, follow_symlinks: bool) -> int:
             os.fchmod(descriptor, 0o666 & (os.stat(root).st_mode | 0o600))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise StorageError(f"{path} is no file, but writers lock it; delete it", key=_LOCK_NAME)
+        raise StorageError(f"{path} is not a file that writers can lock; delete it", key=_LOCK_NAME)
     return descriptor
 
 

@@ -40,7 +40,6 @@ from icechunk_format.storage.protocol import (
     Overwrite,
     ReadRequest,
     ReplaceIfUnchanged,
-    Storage,
     Written,
     check_key,
     split_prefix,
@@ -53,7 +52,7 @@ from icechunk_format.storage.ranges import (
     unquoted,
 )
 from icechunk_format.storage.remote.fsspec_files import open_file_system
-from icechunk_format.storage.remote.request_policy import Server
+from icechunk_format.storage.remote.request_policy import RemoteStorage, Server
 from icechunk_format.storage.remote.retry import (
     DEFAULT_RETRIES,
     Backoff,
@@ -95,7 +94,7 @@ def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
     )
 
 
-class FsspecStorage(Storage):
+class FsspecStorage(RemoteStorage):
     """Objects below a path of an fsspec file system.
 
     Parameters
@@ -143,14 +142,6 @@ class FsspecStorage(Storage):
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         self._is_local = bool(names & {"file", "local"})
         self._can_compare = single_writer or "memory" in names
-
-    @property
-    def root_url(self) -> str:
-        return self._server.root_url
-
-    @property
-    def is_read_only(self) -> bool:
-        return self._server.is_read_only
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"

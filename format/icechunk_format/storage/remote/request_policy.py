@@ -17,7 +17,13 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
-from icechunk_format.storage.protocol import ObjectInfo, ReadRequest
+from icechunk_format.storage.protocol import (
+    Fetched,
+    ObjectInfo,
+    ReadRequest,
+    Storage,
+    missing_object,
+)
 from icechunk_format.storage.ranges import check_length, modified_error
 from icechunk_format.storage.remote.retry import (
     Backoff,
@@ -209,3 +215,30 @@ class Server:
                 f"{self.root_url} cannot be listed: HTTP has no listing; "
                 "open what you need by its name, or use the object store behind it"
             )
+
+
+class RemoteStorage(Storage):
+    """A storage on a server."""
+
+    _server: Server
+
+    @property
+    def root_url(self) -> str:
+        """The root, without credentials."""
+        return self._server.root_url
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the server only gives objects out."""
+        return self._server.is_read_only
+
+    def _existing(self, key: str) -> ObjectInfo:
+        info = self.head(key)
+        if info is None:
+            raise missing_object(key, self.root_url)
+        return info
+
+    def _no_bytes_of(self, key: str) -> Fetched:
+        """Return an empty range of an object, which clients cannot ask for."""
+        info = self._existing(key)
+        return Fetched(data=b"", version=info.version, last_modified=info.last_modified)

@@ -31,7 +31,7 @@ DEFAULT_RETRIES: Final = 8
 
 
 class FailureKind(Enum):
-    """What a failed request means."""
+    """Meaning of a failed request."""
 
     MISSING = "missing"
     MISSING_BUCKET = "missing bucket"
@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How often and how long to try again.
+    """Number and length of the pauses between attempts.
 
     Attributes
     ----------

@@ -31,10 +31,8 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
-    Storage,
     Written,
     check_key,
-    missing_object,
     split_prefix,
 )
 from icechunk_format.storage.ranges import (
@@ -47,7 +45,7 @@ from icechunk_format.storage.ranges import (
 )
 from icechunk_format.storage.remote import fsspec_store
 from icechunk_format.storage.remote.endpoint import check_reachable, server_url
-from icechunk_format.storage.remote.request_policy import Server
+from icechunk_format.storage.remote.request_policy import RemoteStorage, Server
 from icechunk_format.storage.remote.retry import (
     DEFAULT_RETRIES,
     Backoff,
@@ -98,7 +96,7 @@ def open_s3(address: Address, options: StorageOptions) -> S3Storage:
     )
 
 
-class S3Storage(Storage):
+class S3Storage(RemoteStorage):
     """Objects below a prefix of an S3 bucket.
 
     Parameters
@@ -154,10 +152,6 @@ class S3Storage(Storage):
         self._max_gap = max_gap
         self._threads = PacedThreads(concurrency)
 
-    @property
-    def root_url(self) -> str:
-        return self._server.root_url
-
     def _at(self, key: str) -> dict[str, str]:
         return {**self._bucket, "Key": self._prefix + check_key(key)}
 
@@ -166,10 +160,7 @@ class S3Storage(Storage):
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         read = ReadRequest(key=check_key(key), start=start, end=end)
         if end is not None and end == (start or 0):
-            info = self.head(key)
-            if info is None:
-                raise missing_object(key, self.root_url)
-            return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
+            return self._no_bytes_of(key)
         data, answer = self._read(read)
         return Fetched(data=data, version=_version(answer), last_modified=answer["LastModified"])
 

@@ -129,7 +129,7 @@ def place_references(context: PlaceContext, task: PlaceTask) -> PlacedRefs:
         places |= new_places
     found += [_of_base(context, task.target, box, storage) for box in task.moved]
     refs = ChunkRefs.concat(found)
-    [receipts] = store_manifests(storage, context.manifest_format, [(task.target.node_id, refs)])
+    [receipts] = store_manifests(storage, context.manifest_format, [(task.target.node_id, [refs])])
     return PlacedRefs(
         path=task.target.path, manifests=tuple(receipts), places=tuple(sorted(places))
     )

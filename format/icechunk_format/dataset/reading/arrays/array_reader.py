@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockQuestion:
-    """Which chunks a block needs.
+    """The chunks that a block needs.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class ArrayReader:
                 _place(values, chunk, asked.picks, place)
         if not lost:
             return
-        # These were evicted or are not decoded yet: fetch them now.
+        # Chunks that were evicted or are not decoded yet: fetch them now.
         found, payloads = self.payloads(asked.coords[lost])
         for number, payload in zip(found.tolist(), payloads, strict=True):
             position = lost[number]

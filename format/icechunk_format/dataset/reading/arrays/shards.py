@@ -21,7 +21,7 @@ from icechunk_format.arrays.codecs.sharding import Sharding
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import TO_END, ChunkSource
-from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, ChunkRefs
 
@@ -59,23 +59,23 @@ class ShardReads:
         path: str,
         cache_scope: str,
     ) -> None:
-        self._sharding = sharding
-        self._grid = grid
+        self.sharding = sharding
+        self.grid = grid
         self._axes = tuple(axes)
-        self._lookup = lookup
+        self.lookup = lookup
         self._chunk_source = chunk_source
         self._path = path
         self._cache_scope = cache_scope
 
     def decode(self, payload: bytes) -> NDArray[Any]:
         """Decode the bytes of one inner chunk."""
-        return self._sharding.decode_inner(payload)
+        return self.sharding.decode_inner(payload)
 
     def shard_of(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split coordinates of inner chunks into those of their shards and those within them."""
         shards, local = np.empty_like(coords), np.empty_like(coords)
         for number, (axis, step) in enumerate(
-            zip(self._axes, self._sharding.inner_shape, strict=True)
+            zip(self._axes, self.sharding.inner_shape, strict=True)
         ):
             shards[:, number] = axis.chunk_of(coords[:, number] * step)
             local[:, number] = coords[:, number] - axis.start_of(shards[:, number]) // step
@@ -105,7 +105,7 @@ class ShardReads:
             shards = self._chunk_source.fetch(refs, question.rows[chosen])
             for number, shard in zip(chosen.tolist(), shards, strict=True):
                 shape = question.shapes[number]
-                index = self._sharding.decode_index(
+                index = self.sharding.decode_index(
                     self._index_bytes(shard, shape), shape, shard_nbytes=len(shard), what=self._path
                 )
                 members = question.members(number)
@@ -139,18 +139,6 @@ class ShardReads:
             found[members] = (entries != _NOT_STORED).any(axis=1)
         return np.flatnonzero(found)
 
-    def inner_counts(self, shape: tuple[int, ...]) -> int:
-        """Return how many inner chunks a shard of the given shape has."""
-        return math.prod(self._sharding.inner_grid(shape))
-
-    def find_shards(self, shards: NDArray[np.int64]) -> FoundChunks:
-        """Look shards up by their coordinates."""
-        return self._lookup.find(shards.astype(np.uint32))
-
-    def shard_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
-        """Return the full shape of one shard."""
-        return self._grid.full_chunk_shape(coords)
-
     def _indexes(
         self, question: _ShardQuestion, numbers: NDArray[np.int64]
     ) -> list[NDArray[np.uint64]]:
@@ -163,8 +151,8 @@ class ShardReads:
             chosen = numbers[positions]
             ranges = np.empty((len(chosen), 2), dtype=np.int64)
             for place, number in enumerate(chosen.tolist()):
-                size = self._sharding.index_nbytes(question.shapes[number])
-                at_end = self._sharding.index_location == "end"
+                size = self.sharding.index_nbytes(question.shapes[number])
+                at_end = self.sharding.index_location == "end"
                 ranges[place] = (-size, TO_END) if at_end else (0, size)
             parts = self._chunk_source.fetch(refs, question.rows[chosen], ranges)
             loaded = []
@@ -172,7 +160,7 @@ class ShardReads:
                 row = int(question.rows[number])
                 inline = int(refs.kind[row]) == KIND_INLINE
                 size = len(refs.inline(row)) if inline else int(refs.length[row])
-                index = self._sharding.decode_index(
+                index = self.sharding.decode_index(
                     part, question.shapes[number], shard_nbytes=size, what=self._path
                 )
                 loaded.append(Loaded(index, index.nbytes + 500))
@@ -194,7 +182,7 @@ class ShardReads:
         return "shard index", self._cache_scope, self._path, kind, stored, start, length
 
     def _index_bytes(self, shard: bytes, shape: tuple[int, ...]) -> bytes:
-        size = self._sharding.index_nbytes(shape)
+        size = self.sharding.index_nbytes(shape)
         if size > len(shard):
             raise FormatError(
                 f"the shard has {len(shard)} bytes, its index alone needs {size}",
@@ -202,7 +190,7 @@ class ShardReads:
                 file_type="shard",
                 field="index",
             )
-        return shard[-size:] if self._sharding.index_location == "end" else shard[:size]
+        return shard[-size:] if self.sharding.index_location == "end" else shard[:size]
 
 
 class _ShardQuestion:
@@ -215,7 +203,7 @@ class _ShardQuestion:
             inverse = inverse.reshape(-1)
         else:
             unique, inverse = shards[:1], np.zeros(len(shards), dtype=np.int64)
-        found = reads.find_shards(unique)
+        found = reads.lookup.find(unique.astype(np.uint32))
         self.refs = found.refs
         self.rows: NDArray[np.int64] = found.rows
         number_of = np.full(len(unique), -1, dtype=np.int64)
@@ -223,9 +211,11 @@ class _ShardQuestion:
         owners = number_of[inverse]
         self._order = np.argsort(owners, kind="stable")
         self._ends = np.searchsorted(owners[self._order], np.arange(len(found.positions) + 1))
-        self.shapes = [reads.shard_shape(c) for c in unique[found.positions].tolist()]
+        self.shapes = [reads.grid.full_chunk_shape(c) for c in unique[found.positions].tolist()]
         needed = np.diff(self._ends)
-        totals = np.array([reads.inner_counts(shape) for shape in self.shapes], dtype=np.int64)
+        totals = np.array(
+            [math.prod(reads.sharding.inner_grid(shape)) for shape in self.shapes], dtype=np.int64
+        )
         self.whole: NDArray[np.bool_] = np.zeros(len(self.rows), dtype=bool)
         if self.refs is not None:
             small = self.refs.length[self.rows] <= _SMALL_SHARD_BYTES

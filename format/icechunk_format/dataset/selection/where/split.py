@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TypedDict
 
 import pyarrow as pa
@@ -152,13 +153,7 @@ def select(
     sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:
         raise InvalidInputError("sel.method is given without sel; leave it out, or give sel")
-    known: dict[str, pa.Array] = {}
-
-    def values(name: str) -> pa.Array:
-        if name not in known:
-            known[name] = coordinate(name)
-        return known[name]
-
+    values = cache(coordinate)
     found: list[tuple[str, DimSelection]] = []
     if isel is not None:
         found += resolve_isel(isel, dims).items()

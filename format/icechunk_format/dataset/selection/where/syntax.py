@@ -33,7 +33,7 @@ class WhereDialect(Spark):
     """Spark SQL since 4.0, where a doubled quote in a text stands for one quote."""
 
     class Tokenizer(Spark.Tokenizer):
-        """What sqlglot takes for two texts side by side is one."""
+        """Reads a doubled quote as one quote, where sqlglot reads two texts side by side."""
 
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, *("'", '"')]
 

@@ -40,14 +40,17 @@ from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.storage.batches import sized_batches
 
+_FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
 
 
@@ -142,9 +145,10 @@ class _Adoption:
             kept, parts = self._fixed(old, new, receipts)
         else:
             kept, parts = self._cells(old, new, receipts)
-        pairs = ((new.node_id, refs) for refs in parts)
-        stored = store_manifests(self._storage, self._destination.manifest_format, pairs)
-        kept += [receipt for found in stored for receipt in found]
+        [stored] = store_manifests(
+            self._storage, self._destination.manifest_format, [(new.node_id, parts)]
+        )
+        kept += stored
         if kept:
             self.adopted.manifests[new.path] = kept
 
@@ -238,27 +242,14 @@ class _Adoption:
         moved: Sequence[_MovedManifest],
     ) -> Iterator[ChunkRefs]:
         """Yield the references of chunks at their new places, those of each manifest together."""
-        batch: list[_MovedManifest] = []
-        refs = 0
-        for item in moved:
-            batch.append(item)
-            refs += item[0].num_chunk_refs
-            if refs >= _REFS_AT_ONCE:
-                yield from self._moved_together(old, batch)
-                batch, refs = [], 0
-        yield from self._moved_together(old, batch)
-
-    def _moved_together(
-        self,
-        old: ArrayTarget,
-        batch: Sequence[_MovedManifest],
-    ) -> Iterator[ChunkRefs]:
-        ids = [receipt.manifest_id for receipt, _, _ in batch]
-        loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
-        for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
-            entry = manifest.array(old.node_id)
-            assert entry is not None, "a receipt names the manifest of its array"
-            yield entry.refs.take(stays).moved(targets[stays])
+        sized = ((item, item[0].num_chunk_refs) for item in moved)
+        for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
+            ids = [receipt.manifest_id for receipt, _, _ in batch]
+            loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
+            for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
+                entry = manifest.array(old.node_id)
+                assert entry is not None, "a receipt names the manifest of its array"
+                yield entry.refs.take(stays).moved(targets[stays])
 
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
@@ -349,20 +340,7 @@ class _Adoption:
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""
-        ids = np.frombuffer(b"".join(r.manifest_id.raw for r in receipts), np.uint8).reshape(
-            len(receipts), -1
-        )
-        manifests = ManifestRefs(
-            ids=ids,
-            extents=np.array([r.extents for r in receipts], np.uint32).reshape(
-                len(receipts), len(old.dims), 2
-            ),
-        )
-        listed = ManifestFiles.of(
-            ids,
-            np.array([r.size_bytes for r in receipts], np.uint64),
-            np.array([r.num_chunk_refs for r in receipts], np.uint32),
-        )
+        none = ManifestRefs.empty(len(old.dims))
         grid = old.metadata.grid
         node = NodeSnapshot(
             id=old.node_id,
@@ -372,9 +350,10 @@ class _Adoption:
                 shape=grid.shape,
                 num_chunks=grid.num_chunks,
                 dimension_names=old.metadata.dimension_names,
-                manifests=manifests,
+                manifests=with_files(none, np.arange(0), receipts),
             ),
         )
+        listed = files_of_receipts(receipts)
         version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
         return self._destination.reader(version, node)
 

@@ -103,7 +103,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
         listed = "; ".join(str(conflict) for conflict in conflicts[:_SHOWN])
         problem = f"others have changed what this write changes ({listed})"
     elif "snapshot" in facts:
-        problem = "the log of a commit of others is gone, so nobody can tell what it changed"
+        problem = "the log of another writer's commit is gone, so its changes are unknown"
     elif "attempts" in facts:
         problem = f"others committed first {facts['attempts']} times"
     facts.pop("snapshots", None)

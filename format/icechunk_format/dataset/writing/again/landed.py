@@ -147,8 +147,7 @@ def _places_of_labels(
     if not len(new) or not np.array_equal(new[order][at], old):
         raise refused(
             prepared,
-            f"labels of the dimension {dim!r} were changed or taken away since this write was "
-            "planned",
+            f"labels of the dimension {dim!r} were changed or removed since this write was planned",
             snapshots=rivals.ids,
             dim=dim,
         )
@@ -216,7 +215,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         first.append(int(at[0]) if has_moved else counts[axis])
     parts = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
-        # What lies behind on an earlier axis has been found there.
+        # Parts behind an earlier axis were found along that axis.
         lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
         upper = (*first[:axis], *counts[axis:])
         parts += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]

@@ -40,7 +40,7 @@ class Landed:
 
     @cached_property
     def still(self) -> int:
-        """How many leading indices are the same in all versions."""
+        """Number of leading indices that are the same in all versions."""
         found = self.size
         for places in (self.base, self.tip):
             has_moved = places != np.arange(len(places))
@@ -50,7 +50,7 @@ class Landed:
 
     @cached_property
     def tip_before(self) -> NDArray[np.int64]:
-        """How many elements of the newest version lie before each index: ``int64 (size + 1,)``."""
+        """Number of elements of the newest version before each index: ``int64 (size + 1,)``."""
         is_there = np.zeros(self.size, np.int64)
         is_there[self.tip] = 1
         return np.concatenate([[0], np.cumsum(is_there)])
@@ -67,7 +67,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AxisMoves:
-    """How the indices of one dimension of an array move; one item for each segment.
+    """Moves of the indices of one dimension of an array; one item for each segment.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkMoves:
-    """Which stored chunks of an array are reused, and where.
+    """The stored chunks of an array that are reused, and their new coordinates.
 
     Parameters
     ----------

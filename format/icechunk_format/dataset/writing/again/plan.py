@@ -39,7 +39,7 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.snapshot.file import Snapshot
 
-# What decides how values are encoded; other attributes may change under a write.
+# Attributes that decide how values are encoded; others may change during a write.
 _ENCODING: Final = (
     "_FillValue",
     "missing_value",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
 _BATCH_BYTES: Final = 32 * 2**20
@@ -25,23 +26,11 @@ def store_in_batches(
     inline_threshold: int,
 ) -> Iterator[ChunkRefs]:
     """Store encoded chunks, each with its coordinates; yield their references batch by batch."""
-    coords: list[Sequence[int]] = []
-    payloads: list[bytes] = []
-
-    def stored() -> ChunkRefs:
-        at = np.array(coords, np.int64).reshape(len(coords), ndim)
-        return store_chunks(storage, at, payloads, inline_threshold=inline_threshold)
-
-    nbytes = 0
-    for place, payload in chunks:
-        coords.append(place)
-        payloads.append(payload)
-        nbytes += len(payload)
-        if nbytes >= _BATCH_BYTES or len(payloads) >= _BATCH_CHUNKS:
-            yield stored()
-            coords, payloads, nbytes = [], [], 0
-    if payloads:
-        yield stored()
+    sized = ((chunk, len(chunk[1])) for chunk in chunks)
+    for batch in sized_batches(sized, _BATCH_CHUNKS, _BATCH_BYTES):
+        at = np.array([place for place, _ in batch], np.int64).reshape(len(batch), ndim)
+        payloads = [payload for _, payload in batch]
+        yield store_chunks(storage, at, payloads, inline_threshold=inline_threshold)
 
 
 def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int]) -> NDArray[Any]:

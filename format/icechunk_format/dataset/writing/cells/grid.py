@@ -55,13 +55,7 @@ def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
 
 def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
     """Return how many cells the largest block has, at most."""
-    cells = 1
-    for axis in axes:
-        if axis.edges is None:
-            cells *= max(1, min(axis.step, axis.size))
-        else:
-            cells *= int(np.diff(axis.edges).max(initial=1))
-    return cells
+    return math.prod(axis.largest for axis in axes)
 
 
 def group_arrays(

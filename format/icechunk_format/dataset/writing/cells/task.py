@@ -89,7 +89,7 @@ class _Block:
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Which cells have a row."""
+        """Marks the cells that have a row."""
         return self._clipped(self._seen)
 
     def values(self) -> Iterator[tuple[ArrayTarget, NDArray[Any]]]:

@@ -135,7 +135,7 @@ def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkC
             options["force_path_style"] = given["virtual_hosted_style"] != "true"
         if "endpoint_url" in options:
             store_kind = "s3_compatible"
-            # What readers suppose of a container that does not say so is for Amazon's servers.
+            # Readers assume Amazon's servers for a container that does not say otherwise.
             options.setdefault("force_path_style", True)
             if options["endpoint_url"].startswith("http://"):
                 options.setdefault("allow_http", True)

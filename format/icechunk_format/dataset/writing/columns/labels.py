@@ -56,7 +56,7 @@ class PlacedValues:
 
     @property
     def distinct(self) -> int:
-        """How many places are used."""
+        """Number of places that are used."""
         return len(np.unique(self.places))
 
 
@@ -240,8 +240,8 @@ def _check_unique(
         label = wanted[int(np.argmax(twice))]
         raise InvalidInputError(
             f"the dimension {dim!r} has the stored label {label!r} more than once, so rows with it "
-            f"have no one place; repair the labels, or write with mode=overwrite (the type of the "
-            f"column is {values.type})",
+            f"have no single place; repair the labels, or write with mode=overwrite (the type of "
+            f"the column is {values.type})",
             dim=dim,
         )
 
@@ -265,7 +265,7 @@ def _check_near(
     if labels.dtype.kind in "iu":
         # Exact, where a double would round: nanoseconds since 1970 need 61 bits.
         gaps = np.diff(labels).astype(np.float64)
-    # What lies around a pair: the smaller of the gaps on either side of it.
+    # The smaller of the gaps on either side of each pair.
     before = np.concatenate([[np.inf], gaps[:-1]])
     after = np.concatenate([gaps[1:], [np.inf]])
     around = np.minimum(before, after)

@@ -92,7 +92,7 @@ class NewArray:
 
     @property
     def advice(self) -> str:
-        """How the array gets a missing value, in words of the options."""
+        """Advice on options that give the array a missing value."""
         return missing_value_advice(self.column.name, self.data_type, self.column.arrow_type)
 
     def _encoder(self) -> VariableEncoder:

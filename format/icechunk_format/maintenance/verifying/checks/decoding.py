@@ -36,10 +36,11 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.object_keys import CHUNKS
+from icechunk_format.storage.batches import sized_batches
 
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _CHUNKS_AT_ONCE: Final = 512
-# What decides how a chunk is decoded; arrays that differ in other things are decoded once.
+# Members that decide how a chunk is decoded; arrays that differ in others are decoded once.
 _DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
 
 
@@ -53,8 +54,9 @@ def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
             continue
         inside = (used.refs.coords < np.array(grid.num_chunks, dtype=np.int64)).all(axis=1)
         rows = np.flatnonzero(inside & (used.refs.length > 0))
-        for batch in _batches(used, rows):
-            _decode_batch(used, batch, codecs, grid, source, report)
+        sized = zip(rows, used.refs.length[rows].tolist(), strict=True)
+        for batch in sized_batches(sized, _CHUNKS_AT_ONCE, _BYTES_AT_ONCE):
+            _decode_batch(used, np.array(batch), codecs, grid, source, report)
 
 
 def _decoders(used: UsedRefs) -> Iterator[tuple[ChunkCodecs, ChunkGrid]]:
@@ -72,15 +74,6 @@ def _decoders(used: UsedRefs) -> Iterator[tuple[ChunkCodecs, ChunkGrid]]:
             yield document.chunk_codecs(), document.grid
         except (FormatError, UnsupportedError):
             continue
-
-
-def _batches(used: UsedRefs, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    lengths = np.minimum(used.refs.length[rows], _BYTES_AT_ONCE).astype(np.int64)
-    number = (np.cumsum(lengths) - lengths) // _BYTES_AT_ONCE
-    cuts = np.flatnonzero(np.diff(number)) + 1
-    for part in np.split(rows, cuts):
-        for first in range(0, len(part), _CHUNKS_AT_ONCE):
-            yield part[first : first + _CHUNKS_AT_ONCE]
 
 
 def _decode_batch(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icechunk_format.errors import FormatError, UnsupportedError
-from icechunk_format.maintenance.fetching import batches, fetched_present, sized_batches
+from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
 from icechunk_format.maintenance.verifying.checks.logs import check_log
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
@@ -31,6 +31,7 @@ from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS,
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.storage.batches import batches, sized_batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 
@@ -41,7 +42,7 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyContext:
-    """What every task of a verification needs; picklable.
+    """Values that every task of a verification gets; picklable.
 
     Parameters
     ----------

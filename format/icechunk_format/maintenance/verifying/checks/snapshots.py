@@ -41,7 +41,7 @@ from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
 
 
 class SeenNodes:
-    """Which nodes and which lists of manifests were looked at already; 16 bytes for each."""
+    """The nodes and the lists of manifests that were checked already; 16 bytes for each."""
 
     def __init__(self) -> None:
         self._digests: set[bytes] = set()

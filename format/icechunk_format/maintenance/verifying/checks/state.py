@@ -81,7 +81,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState:
-    """What is to be verified.
+    """The versions and backups to verify.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class WantedVersion:
 
     @property
     def is_all(self) -> bool:
-        """Whether all versions are meant."""
+        """Whether all versions are verified."""
         return self.branch is None and self.tag is None and self.snapshot is None
 
 
@@ -233,7 +233,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
     for name in sorted(set(info.tags) & set(info.deleted_tags)):
         report.add(
             "tag-deleted-but-present",
-            f"tag {name!r} is there, and among the deleted ones at once",
+            f"tag {name!r} exists, although it is listed as deleted",
             object_key=REPO,
         )
     try:

@@ -51,7 +51,7 @@ class ManifestUse:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What two versions have in common that say the same."""
+        """Key that is equal for versions that say the same."""
         return (self.node_id, self.node_path, self.extents, self.num_chunks, self.document)
 
 
@@ -76,7 +76,7 @@ class ManifestEntry:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What two versions have in common that say the same."""
+        """Key that is equal for versions that say the same."""
         return (self.size, self.num_refs)
 
 

@@ -39,10 +39,8 @@ from icechunk_format.storage.protocol import (
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
-    Storage,
     Written,
     check_key,
-    missing_object,
     split_prefix,
 )
 from icechunk_format.storage.ranges import (
@@ -54,7 +52,7 @@ from icechunk_format.storage.ranges import (
 )
 from icechunk_format.storage.remote.obstore.answers import classify, update_mode, version_of
 from icechunk_format.storage.remote.obstore.clients import ObstoreClients, make_clients
-from icechunk_format.storage.remote.request_policy import Server
+from icechunk_format.storage.remote.request_policy import RemoteStorage, Server
 from icechunk_format.storage.remote.retry import (
     DEFAULT_RETRIES,
     Backoff,
@@ -115,7 +113,7 @@ def open_obstore(address: Address, options: StorageOptions) -> ObjectStoreStorag
     )
 
 
-class ObjectStoreStorage(Storage):
+class ObjectStoreStorage(RemoteStorage):
     """Objects below a root of a bucket or an HTTP folder.
 
     Parameters
@@ -162,7 +160,6 @@ class ObjectStoreStorage(Storage):
             conditional_backoff=Backoff(max_retries=max_retries),
         )
         self._prefix = prefix
-        self._kind = kind
         self._lists_in_order = lists_in_order
         self._max_gap = max_gap
         self._threads = PacedThreads(concurrency or DEFAULT_CONCURRENCY)
@@ -170,23 +167,12 @@ class ObjectStoreStorage(Storage):
             concurrency or DEFAULT_CONCURRENCY, concurrency or _MOST_CONCURRENCY
         )
 
-    @property
-    def root_url(self) -> str:
-        return self._server.root_url
-
-    @property
-    def is_read_only(self) -> bool:
-        return self._server.is_read_only
-
     # Reading
 
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         read = ReadRequest(key=check_key(key), start=start, end=end)
         if end is not None and end == (start or 0):
-            info = self.head(key)
-            if info is None:
-                raise missing_object(key, self.root_url)
-            return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
+            return self._no_bytes_of(key)
         [(data, meta)] = self._paced.map(self._read, [read], mean_bytes=math.inf)
         return Fetched(data=data, version=version_of(meta), last_modified=meta["last_modified"])
 
@@ -234,9 +220,7 @@ class ObjectStoreStorage(Storage):
 
     def _read_without_suffix(self, read: ReadRequest) -> tuple[bytes, Any]:
         """Read a suffix as a range, for stores without suffix requests (Azure)."""
-        info, length = self.head(read.key), read.suffix or 0
-        if info is None:
-            raise missing_object(read.key, self.root_url)
+        info, length = self._existing(read.key), read.suffix or 0
         check_length(read, min(info.size, length), self.root_url)
         return self._read(
             ReadRequest(
@@ -277,7 +261,7 @@ class ObjectStoreStorage(Storage):
 
     def _with_generation(self, key: str, version: ObjectVersion) -> ObjectVersion | None:
         """Add the generation that Google's conditions need; None if the version is outdated."""
-        if self._kind != "gs" or version.generation is not None:
+        if self._server.kind != "gs" or version.generation is not None:
             return version
         found = self.head(key)
         return None if found is None or found.version.etag != version.etag else found.version
@@ -335,10 +319,7 @@ class ObjectStoreStorage(Storage):
             return super().copy(source, target, source_version=source_version)
         action = f"copy to {target!r} the"
         self._server.call(action, source, lambda: obstore.copy(self._clients.patient, *paths))
-        info = self.head(target)
-        if info is None:
-            raise missing_object(target, self.root_url)
-        return Written(version=info.version)
+        return Written(version=self._existing(target).version)
 
     def _info(self, meta: Any) -> ObjectInfo:
         return ObjectInfo(
