@@ -69,7 +69,12 @@ def test_an_example_in_a_running_session(spark, name, tmp_path, monkeypatch, cap
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path)])
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    finally:
+        # Examples choose the settings of their session, which is that of the tests here.
+        spark.conf.set("spark.sql.session.timeZone", zone)
     shown = capsys.readouterr().out
     for text in SHOWN[name]:
         assert text in shown

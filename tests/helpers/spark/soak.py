@@ -117,7 +117,7 @@ def main() -> None:
 
         def sink(rows: Any, name: str, target: str) -> Any:
             writer = rows.writeStream.format("icechunk").trigger(availableNow=True)
-            writer = writer.options(dims="time,x", chunks=f"time=1,x={STATIONS}")
+            writer = writer.options(group="/", dims="time,x", chunks=f"time=1,x={STATIONS}")
             return writer.option("checkpointLocation", str(folder / name)).start(target)
 
         def store() -> Any:

@@ -139,7 +139,7 @@ def test_a_zone_that_cannot_be_used_is_named_in_one_line(spark, weather, last_li
     [
         ({"geometry": "shape"}, InvalidInputError, "geometry='shape' is no column of the zones"),
         ({"geometry": "id"}, InvalidInputError, "geometry='id' is int; zones are polygons as WKB"),
-        ({"statistics": ["median"]}, InvalidInputError, "'median' is not known"),
+        ({"statistics": ["mode"]}, InvalidInputError, "'mode' is not known"),
         ({"coverage": "half"}, InvalidInputError, "choose fraction, center, touched"),
         ({"variables": ["rain"]}, NotFoundError, "no array 'rain'"),
         ({"variables": "salinity", "group": "ocean"}, InvalidInputError, "has no coordinates that"),
