@@ -107,8 +107,9 @@ def on_s3(spark: SparkSession, content: bytes, options: Namespace) -> Row:
 
 
 def driver_memory(folder: Path, options: Namespace) -> Row:
-    """Return the memory of the driver for 10 million references (at scale 0.2)."""
-    count = max(20, round(50_000 * options.scale))
+    """Return the memory of the driver for 10 million references (from scale 0.2 on)."""
+    # One commit takes 40 million changed chunks at most.
+    count = max(20, round(50_000 * min(options.scale, 0.2)))
     large = folder / "large"
     large.mkdir()
     for number in range(count):
