@@ -185,10 +185,11 @@ class VirtualResolver:
             named = f" {container.name!r}" if container.name else ""
             suggestion = shown(container.url_prefix)
             belongs = f"its container{named} has the prefix {suggestion!r}"
-        allowed = ", ".join(prefix.text for prefix in self._authorized) or "nothing"
+        prefixes = ", ".join(prefix.text for prefix in self._authorized)
+        allowed = f"only {prefixes} is authorised" if prefixes else "no place is authorised"
         return UnauthorizedVirtualChunkError(
             f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
-            f"and only {allowed} is authorised\n"
+            f"and {allowed}\n"
             f"to allow it, set the option virtual.authorize={suggestion}",
             location=shown(location),
             container=None if container is None else container.name,
