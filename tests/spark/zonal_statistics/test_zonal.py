@@ -89,7 +89,7 @@ def test_every_form_of_zones_gives_the_same(spark, zones, weather):
         "geopandas": frame,
         "moved": frame.to_crs(3857),
     }
-    if spark.version >= "4.1":
+    if spark.version >= "4.2":  # 4.1 has geometries behind a switch
         forms["geometry"] = zones.selectExpr("name", "st_geomfromwkb(geometry) AS geometry")
     for form, given in forms.items():
         found = icechunk_spark.zonal(given, weather.path, variables="elevation", tag="v1")
