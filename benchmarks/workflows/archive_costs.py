@@ -24,7 +24,7 @@ from icechunk_format.virtualizing.scanning import scan
 from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 FILES, NEW_FILES = 100_000, 10
 _SAMPLE = 40
@@ -100,7 +100,10 @@ def estimate(folder: Path) -> list[tuple[str, str]]:
     make_files(files, _SAMPLE + NEW_FILES)
     next_day = in_fresh_process(counted, str(files), repository).value
     found = first.value
-    each: Callable[[str], float] = lambda name: found[name] / found["added"]  # noqa: E731
+
+    def each(name: str) -> float:
+        return float(found[name] / found["added"])
+
     gets = each("file_requests") * FILES
     core_s = (each("scan") + each("place")) * FILES
     waiting = gets * _DELAY_S / _OPEN_AT_ONCE
