@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 BENCHMARK = "streams"
 STATIONS = 50
 _PLACES = 40
+_IN_A_ROW = 8
 _LOGGED = 1_000  # entries of the log in the `repo` file, unless the configuration says otherwise
 _SCHEMA = StructType(
     [
@@ -83,11 +84,14 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
     return [*costs(folder, options), soak(folder, options)]
 
 
-# -- one batch after so many -----------------------------------------------------------------------
+# -- batches after so many -------------------------------------------------------------------------
 
 
 def costs(folder: Path, options: Namespace) -> list[Row]:
-    """Measure a batch after a short and after a long history."""
+    """Measure batches in a row after a short and after a long history.
+
+    They are in a row, since the process of a stream knows the state that it wrote last.
+    """
     histories = sorted({1, *(max(2, round(n * options.scale)) for n in (100, 1_000, 10_000))})
     base = folder / "base"
     write_batch(base, 0, rows_of(0))
@@ -97,7 +101,7 @@ def costs(folder: Path, options: Namespace) -> list[Row]:
         shutil.copytree(base, own)
         lengthen(own, count)
         number = [count]
-        cases[f"a batch after {count:,} commits"] = partial(_next, own, number)
+        cases[f"{_IN_A_ROW} batches after {count:,} commits"] = partial(_next, own, number)
     timings = interleaved(cases, rounds=max(5, options.rounds))
     first = next(iter(timings))
     return [
@@ -114,8 +118,9 @@ def costs(folder: Path, options: Namespace) -> list[Row]:
 
 
 def _next(place: Path, number: list[int]) -> None:
-    number[0] += 1
-    write_batch(place, number[0], rows_of(number[0]))
+    for _ in range(_IN_A_ROW):
+        number[0] += 1
+        write_batch(place, number[0], rows_of(number[0]))
 
 
 def lengthen(place: Path, count: int) -> None:

@@ -122,7 +122,8 @@ class ReadOptions:
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
-        write_help="Group to write; it is created where it does not exist.",
+        write_help="Group to write; it is created where it does not exist. By default a table goes"
+        " to the only group with arrays where that has one of the columns, and else to the root.",
         tables=_OF_NODES,
     )
     variables: tuple[str, ...] | None = option(

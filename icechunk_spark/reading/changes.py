@@ -63,7 +63,7 @@ def plan_changes(
     IcechunkError
         The versions cannot be compared, or something of them is gone.
     """
-    repository = Repository.open(location_of(options))
+    repository = Repository.open(location_of(options)).as_read()
     steps = steps_to(
         repository,
         repository.snapshot_info(newer),

@@ -168,7 +168,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from icechunk_format.repository.repository import Repository
         from icechunk_spark.options.location import location_of
 
-        return Repository.open(location_of(self._options))
+        return Repository.open(location_of(self._options)).as_read()
 
     def _tip(self, repository: Repository) -> SnapshotId:
         try:

@@ -203,5 +203,5 @@ def test_streams_lose_nothing(report):
     assert soak["figures"]["deaths"] >= 3
     assert soak["figures"]["rows_of_the_reader"] >= 1_000
     assert [row["versus"] for row in rows if "commits" in row["case"]][1:] == [
-        "a batch after 1 commits"
+        "8 batches after 1 commits"
     ] * 3

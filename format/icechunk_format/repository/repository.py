@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from typing import Any, Unpack
 
 from icechunk_format.display.lazily import html_by
+from icechunk_format.errors import NotFoundError
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
@@ -82,6 +83,7 @@ class Repository:
     def __init__(self, location: Location, *, spec_version: int) -> None:
         self.location = location
         self.spec_version = spec_version
+        self._held: RepoState | None = None
 
     @classmethod
     def open(cls, location: Place) -> Repository:
@@ -90,12 +92,18 @@ class Repository:
         Raises ``NotFoundError``, which says what is there instead, where no repository is.
         """
         place = Location.of(location)
-        repository = cls(place, spec_version=SPEC_V2)
-        if repository._repo_file.fetch() is not None:
-            return repository
-        if repository.storage.head(MAIN_REF) is not None:
-            return cls(place, spec_version=SPEC_V1)
-        raise no_repository(place)
+        repository = cls._at(place)
+        if repository is None:
+            raise no_repository(place)
+        return repository
+
+    @classmethod
+    def find(cls, location: Place) -> Repository | None:
+        """Open the repository at a place; None where there is none, or not even a bucket."""
+        try:
+            return cls._at(Location.of(location))
+        except NotFoundError:
+            return None
 
     @classmethod
     def open_version(
@@ -106,9 +114,17 @@ class Repository:
         Takes one request where ``open`` and ``resolve`` take three; arguments are theirs.
         """
         repository = cls.open(location)
-        known = repository._repo_file.known()
-        history = repository._history() if known is None else RepoInfoHistory(known.info)
-        return repository, repository._resolve(history, **version)
+        return repository, repository.as_read().resolve(**version)
+
+    def as_read(self) -> Repository:
+        """Return the repository in the state that this object read last.
+
+        What is asked of branches, tags and settings is then answered from one state, without more
+        requests; spec version 1, where each ref is a file, still reads them.
+        """
+        view = Repository(self.location, spec_version=self.spec_version)
+        view._held = self._held or self._repo_file.known() or self._state()
+        return view
 
     @classmethod
     def create(
@@ -248,9 +264,7 @@ class Repository:
         ``virtual_options`` are options ``virtual.storage.*`` without that prefix. Raises
         ``InvalidInputError`` where a prefix has no bucket or host, or no store knows an option.
         """
-        known = self._repo_file.known()
-        config = self.config if known is None else config_in(known.info)
-        containers = config.virtual_chunk_containers
+        containers = self.as_read().config.virtual_chunk_containers
         return checked_source(self.location, containers, authorized, virtual_options or {})
 
     # -- sessions and restoring -------------------------------------------------------------
@@ -264,8 +278,9 @@ class Repository:
         commit is rebased over what others have committed since, or finds a conflict.
         """
         check_writable(self.storage)
-        # Read, not checked for changes: a commit of an earlier session has changed the state.
-        state = self._state(is_read=True)
+        # For the newest version the state is read and not only checked for changes: a commit of an
+        # earlier session has changed it.
+        state = self._state(is_read=base is None)
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
         status = None if state is None else state.info.status
@@ -462,6 +477,15 @@ class Repository:
 
     # -- inside -----------------------------------------------------------------------------
 
+    @classmethod
+    def _at(cls, place: Location) -> Repository | None:
+        repository = cls(place, spec_version=SPEC_V2)
+        if repository._repo_file.fetch() is not None:
+            return repository
+        if repository.storage.head(MAIN_REF) is not None:
+            return cls(place, spec_version=SPEC_V1)
+        return None
+
     @cached_property
     def _repo_file(self) -> RepoFile:
         return RepoFile(self.storage)
@@ -474,7 +498,9 @@ class Repository:
 
     def _state(self, *, is_read: bool = False) -> RepoState | None:
         """Return the current state, read even if it may be known; None for spec version 1."""
-        return None if self.spec_version == SPEC_V1 else self._repo_file.existing(is_read=is_read)
+        if self._held is not None or self.spec_version == SPEC_V1:
+            return self._held
+        return self._repo_file.existing(is_read=is_read)
 
     def _history(self) -> History:
         state = self._state()
@@ -485,7 +511,7 @@ class Repository:
 
     def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:
         """Check that a snapshot belongs to the repository, by a request only if not yet known."""
-        known = self._repo_file.known() if self.spec_version == SPEC_V2 else None
+        known = self._held or self._repo_file.known()
         if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
             return snapshot_id
         return self._resolve(self._history(), snapshot=snapshot_id)

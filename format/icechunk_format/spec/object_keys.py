@@ -30,6 +30,7 @@ STAGING = "staging/"
 # listing shows the newest first.
 _BACKUP_EPOCH_MS = 32_503_680_000_000
 _BACKUP_DIGITS = 14
+_UNSAFE_SEGMENTS = frozenset({"", ".", ".."})
 
 
 def snapshot_key(snapshot_id: SnapshotId) -> str:
@@ -72,7 +73,7 @@ def overwritten_key(name: str) -> str:
 
 def is_backup_name(name: str) -> bool:
     """Tell whether a stored ``backup_path`` stays inside ``overwritten/``."""
-    return "\0" not in name and not any(s in ("", ".", "..") for s in name.split("/"))
+    return "\0" not in name and _UNSAFE_SEGMENTS.isdisjoint(name.split("/"))
 
 
 def backup_name(now_ms: int, random12: bytes, *, of: str = REPO) -> str:

@@ -179,13 +179,12 @@ class _Run:
     def _open(self) -> None:
         """Read what the repository has now."""
         location, options = self._archive.location, self._archive.options
-        self._repository: Repository | None = None
         self._base: Snapshot | None = None
         self._record: Record | None = None
-        if not Repository.exists(location):
+        repository = self._repository = Repository.find(location)
+        if repository is None:
             check_new_place(location, options)
             return
-        repository = self._repository = Repository.open(location)
         missing = branch_missing(repository, options)
         base = repository.resolve(branch="main" if missing else options.branch)
         self._base = repository.snapshot(base)

@@ -26,6 +26,7 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.location import Location, open_storage
 
 
@@ -189,3 +190,22 @@ def test_no_rows_append_nothing_and_create_empty_arrays(place):
     assert write_table(place, empty, APPEND).is_skipped
     write_table(place, grid(range(2), [1]), APPEND)
     assert values(place).tolist() == [[1.0], [101.0]]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_write_asks_for_the_state_of_the_repository_four_times(tmp_path, monkeypatch, mode):
+    """One round trip each to a store far away: to plan, to commit, to check, and to rebase."""
+    write_table(str(tmp_path), grid(range(3), range(4)), DIMS)
+    asked = []
+    for verb in ("get", "head", "list"):
+        original = getattr(LocalStorage, verb)
+
+        def call(store, key="", *arguments, original=original, verb=verb, **keywords):
+            if key in ("repo", ""):
+                asked.append(verb)
+            return original(store, key, *arguments, **keywords)
+
+        monkeypatch.setattr(LocalStorage, verb, call)
+    options = replace(APPEND, mode=mode, txn_app_id="app", txn_version=1)
+    write_table(str(tmp_path), grid([3], range(4)), options)
+    assert asked == ["get", "get", "head", "get"]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
+from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, rows_of, values
 
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.in_process import write_table
@@ -181,3 +181,24 @@ def test_an_array_that_is_only_read_is_refused_before_any_row_moves(place):
     options = WriteOptions(mode="append", dims=("time", "x"))
     with pytest.raises(UnsupportedError, match=r"only read \(gribberish\)"):
         prepare_write(place, grid(range(2), [1, 2]).schema, options)
+
+
+def written_groups(place):
+    snapshot = Repository.open(place).snapshot(dataset_at(place, branch="main").snapshot_id)
+    return {str(node.path.rpartition("/")[0]) or "/" for node in snapshot.nodes if node.array}
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        (grid([5], [1.0]), {"/other"}),
+        (pa.table({"time": [0, 1], "x": [1.0, 1.0], "new": [1.0, 2.0]}), {"/other"}),
+        (pa.table({"station": [1, 2], "rain": [1.0, 2.0]}), {"/other", "/"}),
+    ],
+    ids=["the same columns", "the same dimensions", "nothing in common"],
+)
+def test_without_a_group_a_table_goes_where_its_columns_are(place, table, wanted):
+    write_table(place, grid([0], [1.0]), WriteOptions(dims=("time", "x"), group="other"))
+    dims = tuple(name for name in table.column_names if name not in ("t", "new", "rain"))
+    write_table(place, table, WriteOptions(mode="append", dims=dims))
+    assert written_groups(place) == wanted

@@ -1,5 +1,7 @@
 """Opening a place without a repository reports what is there instead."""
 
+import pickle
+
 import pytest
 
 from icechunk_format.errors import FormatError, NotFoundError
@@ -72,7 +74,26 @@ def test_a_repository_exists(memory_repository, spec_version):
     memory_repository.chain(1)
     (memory_repository.write_v1 if spec_version == 1 else memory_repository.write_v2)({"main": 1})
     assert Repository.exists(memory_repository.location)
-    assert Repository.open(url_of(memory_repository)).spec_version == spec_version
+    for opened in (
+        Repository.open(url_of(memory_repository)),
+        Repository.find(url_of(memory_repository)),
+    ):
+        assert opened.spec_version == spec_version
+
+
+def test_the_state_that_was_read_stays_as_it_was():
+    repository = Repository.create("memory://as-read")
+    view = repository.as_read()
+    first = repository.resolve(branch="main")
+    repository.create_branch("new", first)
+    assert list(view.branches()) == ["main"]
+    assert list(view.as_read().branches()) == ["main"]
+    assert (
+        list(repository.branches())
+        == list(pickle.loads(pickle.dumps(view)).branches())
+        == ["main", "new"]
+    )
+    assert view.snapshot(first).id == first
 
 
 def test_a_damaged_repo_object_is_no_missing_repository(memory_repository):
@@ -85,6 +106,7 @@ def test_a_local_folder_that_does_not_exist(tmp_path):
     with pytest.raises(NotFoundError, match="there is no Icechunk repository"):
         Repository.open(str(tmp_path / "nowhere"))
     assert not Repository.exists(str(tmp_path / "nowhere"))
+    assert Repository.find(str(tmp_path / "nowhere")) is None
     assert not (tmp_path / "nowhere").exists()
 
 

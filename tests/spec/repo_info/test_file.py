@@ -104,10 +104,10 @@ def repositories(draw: st.DrawFn) -> RepoInfo:
 @given(repositories())
 @settings(max_examples=150, deadline=None)
 def test_what_was_written_is_read(repository: RepoInfo) -> None:
-    data = repo_info.encode(repository, level=1)
+    data = repo_info.encode(repository)
     found = repo_info.decode(data)
     assert found == repository
-    assert repo_info.encode(found, level=1) == data
+    assert repo_info.encode(found) == data
     assert list(found.snapshots) == sorted(found.snapshots)
     assert found.metadata == repository.metadata
 

@@ -72,18 +72,18 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         The repository cannot be written; nothing was committed.
     """
     options, destination = plan.prepared.options, plan.prepared.destination
-    repository: Repository | None = None
-    if destination.base is not None or Repository.exists(destination.location):
-        repository = Repository.open(destination.location)
-        done = find_committed(repository, options)
-        if done is not None:
-            return done
+    is_expected = destination.base is not None
+    search = Repository.open if is_expected else Repository.find
+    repository = search(destination.location)
+    done = None if repository is None else find_committed(repository.as_read(), options)
+    if done is not None:
+        return done
     receipts = list(receipts)
     rows, manifests = _collected(plan, receipts)
-    if destination.base is None or repository is None:
+    if repository is None or not is_expected:
         repository = _new_repository(plan)
     base = destination.base or _first_version(repository)
-    if branch_missing(repository, options):
+    if branch_missing(repository.as_read(), options):
         _create_branch(repository, options.branch, base)
     source = destination.chunk_source
     add_containers(

@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -87,10 +87,11 @@ def prepare_write(
     """
     place = Location.of(location)
     snapshot = None
-    if Repository.exists(place):
-        repository = Repository.open(place)
+    found = Repository.find(place)
+    if found is not None:
+        repository = found.as_read()
         snapshot = repository.snapshot(_base(repository, options))
-        group = _group(snapshot, options, place)
+        group = _group(snapshot, options, place, schema.names)
         destination = Destination(
             location=place,
             base=snapshot.id,
@@ -142,7 +143,7 @@ def prepare_again(
         As for ``prepare_write``.
     """
     destination = replace(before.destination, base=snapshot.id)
-    group = _group(snapshot, options, destination.location)
+    group = _group(snapshot, options, destination.location, before.columns)
     return _prepared(destination, options, group, snapshot, before.columns)
 
 
@@ -204,9 +205,16 @@ def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
     return repository.resolve(branch=options.branch)
 
 
-def _group(snapshot: Snapshot, options: WriteOptions, place: Location) -> NodePath:
+def _group(
+    snapshot: Snapshot, options: WriteOptions, place: Location, columns: Iterable[str]
+) -> NodePath:
     if options.group is None:
-        return find_group(snapshot, None, place=str(place))
+        found = find_group(snapshot, None, place=str(place))
+        held = [Variable(node) for node in snapshot.children(found) if node.array is not None]
+        names = {name for variable in held for name in (variable.name, *dict(variable.dimensions))}
+        # What another writer put into a group of its own does not draw this table there.
+        is_other_table = options.layout == "cells" and names.isdisjoint(columns)
+        return ROOT if is_other_table else found
     path = parse_node_path("/" + options.group.strip("/"))
     above = path
     while above != ROOT:

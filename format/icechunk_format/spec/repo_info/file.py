@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -26,7 +26,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import (
-    DEFAULT_LEVEL,
     DEFAULT_MAX_SIZE,
     SPEC_V2,
     FileType,
@@ -56,6 +55,9 @@ from icechunk_format.spec.values.metadata_items import (
     read_items,
     write_items,
 )
+
+# Each commit writes the file anew. Level 1 takes half of the time of level 3, for 1 % more bytes.
+_LEVEL: Final = 1
 
 __all__ = ["NO_PARENT", "RepoInfo", "SnapshotInfo", "decode", "encode"]
 
@@ -211,15 +213,13 @@ def _read_flags(root: Table, field_name: str) -> tuple[int, ...] | None:
     return None if flags is None else tuple(sorted(flags.tolist()))
 
 
-def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
+def encode(repo: RepoInfo) -> bytes:
     """Write a repo info file.
 
     Parameters
     ----------
     repo
         The state to write; lists are sorted as the format wants them.
-    level
-        zstd level.
 
     Raises
     ------
@@ -254,7 +254,7 @@ def encode(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
         writer.finish(root),
         file_type=FileType.REPO_INFO,
         spec_version=repo.spec_version,
-        level=level,
+        level=_LEVEL,
     )
 
 
