@@ -167,11 +167,10 @@ def open_read(options: ReadOptions, pinned: str | None = None) -> OpenedTable | 
 
 
 def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
-    place = location_of(options)
+    repository = Repository.open(location_of(options)).as_read()
     if pinned is not None:
-        return Repository.open_version(place, snapshot=pinned)
-    return Repository.open_version(
-        place,
+        return repository, repository.resolve(snapshot=pinned)
+    return repository, repository.resolve(
         branch=options.branch,
         tag=options.tag,
         snapshot=options.snapshot,

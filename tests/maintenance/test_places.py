@@ -24,7 +24,8 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 def test_a_place_may_be_given_in_any_form(tmp_path, form):
     place = form(tmp_path / "r")
     repository = Repository.create(place)
-    assert Repository.open_version(place)[0].location == repository.location
+    assert Repository.open(place).location == repository.location
+    assert Repository.find(place).location == repository.location
     assert Repository.exists(place)
     session = Repository.open(place).writable_session()
     session.create_group("/", group_document())

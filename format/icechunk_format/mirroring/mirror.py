@@ -150,7 +150,8 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
     while True:
         # The table is read before the branch, so that the branch is never older by accident.
         state = read_state(request.target)
-        repository, tip = Repository.open_version(request.location, branch=request.branch)
+        repository = Repository.open(request.location).as_read()
+        tip = repository.resolve(branch=request.branch)
         # Only the first version of a run is a full one.
         replaces = request.full and total is None
         between = None if replaces or state is None else _between(request, repository, state, tip)

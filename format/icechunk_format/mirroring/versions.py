@@ -116,7 +116,8 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     """
     newest = newest_copy(target)
     record = newest.record
-    repository, tip = Repository.open_version(_source(record, storage), branch=record.branch)
+    repository = Repository.open(_source(record, storage)).as_read()
+    tip = repository.resolve(branch=record.branch)
     after = versions_between(repository, SnapshotId.parse(record.snapshot_id), tip)
     return Freshness(
         version=newest.version,

@@ -105,22 +105,11 @@ class Repository:
         except NotFoundError:
             return None
 
-    @classmethod
-    def open_version(
-        cls, location: Place, **version: Unpack[VersionArguments]
-    ) -> tuple[Repository, SnapshotId]:
-        """Open a repository and resolve a version of it from the same state.
-
-        Takes one request where ``open`` and ``resolve`` take three; arguments are theirs.
-        """
-        repository = cls.open(location)
-        return repository, repository.as_read().resolve(**version)
-
     def as_read(self) -> Repository:
         """Return the repository in the state that this object read last.
 
-        What is asked of branches, tags and settings is then answered from one state, without more
-        requests; spec version 1, where each ref is a file, still reads them.
+        Branches, tags and settings then come from one state, without more requests; in spec version
+        1, where each ref is a file, they are still read.
         """
         view = Repository(self.location, spec_version=self.spec_version)
         view._held = self._held or self._repo_file.known() or self._state()
@@ -185,8 +174,8 @@ class Repository:
         At most one of ``branch``, ``tag`` and ``snapshot`` is given. ``as_of``, with a branch, is
         an instant with a time zone: the newest snapshot at or before it is meant.
 
-        Raises ``InvalidInputError`` (arguments exclude one another, an id is malformed, ``as_of``
-        has no time zone) or ``NotFoundError`` (the text lists what exists).
+        Raises ``InvalidInputError`` (arguments do not fit together, ``as_of`` has no time zone) or
+        ``NotFoundError`` (the text lists what exists).
         """
         history = self._history()
         return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
@@ -229,10 +218,7 @@ class Repository:
         return iter(()) if state is None else read_operations(self.storage, state.info)
 
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
-        """Return what changed from a snapshot to one of its descendants.
-
-        Raises ``InvalidInputError`` where ``older`` is not an ancestor of ``newer``.
-        """
+        """Return what changed from a snapshot to one of its descendants, else InvalidInputError."""
         history = self._history()
         first = self._resolve(history, snapshot=older)
         return changes_between(self.storage, history, first, self._resolve(history, snapshot=newer))
@@ -278,8 +264,7 @@ class Repository:
         commit is rebased over what others have committed since, or finds a conflict.
         """
         check_writable(self.storage)
-        # For the newest version the state is read and not only checked for changes: a commit of an
-        # earlier session has changed it.
+        # For the newest version, no check: the commit of an earlier session has changed the state.
         state = self._state(is_read=base is None)
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
@@ -308,10 +293,9 @@ class Repository:
     ) -> CommitResult:
         """Commit an earlier version again, on top of a branch; later versions stay in history.
 
-        Nodes, chunks and their ids are those of the earlier version; no data are copied. The
-        transaction log of the new version lists what the branch loses and gets back. To drop the
-        later versions instead, use ``reset_branch``. Without a message, one says what was restored;
-        ``metadata`` are JSON values by name, kept with the version.
+        No data are copied: nodes, chunks and their ids are those of the earlier version. To drop
+        the later versions instead, use ``reset_branch``. Without a message, one says what was
+        restored; ``metadata`` are JSON values by name, kept with the version.
 
         Raises ``InvalidInputError`` (the branch holds just that) or ``ConflictError`` (the branch
         moved meanwhile; nothing was committed).
@@ -391,13 +375,10 @@ class Repository:
     ) -> ExpireResult:
         """Take snapshots that were committed before an instant out of history.
 
-        The root of each history stays, and so do tips of branches and tags unless they are to go.
-        The oldest snapshot that is kept gets the root as its parent. Files stay until
-        ``maintenance.collect_garbage`` runs.
-
-        Snapshots committed strictly before ``older_than``, an instant with a time zone, expire.
-        The flags also delete branches (never ``main``) and tags whose snapshot has expired; names
-        of deleted tags cannot be used again. ``dry_run`` only reports what would be done.
+        Roots of histories and tips of branches and tags stay; the oldest snapshot that is kept gets
+        the root as its parent. Files stay until ``maintenance.collect_garbage`` runs. The flags
+        also delete branches (never ``main``) and tags whose snapshot was committed before
+        ``older_than``, an instant with a time zone. ``dry_run`` only reports what would be done.
 
         Raises ``InvalidInputError`` (no time zone) or ``ReadOnlyError`` (a tag would go, and
         deleting tags is switched off).
@@ -433,9 +414,8 @@ class Repository:
     def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
         """Store what was replaced in a configuration that ``config`` gave; see ``update_config``.
 
-        Only replaced settings are stored, for instance those of
-        ``dataclasses.replace(repository.config, inline_chunk_threshold_bytes=0)``, so changes that
-        others made meanwhile stay. ``RepositoryConfig(...)`` stores what differs from the defaults.
+        Only replaced settings are stored, so changes that others made meanwhile stay.
+        ``RepositoryConfig(...)`` stores what differs from the defaults.
         """
         return self.update_config(changes_in(config))
 
