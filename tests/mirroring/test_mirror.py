@@ -1,36 +1,25 @@
 """Copies of a small repository follow it, cell by cell, and rewrite no more than they must."""
 
-import json
-import threading
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from helpers.mirroring.grid import Grid
 
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
-    FormatError,
     InvalidInputError,
     NotFoundError,
-    StorageError,
     UnsupportedError,
 )
-from icechunk_format.mirroring import mirror as mirror_module
-from icechunk_format.mirroring.mirror import run_here
 from icechunk_format.mirroring.target import DeltaTarget
 from icechunk_format.mirroring.versions import find_files, freshness
 
 # Two chunks of four: files of two chunks.
 ROWS = 16
-
-
-@pytest.fixture
-def grid(tmp_path):
-    return Grid(tmp_path)
 
 
 def counts(result):
@@ -389,184 +378,6 @@ def test_versions_that_a_vacuum_emptied_are_refused(grid):
     grid.change("wind", (0, 0))
     assert counts(grid.mirror()) == (1, 1, 16)
     grid.assert_copied()
-
-
-# -- faults ----------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """What a killed process would do: nothing more."""
-
-
-def stops(monkeypatch, module, name, *, after):
-    """Let a function end the run, before or after it did its work."""
-    real = getattr(module, name)
-
-    def stop(*arguments, **keywords):
-        if after:
-            real(*arguments, **keywords)
-        raise Killed
-
-    monkeypatch.setattr(module, name, stop)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("name", ["read_state", "_planned", "commit"])
-def test_a_run_that_is_killed_leaves_a_whole_snapshot(grid, monkeypatch, name, after, first):
-    if not first:
-        grid.mirror(rowsPerPartition=ROWS)
-        grid.change("wind", (1, 1))
-        grid.append(2)
-    before = None if first else grid.copied()
-    with monkeypatch.context() as patch:
-        stops(patch, mirror_module, name, after=after)
-        with pytest.raises(Killed):
-            grid.mirror()
-    if name == "commit" and after:
-        grid.assert_copied()
-    elif first:
-        assert DeltaTarget.of(grid.target).open() is None
-    else:
-        assert grid.copied().equals(before)
-    done = grid.mirror()
-    assert (done.rows == 0) is (name == "commit" and after)
-    grid.assert_copied()
-
-
-@pytest.mark.parametrize("files", [0, 1, 2])
-def test_a_run_that_is_killed_while_it_writes_files(grid, files):
-    def run(context, pieces):
-        run_here(context, pieces[:files])
-        raise Killed
-
-    with pytest.raises(Killed):
-        grid.mirror(run, rowsPerPartition=ROWS)
-    assert DeltaTarget.of(grid.target).open() is None
-    assert grid.mirror(rowsPerPartition=ROWS).rows == 48
-    grid.assert_copied()
-
-
-def test_a_full_disk_says_so_and_leaves_no_file(grid, monkeypatch, tmp_path):
-    from icechunk_format.mirroring import parquet
-
-    def full(*arguments, **keywords):
-        raise OSError(28, "No space left on device")
-
-    grid.mirror(rowsPerPartition=ROWS)
-    grid.append(2)
-    before = sorted(path.name for path in (tmp_path / "copy").iterdir())
-    with monkeypatch.context() as patch:
-        patch.setattr(parquet.pq.ParquetWriter, "write_table", full)
-        with pytest.raises(StorageError, match="its disk is full"):
-            grid.mirror()
-    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == before
-    assert grid.mirror().rows == 16
-
-
-def test_of_two_at_once_one_wins_and_the_other_finds_its_work_done(grid):
-    both = threading.Barrier(2)
-
-    def run(context, pieces):
-        written = run_here(context, pieces)
-        both.wait(30)
-        return written
-
-    for work in ("first", "refresh"):
-        results = []
-
-        def copy(results=results):
-            results.append(grid.mirror(run, rowsPerPartition=ROWS))
-
-        threads = [threading.Thread(target=copy) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(bool(result.rows) for result in results) == [False, True], work
-        assert len({result.version for result in results}) == 1
-        grid.assert_copied()
-        # The loser took its files away.
-        files = DeltaTable(grid.target).file_uris()
-        gone = 0 if work == "first" else 1
-        assert len(list_parquet(grid.target)) == len(files) + gone
-        grid.change("wind", (0, 0))
-
-
-def list_parquet(folder):
-    import os
-
-    return [name for name in os.listdir(folder) if name.endswith(".parquet")]
-
-
-def test_a_commit_without_an_answer_is_found_by_the_next_run(grid, monkeypatch):
-    grid.mirror(rowsPerPartition=ROWS)
-    grid.change("wind", (0, 0))
-    real = mirror_module.commit
-    with monkeypatch.context() as patch:
-        # The store carried it out, and told the client's repetition that the version exists.
-        patch.setattr(mirror_module, "commit", lambda *given: real(*given) and None)
-        done = grid.mirror()
-    assert counts(done) == (1, 1, 16)
-    grid.assert_copied()
-    assert grid.mirror().rows == 0
-
-
-def test_a_damaged_record_is_refused(grid):
-    grid.mirror()
-    rows = grid.copied().slice(0, 0)
-    for text in ("", "[]", '{"format": 2}', '{"format": 1, "repository": 3}'):
-        write_deltalake(
-            grid.target,
-            rows,
-            mode="append",
-            commit_properties=CommitProperties(custom_metadata={"icechunk_spark_mirror": text}),
-        )
-        with pytest.raises(FormatError, match="record of a copy"):
-            grid.mirror()
-
-
-def with_record(grid, **changes):
-    """Commit a record that somebody else wrote to the table."""
-    found = grid.request().target.open()
-    entry = next(e for e in found.history() if "icechunk_spark_mirror" in e)
-    record = {**json.loads(entry["icechunk_spark_mirror"]), **changes}
-    write_deltalake(
-        grid.target,
-        grid.copied().slice(0, 0),
-        mode="append",
-        commit_properties=CommitProperties(
-            custom_metadata={"icechunk_spark_mirror": json.dumps(record)}
-        ),
-    )
-
-
-def test_a_table_does_not_choose_what_is_contacted(grid):
-    grid.mirror()
-    with_record(grid, repository="http://169.254.169.254/latest")
-    with pytest.raises(InvalidInputError, match=r"not contacted unasked: give storage\.client"):
-        freshness(DeltaTarget.of(grid.target))
-    with pytest.raises(InvalidInputError, match="not contacted unasked"):
-        find_files(DeltaTarget.of(grid.target), tag="v1")
-
-
-def test_an_instant_that_no_calendar_has_is_refused(grid):
-    grid.mirror()
-    with_record(grid, committed_at=10**18)
-    with pytest.raises(FormatError, match="committed_at is 1000000000000000000"):
-        freshness(DeltaTarget.of(grid.target))
-
-
-def test_files_outside_of_the_table_are_not_read(grid, tmp_path):
-    grid.mirror()
-    log = tmp_path / "copy" / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "add" in action:
-            action["add"]["path"] = "../secret.parquet"
-    log.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(FormatError, match=r"'\.\./secret\.parquet' is not beside the others"):
-        find_files(DeltaTarget.of(grid.target))
 
 
 def test_columns_that_delta_does_not_have(grid):
