@@ -31,8 +31,9 @@ from icechunk_format.maintenance import collect_garbage
 
 BATCHES = int(os.environ.get("STREAM_SOAK", "8"))
 IS_FULL = "STREAM_SOAK" in os.environ
-# Rates are drawn for both streams; the copy has far fewer batches.
-DEATHS, KILLS = (BATCHES // 5, max(1, BATCHES // 100)) if IS_FULL else (3, 1)
+# Rates are drawn for both streams; the copy has far fewer batches, and some deaths are drawn for a
+# request that the batch does not make.
+DEATHS, KILLS = (BATCHES * 3 // 10, max(1, BATCHES // 100)) if IS_FULL else (3, 1)
 # With this seed, a few batches meet two deaths and one kill.
 SEED = 1611
 PLACES = 40 if IS_FULL else 4
