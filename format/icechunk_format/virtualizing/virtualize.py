@@ -311,7 +311,7 @@ class _Run:
             archive.options,
             authorized=(*archive.authorize, *places),
             virtual_options=archive.virtual_options,
-            message=f"Virtualize {count:,} files",
+            message=f"Virtualize {count:,} file{'' if count == 1 else 's'}",
         )
 
     def _nothing(
