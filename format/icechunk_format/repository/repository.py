@@ -269,7 +269,7 @@ class Repository:
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
         status = None if state is None else state.info.status
-        tip = writable_tip(self.storage, branch, status=status)
+        tip = writable_tip(self.storage, branch, status=status, state=self._held)
         return WriteSession(
             self.storage,
             tip,

@@ -65,7 +65,7 @@ def test_every_request_of_a_commit_may_fail_once(spec_version, fault):
 
 def assert_copies_are_there(repository):
     """Check that whatever the log says was replaced can be read."""
-    info = read_state(repository.storage)[0].info
+    info = read_state(repository.storage).info
     named = [update.backup_path for update in info.latest_updates[1:]]
     assert named
     for name in named:

@@ -72,30 +72,38 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         The repository cannot be written; nothing was committed.
     """
     options, destination = plan.prepared.options, plan.prepared.destination
+    receipts = list(receipts)
     is_expected = destination.base is not None
     search = Repository.open if is_expected else Repository.find
     repository = search(destination.location)
     done = None if repository is None else find_committed(repository.as_read(), options)
     if done is not None:
         return done
-    receipts = list(receipts)
     rows, manifests = _collected(plan, receipts)
     if repository is None or not is_expected:
         repository = _new_repository(plan)
     base = destination.base or _first_version(repository)
-    if branch_missing(repository.as_read(), options):
+    seen = repository.as_read()
+    if branch_missing(seen, options):
         _create_branch(repository, options.branch, base)
-    source = destination.chunk_source
-    add_containers(
-        repository,
-        {place for receipt in receipts for place in receipt.places},
-        authorized=source.authorized,
-        virtual_options=source.virtual_options,
-    )
-    return _committed(repository, plan, manifests, repository.snapshot(base), rows, receipts)
+        seen = repository
+    places = {place for receipt in receipts for place in receipt.places}
+    if places:
+        source = destination.chunk_source
+        add_containers(
+            repository,
+            places,
+            authorized=source.authorized,
+            virtual_options=source.virtual_options,
+        )
+        seen = repository
+    session = seen.writable_session(options.branch, base=base)
+    first = repository.snapshot(base)
+    return _committed(session, repository, plan, manifests, first, rows, receipts)
 
 
 def _committed(
+    session: WriteSession,
     repository: Repository,
     plan: WritePlan,
     manifests: Mapping[str, Sequence[ManifestReceipt]],
@@ -109,7 +117,6 @@ def _committed(
     planned = PlannedCommit(plan=plan, work=work, base=base)
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
-        session = repository.writable_session(options.branch, base=planned.base.id)
         _change(session, planned)
         if not session.has_changes:
             return WriteResult(
@@ -134,6 +141,7 @@ def _committed(
             if isinstance(again, WriteResult):
                 return again
             planned = again
+            session = repository.writable_session(options.branch, base=planned.base.id)
         except ConflictError as error:
             raise of_session(plan.prepared, error) from error
         else:

@@ -9,7 +9,8 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-Nothing is cached, except that the first ``advance`` reuses the state that ``commits_since`` read.
+Nothing is cached, except that ``commits_since`` begins with the state that ``writable_tip`` was
+given, and the first ``advance`` reuses the state that ``commits_since`` saw.
 If that state is stale, the conditional write fails and the state is read again. The copy of the
 state that ``advance`` needs can be stored together with the version's files (``copy_to_store``).
 
@@ -37,7 +38,7 @@ from icechunk_format.repository.state.publish import (
     update_branch_ref,
     update_repo,
 )
-from icechunk_format.repository.state.repo_file import read_state
+from icechunk_format.repository.state.repo_file import RepoState, read_state
 from icechunk_format.repository.state.transitions import (
     FeatureFlag,
     TipMoved,
@@ -78,9 +79,10 @@ class CommitsSince:
 class RepoBranchTip:
     """A branch of spec version 2."""
 
-    def __init__(self, storage: Storage, branch: str) -> None:
+    def __init__(self, storage: Storage, branch: str, state: RepoState | None = None) -> None:
         self._storage = storage
         self.branch = branch
+        self._state = state
         self._seen: Seen | None = None
 
     def check_moves(self) -> None:
@@ -92,8 +94,8 @@ class RepoBranchTip:
 
         Raises ConflictError when the branch was deleted.
         """
-        state, stored = read_state(self._storage)
-        self._seen = Seen(state=state, stored=stored)
+        state, self._state = self._state or read_state(self._storage), None
+        self._seen = Seen(state=state)
         info = state.info
         tip = info.branches.get(self.branch)
         if tip is None:
@@ -108,7 +110,7 @@ class RepoBranchTip:
             return ()
         name = new_backup_name(now_in_microseconds())
         self._seen = replace(self._seen, copy=name)
-        return ((overwritten_key(name), self._seen.stored),)
+        return ((overwritten_key(name), self._seen.state.data),)
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
         """Return the entry of a version that is to be amended, or raise why it cannot be."""
@@ -161,7 +163,7 @@ class RepoBranchTip:
         ).declined
 
     def _info(self) -> RepoInfo:
-        return read_state(self._storage)[0].info
+        return read_state(self._storage).info
 
 
 class RefBranchTip:
@@ -245,15 +247,18 @@ BranchTip: TypeAlias = RepoBranchTip | RefBranchTip
 """One branch of a repository of either spec version."""
 
 
-def writable_tip(storage: Storage, branch: str, *, status: RepoStatus | None) -> BranchTip:
+def writable_tip(
+    storage: Storage, branch: str, *, status: RepoStatus | None, state: RepoState | None = None
+) -> BranchTip:
     """Return a branch for moving it, unless the repository is read-only.
 
-    ``status`` is None in spec version 1, which has none.
+    ``status`` is None in spec version 1, which has none. With a ``state`` that was just read, the
+    first question about commits of others is answered from it.
     """
     if status is None:
         return RefBranchTip(storage, branch)
     check_status(status)
-    return RepoBranchTip(storage, branch)
+    return RepoBranchTip(storage, branch, state)
 
 
 def _since(

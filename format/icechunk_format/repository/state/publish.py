@@ -104,14 +104,11 @@ class Seen:
 
     Parameters
     ----------
-    state, stored
-        What ``read_state`` answered.
     copy
-        Name below ``overwritten/`` where ``stored`` has been put; None where it has not.
+        Name below ``overwritten/`` where its bytes have been put; None where they have not.
     """
 
     state: RepoState
-    stored: bytes
     copy: str | None = None
 
 
@@ -168,9 +165,8 @@ def update_repo(
         for attempt in range(1, MAX_ATTEMPTS + 1):
             pause_before(attempt)
             if seen is None:
-                state, stored = read_state(storage)
-                seen = Seen(state=state, stored=stored)
-            state, stored, copy = seen.state, seen.stored, seen.copy
+                seen = Seen(state=read_state(storage))
+            state, copy = seen.state, seen.copy
             seen = None
             info = state.info
             if copies and (_stands_on(info, copies) or (landed is not None and landed(info))):
@@ -197,7 +193,7 @@ def update_repo(
             data = repo_info.encode(new)
             # Only the state that was read can be replaced, so its bytes are the copy.
             if not is_copied:
-                storage.put(overwritten_key(copy), stored)
+                storage.put(overwritten_key(copy), state.data)
             copies.add(copy)
             try:
                 put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=state.version))
@@ -212,7 +208,7 @@ def update_repo(
                 return Published(info=new)
             # Lost, perhaps because a retry of the client met its own first attempt.
             doubted = _time_of(info)
-        info = read_state(storage)[0].info
+        info = read_state(storage).info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
             return Published(info=info)
     except CommitOutcomeUnknownError:

@@ -25,15 +25,21 @@ from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
 from icechunk_format.spec.repo_info.updates import UpdateKind
-from icechunk_format.storage.protocol import ObjectVersion, Storage
+from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepoState:
-    """A decoded ``repo`` object, and the version that it must still have to be replaced."""
+    """A ``repo`` object as stored and decoded, and the version that it must have to be replaced."""
 
     info: RepoInfo
+    data: bytes
     version: ObjectVersion
+
+    @classmethod
+    def of(cls, fetched: Fetched) -> RepoState:
+        """Decode an object that was read; errors are those of ``decode_state``."""
+        return cls(info=decode_state(fetched.data), data=fetched.data, version=fetched.version)
 
 
 _STATES_KEPT: Final = 2
@@ -128,16 +134,15 @@ def _sorted_flags(flags: Iterable[int] | None) -> tuple[int, ...] | None:
     return None if flags is None else tuple(sorted(flags))
 
 
-def read_state(storage: Storage) -> tuple[RepoState, bytes]:
-    """Read the object and return its state and its bytes.
+def read_state(storage: Storage) -> RepoState:
+    """Read the object.
 
     Raises
     ------
     NotFoundError, StorageError, FormatError, UnsupportedError
         It is missing or cannot be read.
     """
-    fetched = storage.get(REPO)
-    return RepoState(info=decode_state(fetched.data), version=fetched.version), fetched.data
+    return RepoState.of(storage.get(REPO))
 
 
 class RepoFile:
@@ -163,7 +168,7 @@ class RepoFile:
         fetched = fetch_if_there(self._storage, REPO)
         self._state = None
         if fetched is not None:
-            self._state = RepoState(info=decode_state(fetched.data), version=fetched.version)
+            self._state = RepoState.of(fetched)
         return self._state
 
     def current(self) -> RepoState | None:

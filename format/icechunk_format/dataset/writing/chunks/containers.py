@@ -92,10 +92,8 @@ def add_containers(
     CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
         The configuration could not be changed.
     """
-    wanted = set(places)
-    if not wanted:
-        return
     kept = {text.rstrip("/") + "/" for text in authorized}
+    wanted = set(places)
     # Each task knows the folder of its own files alone.
     files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
     if files:
