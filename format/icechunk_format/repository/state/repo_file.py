@@ -24,7 +24,7 @@ from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
-from icechunk_format.spec.repo_info.updates import UpdateKind
+from icechunk_format.spec.repo_info.updates import UnknownUpdate
 from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 
@@ -105,7 +105,7 @@ def remember_state(data: bytes, info: RepoInfo) -> None:
         metadata, is_other = [*held.values()], len(held) >= MIN_ROWS
     if (
         is_other
-        or any(update.kind is UpdateKind.UNKNOWN for update in info.latest_updates)
+        or any(isinstance(update.details, UnknownUpdate) for update in info.latest_updates)
         or any(
             items.items and items.spec_version != info.spec_version
             for items in (info.metadata_items, *(each.metadata_items for each in metadata))

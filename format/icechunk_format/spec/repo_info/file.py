@@ -40,8 +40,8 @@ from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.stored_snapshots import read_snapshots, write_snapshots
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
+    UnknownUpdate,
     Update,
-    UpdateKind,
     read_backup_name,
     read_status,
     read_updates,
@@ -269,7 +269,7 @@ def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
             allowed=None,
         )
     for position, update in enumerate(updates):
-        if update.kind is not UpdateKind.UNKNOWN:
+        if not isinstance(update.details, UnknownUpdate):
             continue
         if update.backup_path is None:
             raise UnsupportedError(
