@@ -1,4 +1,4 @@
-"""What the storages on servers share: how a verb becomes requests, whichever client sends them."""
+"""Turns the verbs of a storage into requests to a server, in one way for every client."""
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
 
