@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid, parse_chunk_grid
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import listed_edges
 
 
 def regular(*chunk_shape: Any) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_equals_a_list_of_borders(drawn: list[tuple[int, Any, list[int]]], data:
         borders = [0, *itertools.accumulate(sizes)]
         used = [i for i in range(len(sizes)) if borders[i] < extent]
         assert grid.num_chunks[axis] == len(used)
-        assert grid.edges(axis).tolist() == [*borders[: len(used)], extent]
+        assert listed_edges(grid.axes[axis]).tolist() == [*borders[: len(used)], extent]
         assert grid.distinct_sizes(axis) >= {sizes[i] for i in used}
         for i in used:
             assert grid.chunk_bounds(axis, i) == (borders[i], min(borders[i + 1], extent))
@@ -65,10 +66,9 @@ def test_equals_a_list_of_borders(drawn: list[tuple[int, Any, list[int]]], data:
         expected = [next(i for i in used if e < borders[i + 1]) for e in elements]
         assert grid.chunk_indices(axis, elements).tolist() == expected
     coords = list(np.ndindex(*grid.num_chunks))
-    starts, stops = grid.bounds_of(np.array(coords).reshape(len(coords), len(shape)))
-    assert starts.shape == (len(coords), len(shape))
-    for row, at in enumerate(coords):
-        assert grid.box_of(at) == (tuple(starts[row]), tuple(stops[row]))
+    for at in coords:
+        bounds = [grid.chunk_bounds(axis, i) for axis, i in enumerate(at)]
+        assert grid.box_of(at) == (tuple(b[0] for b in bounds), tuple(b[1] for b in bounds))
         full = tuple(drawn[axis][2][i] for axis, i in enumerate(at))
         assert grid.full_chunk_shape(at) == full
     lo = [data.draw(st.integers(-2, n + 2)) for n in shape]
@@ -85,7 +85,7 @@ def test_grids_of_billions_of_chunks_cost_nothing() -> None:
     assert grid.chunk_bounds(0, 10**15 + 7) == (2 * 10**15 + 35, 2 * 10**15 + 40)
     assert grid.chunk_indices(0, 2 * 10**15 + 36) == 10**15 + 7
     with pytest.raises(UnsupportedError, match="borders"):
-        grid.edges(0)
+        listed_edges(grid.axes[0])
 
 
 def test_a_regular_grid() -> None:

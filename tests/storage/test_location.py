@@ -13,9 +13,9 @@ from icechunk_format.storage.address import parse_url
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import KNOWN_OPTIONS, parse_options, relevant_options
 from icechunk_format.storage.protocol import CreateOnly
-from icechunk_format.storage.remote.fsspec_store import open_fsspec
+from icechunk_format.storage.remote.fsspec_store import FsspecStorage
 from icechunk_format.storage.remote.obstore.clients import make_clients
-from icechunk_format.storage.remote.obstore.store import ObjectStoreStorage, open_obstore
+from icechunk_format.storage.remote.obstore.store import ObjectStoreStorage
 
 CANARY = "canary-3f7e-secret"
 
@@ -259,7 +259,7 @@ def test_google_tokens(tmp_path):
 def test_other_clouds_refuse_nothing_at_opening():
     for url, options in (("gs://b/x", {"anon": "true"}), ("https://host/x", {})):
         location = Location(url, options=options)
-        storage = open_obstore(location.address, location.checked_options)
+        storage = ObjectStoreStorage(location.address, location.checked_options)
         assert isinstance(storage, ObjectStoreStorage)
 
 
@@ -268,7 +268,7 @@ def test_a_missing_package_is_named():
         pytest.skip("gcsfs is installed")
     location = Location("gs://b/x", client="fsspec", options={"anon": "true"})
     with pytest.raises(UnsupportedError, match="gcsfs"):
-        open_fsspec(location.address, location.checked_options)
+        FsspecStorage(location.address, location.checked_options)
 
 
 def test_paths_are_text():

@@ -5,8 +5,8 @@ Rules of this file
 1. A range is half-open: ``start`` is inside and ``stop`` is not.
 2. A grid must cover the shape and may go beyond it. Bounds are clipped to the shape, but a chunk
    is always *stored* with its full shape.
-3. Only ``edges`` takes memory in proportion to the number of chunks: a rectilinear axis is kept as
-   runs of equal chunks, so one axis may have billions of them.
+3. Nothing takes memory in proportion to the number of chunks: a rectilinear axis is kept as runs of
+   equal chunks, so one axis may have billions of them.
 
 Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectilinear``.
 """
@@ -21,14 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
+    Member,
     is_integer,
-    metadata_error,
     named_configuration_json,
     parse_named_configuration,
     shortened,
 )
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
 
 
 class ChunkGrid:
@@ -138,32 +138,6 @@ class ChunkGrid:
         ]
         return tuple(first for first, _ in ranges), tuple(end for _, end in ranges)
 
-    def bounds_of(self, coords: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return starts and stops, int64 ``(n, ndim)``, of many chunks, clipped to the shape.
-
-        ``coords`` is ``(n, ndim)`` and not checked: bounds of chunks outside the grid have no
-        meaning.
-        """
-        chunks = np.asarray(coords, dtype=np.int64)
-        starts = np.empty_like(chunks)
-        stops = np.empty_like(chunks)
-        for axis, found in enumerate(self.axes):
-            starts[:, axis] = found.start_of(chunks[:, axis])
-            stops[:, axis] = found.start_of(chunks[:, axis] + 1)
-        return starts, stops
-
-    def edges(self, axis: int) -> NDArray[np.int64]:
-        """Return the borders between chunks along an axis: int64, ``num_chunks + 1`` of them.
-
-        The first is 0 and the last is the extent of the axis.
-
-        Raises
-        ------
-        UnsupportedError
-            If there are too many of them to list.
-        """
-        return listed_edges(self.axes[axis])
-
     def resized(self, shape: Sequence[int]) -> ChunkGrid:
         """Return the grid of the array with another shape; existing chunks stay in place.
 
@@ -230,7 +204,8 @@ def parse_chunk_grid(
     UnsupportedError
         If the kind of grid is neither regular nor rectilinear.
     """
-    named = parse_named_configuration(value, node_path=node_path, field="chunk_grid")
+    where = Member(node_path, "chunk_grid")
+    named = parse_named_configuration(value, where)
     if named.name == "regular":
         key = "chunk_shape"
     elif named.name == "rectilinear":
@@ -249,26 +224,24 @@ def parse_chunk_grid(
             chunk_grid=named.name[:200],
         )
     sizes = named.configuration.get(key)
-    field = f"chunk_grid.configuration.{key}"
+    where = where.at(f".configuration.{key}")
     if not isinstance(sizes, list) or len(sizes) != len(shape):
-        raise metadata_error(
-            f"expected one entry for each of the {len(shape)} dimensions, found {shortened(sizes)}",
-            node_path=node_path,
-            field=field,
+        raise where.error(
+            f"expected one entry for each of the {len(shape)} dimensions, found {shortened(sizes)}"
         )
     axes: list[ChunkAxis] = []
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
-        where = f"{field}[{axis}]"
+        place = where.at(f"[{axis}]")
         if isinstance(size, list):
-            axes.append(_parse_runs(size, extent, node_path=node_path, field=where))
+            axes.append(_parse_runs(size, extent, place))
             continue
         if named.name == "regular" and size == 0 and isinstance(size, int):
             size = 1 if unit is None or len(unit) != len(shape) else unit[axis]
-        axes.append(RegularAxis(extent, _parse_size(size, node_path=node_path, field=where)))
+        axes.append(RegularAxis(extent, _parse_size(size, place)))
     return ChunkGrid(axes)
 
 
-def _parse_size(value: object, *, node_path: str, field: str) -> int:
+def _parse_size(value: object, where: Member) -> int:
     # Older zarr-python wrote sizes such as true and 4.0, and reads them as 1 and 4.
     if value is True:
         return 1
@@ -276,37 +249,31 @@ def _parse_size(value: object, *, node_path: str, field: str) -> int:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT64_MAX:
         return value
-    raise metadata_error(
-        f"a chunk size must be an integer from 1 to {INT64_MAX}, found {shortened(value)}",
-        node_path=node_path,
-        field=field,
+    raise where.error(
+        f"a chunk size must be an integer from 1 to {INT64_MAX}, found {shortened(value)}"
     )
 
 
-def _parse_runs(entries: list[Any], extent: int, *, node_path: str, field: str) -> RunAxis:
+def _parse_runs(entries: list[Any], extent: int, where: Member) -> RunAxis:
     runs: list[tuple[int, int]] = []
     for i, entry in enumerate(entries):
         count = 1
         size = entry
         if isinstance(entry, list):
             if len(entry) != 2 or not is_integer(entry[1]) or not 1 <= entry[1] <= INT64_MAX:
-                raise metadata_error(
-                    f"a run of chunks must be [size, count], found {shortened(entry)}",
-                    node_path=node_path,
-                    field=f"{field}[{i}]",
+                raise where.at(f"[{i}]").error(
+                    f"a run of chunks must be [size, count], found {shortened(entry)}"
                 )
             size, count = entry
-        size = _parse_size(size, node_path=node_path, field=f"{field}[{i}]")
+        size = _parse_size(size, where.at(f"[{i}]"))
         if runs and runs[-1][0] == size:
             runs[-1] = (size, runs[-1][1] + count)
         else:
             runs.append((size, count))
     covered = sum(size * count for size, count in runs)
     if not runs or covered < extent or covered > INT64_MAX:
-        raise metadata_error(
+        raise where.error(
             f"the chunks cover {shortened(covered)} elements of an axis of {extent}; they must "
-            f"cover it, and at most {INT64_MAX}",
-            node_path=node_path,
-            field=field,
+            f"cover it, and at most {INT64_MAX}"
         )
     return RunAxis(extent, runs)

@@ -21,9 +21,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from icechunk_format.arrays.named_configuration import (
+    Member,
     NamedConfiguration,
     is_integer,
-    metadata_error,
     named_configuration_json,
     parse_named_configuration,
     shortened,
@@ -152,7 +152,7 @@ def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_t
     UnsupportedError
         If the type is unknown.
     """
-    return _parse(value, node_path=node_path, field=field, depth=0)
+    return _parse(value, Member(node_path, field))
 
 
 def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
@@ -167,7 +167,7 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
         If no Zarr data type holds such elements without loss.
     """
     if isinstance(dtype, str) and dtype in ("string", "bytes", "variable_length_bytes"):
-        return _parse(dtype, node_path="/", field="data_type", depth=0)
+        return parse_data_type(dtype)
     numpy_dtype = np.dtype(dtype)
     if numpy_dtype.kind == "T":
         return _STRING
@@ -231,8 +231,8 @@ def _struct(fields: tuple[tuple[str, DataType], ...]) -> DataType:
     return DataType(name="struct", numpy=packed, kind="struct", fields=fields)
 
 
-def _parse(value: object, *, node_path: str, field: str, depth: int) -> DataType:
-    named = parse_named_configuration(value, node_path=node_path, field=field)
+def _parse(value: object, where: Member, depth: int = 0) -> DataType:
+    named = parse_named_configuration(value, where)
     name = _ALIASES.get(named.name, named.name)
     number = _NUMBERS.get(name)
     if number is not None:
@@ -242,41 +242,37 @@ def _parse(value: object, *, node_path: str, field: str, depth: int) -> DataType
     if name in ("variable_length_bytes", "bytes"):
         return _BYTES
     if name in ("numpy.datetime64", "numpy.timedelta64"):
-        return _parse_time(named, node_path=node_path, field=field)
+        return _parse_time(named, where)
     if name in ("fixed_length_utf32", "null_terminated_bytes", "raw_bytes"):
-        return _parse_fixed_length(named, node_path=node_path, field=field)
+        return _parse_fixed_length(named, where)
     if name in ("struct", "structured"):
-        return _parse_struct(named, node_path=node_path, field=field, depth=depth)
+        return _parse_struct(named, where, depth)
     raw = _RAW_BITS.fullmatch(name)
     if raw is not None:
-        return _parse_raw_bits(name, int(raw[1]), node_path=node_path, field=field)
+        return _parse_raw_bits(name, int(raw[1]), where)
     raise UnsupportedError(
-        f"array {node_path!r} has data type {shortened(named.name)}, which is not read here; known "
-        f"are {', '.join(_NUMBER_NAMES)}, numpy.datetime64, numpy.timedelta64, string, "
+        f"array {where.node_path!r} has data type {shortened(named.name)}, which is not read here; "
+        f"known are {', '.join(_NUMBER_NAMES)}, numpy.datetime64, numpy.timedelta64, string, "
         f"variable_length_bytes, fixed_length_utf32, null_terminated_bytes, raw_bytes, r<bits> "
         f"and struct",
-        node_path=node_path,
+        node_path=where.node_path,
         data_type=named.name[:200],
     )
 
 
-def _parse_time(named: NamedConfiguration, *, node_path: str, field: str) -> DataType:
+def _parse_time(named: NamedConfiguration, where: Member) -> DataType:
     unit = named.configuration.get("unit", "generic")
     if unit == "μs":
         unit = "us"
     if unit not in _TIME_UNITS:
-        raise metadata_error(
-            f"unit {shortened(unit)} is not one of {', '.join(_TIME_UNITS)}",
-            node_path=node_path,
-            field=f"{field}.configuration.unit",
+        raise where.at(".configuration.unit").error(
+            f"unit {shortened(unit)} is not one of {', '.join(_TIME_UNITS)}"
         )
     scale_factor = named.configuration.get("scale_factor", 1)
     if not is_integer(scale_factor) or not 1 <= scale_factor <= _MAX_SCALE_FACTOR:
-        raise metadata_error(
+        raise where.at(".configuration.scale_factor").error(
             f"the scale factor must be an integer from 1 to {_MAX_SCALE_FACTOR}, found "
-            f"{shortened(scale_factor)}",
-            node_path=node_path,
-            field=f"{field}.configuration.scale_factor",
+            f"{shortened(scale_factor)}"
         )
     code = "M8" if named.name == "numpy.datetime64" else "m8"
     # NumPy times without a unit have no multiples, so only the data type keeps the factor.
@@ -284,15 +280,13 @@ def _parse_time(named: NamedConfiguration, *, node_path: str, field: str) -> Dat
     return _time(named.name, np.dtype(spelled), str(unit), scale_factor)
 
 
-def _parse_fixed_length(named: NamedConfiguration, *, node_path: str, field: str) -> DataType:
+def _parse_fixed_length(named: NamedConfiguration, where: Member) -> DataType:
     length: Any = named.configuration.get("length_bytes")
     step = 4 if named.name == "fixed_length_utf32" else 1
     if not is_integer(length) or not 1 <= length <= _MAX_ELEMENT_NBYTES or length % step:
-        raise metadata_error(
+        raise where.at(".configuration.length_bytes").error(
             f"{named.name} needs length_bytes, a multiple of {step} from {step} to "
-            f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}",
-            node_path=node_path,
-            field=f"{field}.configuration.length_bytes",
+            f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}"
         )
     if named.name == "fixed_length_utf32":
         return DataType(name=named.name, numpy=np.dtype(f"U{length // 4}"), kind="string")
@@ -300,31 +294,23 @@ def _parse_fixed_length(named: NamedConfiguration, *, node_path: str, field: str
     return DataType(name=named.name, numpy=np.dtype(f"{code}{length}"), kind="bytes")
 
 
-def _parse_raw_bits(name: str, bits: int, *, node_path: str, field: str) -> DataType:
+def _parse_raw_bits(name: str, bits: int, where: Member) -> DataType:
     if bits % 8 or bits // 8 > _MAX_ELEMENT_NBYTES:
-        raise metadata_error(
-            f"raw type {name!r} must have a multiple of 8 bits, at most {8 * _MAX_ELEMENT_NBYTES}",
-            node_path=node_path,
-            field=field,
+        raise where.error(
+            f"raw type {name!r} must have a multiple of 8 bits, at most {8 * _MAX_ELEMENT_NBYTES}"
         )
     return DataType(name="raw_bytes", numpy=np.dtype(f"V{bits // 8}"), kind="bytes")
 
 
-def _parse_struct(named: NamedConfiguration, *, node_path: str, field: str, depth: int) -> DataType:
+def _parse_struct(named: NamedConfiguration, where: Member, depth: int) -> DataType:
     listed = named.configuration.get("fields")
-    where = f"{field}.configuration.fields"
+    listed_at = where.at(".configuration.fields")
     if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_STRUCT_FIELDS:
-        raise metadata_error(
-            f"a struct needs a list of 1 to {_MAX_STRUCT_FIELDS} fields, found {shortened(listed)}",
-            node_path=node_path,
-            field=where,
+        raise listed_at.error(
+            f"a struct needs a list of 1 to {_MAX_STRUCT_FIELDS} fields, found {shortened(listed)}"
         )
     if depth >= _MAX_STRUCT_DEPTH:
-        raise metadata_error(
-            f"structs are nested more than {_MAX_STRUCT_DEPTH} deep",
-            node_path=node_path,
-            field=where,
-        )
+        raise listed_at.error(f"structs are nested more than {_MAX_STRUCT_DEPTH} deep")
     fields: list[tuple[str, DataType]] = []
     for i, entry in enumerate(listed):
         if isinstance(entry, dict):
@@ -334,30 +320,20 @@ def _parse_struct(named: NamedConfiguration, *, node_path: str, field: str, dept
         else:
             name, of = None, None
         if not isinstance(name, str) or not name:
-            raise metadata_error(
-                f"a field needs a name and a data type, found {shortened(entry)}",
-                node_path=node_path,
-                field=f"{where}[{i}]",
+            raise listed_at.at(f"[{i}]").error(
+                f"a field needs a name and a data type, found {shortened(entry)}"
             )
         if any(name == known for known, _ in fields):
-            raise metadata_error(
-                f"two fields are named {shortened(name)}",
-                node_path=node_path,
-                field=f"{where}[{i}]",
-            )
-        inner = _parse(of, node_path=node_path, field=f"{where}[{i}]", depth=depth + 1)
+            raise listed_at.at(f"[{i}]").error(f"two fields are named {shortened(name)}")
+        inner = _parse(of, listed_at.at(f"[{i}]"), depth + 1)
         if inner.is_variable_length:
             raise UnsupportedError(
-                f"array {node_path!r} has a struct whose field {shortened(name)} has the type "
-                f"{inner.name} of variable length; only fields of fixed size are read",
-                node_path=node_path,
+                f"array {where.node_path!r} has a struct whose field {shortened(name)} has the "
+                f"type {inner.name} of variable length; only fields of fixed size are read",
+                node_path=where.node_path,
                 data_type=inner.name,
             )
         fields.append((name, inner))
     if sum(inner.itemsize for _, inner in fields) > _MAX_ELEMENT_NBYTES:
-        raise metadata_error(
-            f"a struct element is larger than {_MAX_ELEMENT_NBYTES} bytes",
-            node_path=node_path,
-            field=where,
-        )
+        raise listed_at.error(f"a struct element is larger than {_MAX_ELEMENT_NBYTES} bytes")
     return _struct(tuple(fields))

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.named_configuration import is_integer, metadata_error, shortened
+from icechunk_format.arrays.named_configuration import Member, is_integer, shortened
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 MAX_CHUNK_NBYTES: Final = 2**34
@@ -48,10 +48,8 @@ def decode_fill_value(
     try:
         return _decode(value, data_type)
     except (ValueError, OverflowError, TypeError) as error:
-        raise metadata_error(
-            f"{shortened(value)} is not a value of data type {data_type.name}: {error}",
-            node_path=node_path,
-            field=field,
+        raise Member(node_path, field).error(
+            f"{shortened(value)} is not a value of data type {data_type.name}: {error}"
         ) from error
 
 

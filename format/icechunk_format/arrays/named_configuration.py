@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from icechunk_format.errors import FormatError
 
@@ -28,9 +28,21 @@ class NamedConfiguration:
     configuration: dict[str, Any]
 
 
-def metadata_error(problem: str, *, node_path: str, field: str) -> FormatError:
-    """Return the error for a ``zarr.json`` that breaks the Zarr v3 specification."""
-    return FormatError(problem, object_key=node_path, file_type="zarr.json", field=field)
+class Member(NamedTuple):
+    """A member of the ``zarr.json`` of a node: where a value is, for messages."""
+
+    node_path: str
+    field: str
+
+    def at(self, place: str) -> Member:
+        """Return a member within this one, such as ``[2]`` or ``.configuration``."""
+        return Member(self.node_path, f"{self.field}{place}")
+
+    def error(self, problem: str) -> FormatError:
+        """Return the error for a member that breaks the Zarr v3 specification."""
+        return FormatError(
+            problem, object_key=self.node_path, file_type="zarr.json", field=self.field
+        )
 
 
 def shortened(value: object) -> str:
@@ -43,7 +55,7 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def parse_named_configuration(value: object, *, node_path: str, field: str) -> NamedConfiguration:
+def parse_named_configuration(value: object, where: Member) -> NamedConfiguration:
     """Read an extension in its short or its long form.
 
     Raises
@@ -55,21 +67,17 @@ def parse_named_configuration(value: object, *, node_path: str, field: str) -> N
     if isinstance(value, str):
         return NamedConfiguration(name=value, configuration={})
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise metadata_error(
+        raise where.error(
             f"expected a name or an object with a name and a configuration, found "
-            f"{shortened(value)}",
-            node_path=node_path,
-            field=field,
+            f"{shortened(value)}"
         )
     configuration = value.get("configuration")
     if configuration is None:
         configuration = {}
     if not isinstance(configuration, dict):
-        raise metadata_error(
+        raise where.error(
             f"the configuration of {shortened(value['name'])} must be an object, found "
-            f"{shortened(configuration)}",
-            node_path=node_path,
-            field=field,
+            f"{shortened(configuration)}"
         )
     return NamedConfiguration(name=value["name"], configuration=configuration)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.fill_values import decode_fill_value, fill_array
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
+    Member,
     is_integer,
-    metadata_error,
     parse_named_configuration,
     shortened,
 )
@@ -59,15 +59,15 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMetadata:
-    """The ``zarr.json`` of a group; ``raw`` is the whole document."""
+class NodeMetadata:
+    """The ``zarr.json`` of a node; ``raw`` is the whole document."""
 
     node_path: str
     attributes: dict[str, Any]
     raw: dict[str, Any]
 
-    def with_attributes(self, attributes: Mapping[str, Any]) -> GroupMetadata:
-        """Return the group with other attributes; the rest of the document stays."""
+    def with_attributes(self, attributes: Mapping[str, Any]) -> Self:
+        """Return the node with other attributes; the rest of the document stays."""
         raw = {**self.raw, "attributes": dict(attributes)}
         return replace(self, attributes=dict(attributes), raw=raw)
 
@@ -76,8 +76,14 @@ class GroupMetadata:
         return dump_document(self.raw)
 
 
+class GroupMetadata(NodeMetadata):
+    """The ``zarr.json`` of a group."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayMetadata:
+class ArrayMetadata(NodeMetadata):
     """The ``zarr.json`` of an array.
 
     ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` if the
@@ -100,12 +106,9 @@ class ArrayMetadata:
         The whole document.
     """
 
-    node_path: str
     shape: tuple[int, ...]
     dimension_names: tuple[str | None, ...] | None
-    attributes: dict[str, Any]
     codecs_json: list[Any]
-    raw: dict[str, Any]
     refusal: UnsupportedError | None = field(repr=False)
     _data_type: DataType | IcechunkError = field(repr=False)
     _grid: ChunkGrid | IcechunkError = field(repr=False)
@@ -152,11 +155,9 @@ class ArrayMetadata:
             for axis, inner in enumerate(codecs.sharding.inner_shape):
                 for size in self.grid.distinct_sizes(axis):
                     if size % inner:
-                        raise metadata_error(
+                        raise Member(self.node_path, "codecs[0].configuration.chunk_shape").error(
                             f"shards of {size} along axis {axis} are not made of whole inner "
-                            f"chunks of {inner}",
-                            node_path=self.node_path,
-                            field="codecs[0].configuration.chunk_shape",
+                            f"chunks of {inner}"
                         )
         return codecs
 
@@ -175,15 +176,6 @@ class ArrayMetadata:
         grid = self.grid.resized(shape)
         raw = {**self.raw, "shape": [int(n) for n in shape], "chunk_grid": grid.to_json()}
         return replace(self, shape=grid.shape, _grid=grid, raw=raw)
-
-    def with_attributes(self, attributes: Mapping[str, Any]) -> ArrayMetadata:
-        """Return the array with other attributes; the rest of the document stays."""
-        raw = {**self.raw, "attributes": dict(attributes)}
-        return replace(self, attributes=dict(attributes), raw=raw)
-
-    def to_bytes(self) -> bytes:
-        """Return the document."""
-        return dump_document(self.raw)
 
     def _used(self, value: _Value | IcechunkError) -> _Value:
         for error in (self.refusal, value):
@@ -210,16 +202,14 @@ def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
     attributes = _parse_attributes(document, node_path)
     codecs_json = document.get("codecs")
     if not isinstance(codecs_json, list) or not codecs_json:
-        raise metadata_error(
-            f"expected a list of codecs, found {shortened(codecs_json)}",
-            node_path=node_path,
-            field="codecs",
+        raise Member(node_path, "codecs").error(
+            f"expected a list of codecs, found {shortened(codecs_json)}"
         )
     data_type: DataType | IcechunkError
     fill_value: Any
     if "data_type" not in document or "fill_value" not in document:
         missing = "data_type" if "data_type" not in document else "fill_value"
-        raise metadata_error("the member is missing", node_path=node_path, field=missing)
+        raise Member(node_path, missing).error("the member is missing")
     try:
         data_type = parse_data_type(document["data_type"], node_path=node_path)
         fill_value = decode_fill_value(document["fill_value"], data_type, node_path=node_path)
@@ -274,7 +264,7 @@ def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
 
 def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
     def refuse(problem: str, member: str) -> NoReturn:
-        raise metadata_error(problem, node_path=node_path, field=member)
+        raise Member(node_path, member).error(problem)
 
     if len(user_data) > MAX_DOCUMENT_NBYTES:
         refuse(f"it has {len(user_data)} bytes, allowed are {MAX_DOCUMENT_NBYTES}", "document")
@@ -303,17 +293,13 @@ def dump_document(document: Mapping[str, Any]) -> bytes:
 def _parse_shape(document: dict[str, Any], node_path: str) -> tuple[int, ...]:
     shape = document.get("shape")
     if not isinstance(shape, list) or len(shape) > MAX_NDIM:
-        raise metadata_error(
-            f"expected a list of at most {MAX_NDIM} sizes, found {shortened(shape)}",
-            node_path=node_path,
-            field="shape",
+        raise Member(node_path, "shape").error(
+            f"expected a list of at most {MAX_NDIM} sizes, found {shortened(shape)}"
         )
     for axis, size in enumerate(shape):
         if not is_integer(size) or not 0 <= size <= INT64_MAX:
-            raise metadata_error(
-                f"a size must be an integer from 0 to {INT64_MAX}, found {shortened(size)}",
-                node_path=node_path,
-                field=f"shape[{axis}]",
+            raise Member(node_path, f"shape[{axis}]").error(
+                f"a size must be an integer from 0 to {INT64_MAX}, found {shortened(size)}"
             )
     return tuple(shape)
 
@@ -329,10 +315,8 @@ def _parse_dimension_names(
         or len(names) != ndim
         or not all(name is None or isinstance(name, str) for name in names)
     ):
-        raise metadata_error(
-            f"expected {ndim} names or nulls, found {shortened(names)}",
-            node_path=node_path,
-            field="dimension_names",
+        raise Member(node_path, "dimension_names").error(
+            f"expected {ndim} names or nulls, found {shortened(names)}"
         )
     return tuple(name or None for name in names)
 
@@ -342,10 +326,8 @@ def _parse_attributes(document: dict[str, Any], node_path: str) -> dict[str, Any
     if attributes is None:
         return {}
     if not isinstance(attributes, dict):
-        raise metadata_error(
-            f"expected an object, found {shortened(attributes)}",
-            node_path=node_path,
-            field="attributes",
+        raise Member(node_path, "attributes").error(
+            f"expected an object, found {shortened(attributes)}"
         )
     return attributes
 
@@ -375,17 +357,13 @@ def _find_refusal(document: dict[str, Any], node_path: str) -> UnsupportedError 
     """Return the error for a feature that makes the whole array unusable, if it has one."""
     transformers = document.get("storage_transformers")
     if transformers is not None and not isinstance(transformers, list):
-        raise metadata_error(
-            f"expected a list, found {shortened(transformers)}",
-            node_path=node_path,
-            field="storage_transformers",
+        raise Member(node_path, "storage_transformers").error(
+            f"expected a list, found {shortened(transformers)}"
         )
     problem = None
     unknown = _must_understand(document, _ARRAY_MEMBERS)
     encoding = parse_named_configuration(
-        document.get("chunk_key_encoding", "default"),
-        node_path=node_path,
-        field="chunk_key_encoding",
+        document.get("chunk_key_encoding", "default"), Member(node_path, "chunk_key_encoding")
     )
     if unknown:
         problem = (

@@ -183,11 +183,8 @@ class CoordSet:
         # Whole bytes first, then without the bits of the rows before.
         near = np.unpackbits(bits[start // 8 : -(-stop // 8)], count=int(stop - start // 8 * 8))
         places = np.flatnonzero(near[start % 8 :]) + start
-        coords = np.empty((len(sizes), len(places)), dtype=np.uint32)
-        for axis in reversed(range(len(sizes))):
-            places, along = np.divmod(places, sizes[axis])
-            coords[axis] = along + own[axis, 0]
-        found = coords.T
+        along = np.array(np.unravel_index(places, sizes)) + own[:, :1]
+        found: NDArray[np.uint32] = along.astype(np.uint32).T
         is_narrow = (box[1:, 0] > own[1:, 0]) | (box[1:, 1] < own[1:, 1])
         return found[inside_box(found, box)] if is_narrow.any() else found
 
@@ -229,10 +226,10 @@ class CoordSet:
 
 def _places(coords: NDArray[Any], box: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the place of each coordinate in the order of all coordinates of a box around them."""
-    places = np.zeros(len(coords), dtype=np.int64)
-    for axis, (low, high) in enumerate(box.tolist()):
-        places *= high - low
-        places += coords[:, axis].astype(np.int64) - low
+    low = box[:, 0].astype(np.int64)
+    places: NDArray[np.int64] = np.ravel_multi_index(
+        tuple((coords - low).T), tuple(box[:, 1] - low)
+    )
     return places
 
 

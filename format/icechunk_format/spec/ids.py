@@ -14,7 +14,6 @@ Specification: "Common Types".
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -27,11 +26,9 @@ from icechunk_format.errors import InvalidInputError
 ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RFC_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _TO_CROCKFORD = bytes.maketrans(_RFC_ALPHABET, ALPHABET)
-# Crockford reads O as 0 and I, L as 1. Every other byte becomes "=", which base64 then refuses
-# inside a text.
-_FROM_CROCKFORD = bytearray(b"=" * 256)
-for _from, _to in zip(ALPHABET + b"OIL", _RFC_ALPHABET + b"ABB", strict=True):
-    _FROM_CROCKFORD[_from] = _to
+# Crockford reads O as 0 and I, L as 1.
+_MISREAD = str.maketrans("OIL", "011")
+
 _DIGIT_BITS = 5
 _DIGIT_WEIGHTS = np.array([16, 8, 4, 2, 1], dtype=np.uint8)
 _DIGITS = np.frombuffer(ALPHABET, dtype=np.uint8)
@@ -99,15 +96,15 @@ class ObjectId:
         InvalidInputError
             When the text has another length, other characters, or stray bits in its last one.
         """
-        raw = cls._decode(text)
-        if raw is None:
+        found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
+        if found is None:
             raise InvalidInputError(
                 f"{text!r} is not a {cls.__name__}: {cls.text_length()} characters of Crockford "
                 "base 32 (0-9 and A-Z without I, L, O, U) are expected",
                 found=text,
                 allowed=f"{cls.text_length()} characters of Crockford base 32",
             )
-        return cls(raw)
+        return found
 
     @classmethod
     def parse_exact(cls, text: str) -> Self | None:
@@ -116,25 +113,8 @@ class ObjectId:
         Names in other spellings are not Icechunk's objects. Taking them for the id that they
         resemble would let a collector delete or keep the wrong object.
         """
-        raw = cls._decode(text)
-        if raw is None:
-            return None
-        found = cls(raw)
-        return found if str(found) == text else None
-
-    @classmethod
-    def _decode(cls, text: str) -> bytes | None:
-        if len(text) != cls.text_length() or not text.isascii():
-            return None
-        digits = text.upper().encode("ascii").translate(bytes(_FROM_CROCKFORD))
-        padding = b"=" * (-len(digits) % 8)
-        try:
-            raw = base64.b32decode(digits + padding)
-        except (binascii.Error, ValueError):
-            return None
-        if len(raw) != cls.SIZE or base64.b32encode(raw).rstrip(b"=") != digits:
-            return None
-        return raw
+        raw, is_id = decode_many([text], cls.SIZE)
+        return cls(raw.tobytes()) if is_id[0] else None
 
 
 class SnapshotId(ObjectId):
@@ -161,11 +141,6 @@ class NodeId(ObjectId):
     __slots__ = ()
 
     SIZE: ClassVar[int] = 8
-
-
-# The first snapshot of a repository that 2.x created. Older repositories have a random one, so
-# "the root" always means "the snapshot without a parent", never this constant.
-INITIAL_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")
 
 
 def encode_many(raw: NDArray[np.uint8]) -> list[str]:
@@ -226,3 +201,8 @@ def decode_many(
     is_id[rows] = exact
     raw[rows[exact]] = np.packbits(bits[exact, : size * 8], axis=1)
     return raw, is_id
+
+
+# The first snapshot of a repository that 2.x created. Older repositories have a random one, so
+# "the root" always means "the snapshot without a parent", never this constant.
+INITIAL_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")

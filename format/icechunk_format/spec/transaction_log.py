@@ -30,7 +30,6 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinates import is_sorted, sorting_rows
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
-    DEFAULT_MAX_SIZE,
     SPEC_V1,
     SPEC_V2,
     FileType,
@@ -136,9 +135,7 @@ class TransactionLog:
         return gone.intersection(self.new_groups + self.new_arrays)
 
 
-def decode(
-    data: bytes, *, object_key: str = "<bytes>", max_size: int = DEFAULT_MAX_SIZE
-) -> TransactionLog:
+def decode(data: bytes, *, object_key: str = "<bytes>") -> TransactionLog:
     """Read a transaction log file.
 
     Raises
@@ -148,9 +145,7 @@ def decode(
     UnsupportedError
         The file is of a newer version of the format.
     """
-    envelope = unwrap(
-        data, file_type=FileType.TRANSACTION_LOG, object_key=object_key, max_size=max_size
-    )
+    envelope = unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key=object_key)
     return decode_payload(envelope.payload, object_key=object_key)
 
 

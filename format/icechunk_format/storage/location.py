@@ -157,10 +157,13 @@ def _open_clients(location: Location) -> Storage:
     """
     address, options = location.address, location.checked_options
     if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):
-        from icechunk_format.storage.remote.obstore.store import claim_runtime, open_obstore
+        from icechunk_format.storage.remote.obstore.store import (
+            ObjectStoreStorage,
+            claim_runtime,
+        )
 
         if claim_runtime():
-            return open_obstore(address, options)
+            return ObjectStoreStorage(address, options)
         if location.client == "obstore":
             raise UnsupportedError(
                 f"{location} cannot be opened through obstore here: this process was forked after "
@@ -168,9 +171,9 @@ def _open_clients(location: Location) -> Storage:
                 "storage.client=fsspec, or start processes with multiprocessing's 'spawn'"
             )
     if address.kind == "s3":
-        from icechunk_format.storage.remote.s3_store import open_s3
+        from icechunk_format.storage.remote.s3_store import S3Storage
 
-        return open_s3(address, options)
-    from icechunk_format.storage.remote.fsspec_store import open_fsspec
+        return S3Storage(address, options)
+    from icechunk_format.storage.remote.fsspec_store import FsspecStorage
 
-    return open_fsspec(address, options)
+    return FsspecStorage(address, options)

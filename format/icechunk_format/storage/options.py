@@ -162,14 +162,6 @@ class StorageOptions(Mapping[str, str]):
     def __hash__(self) -> int:
         return hash(self._values)
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, StorageOptions):
-            return self._values == other._values
-        return NotImplemented
-
-    def __reduce__(self) -> tuple[type[StorageOptions], tuple[dict[str, str]]]:
-        return (StorageOptions, (dict(self._values),))
-
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{name}: ..." for name in self) + "}"
 

@@ -177,7 +177,10 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
         ({"virtual_chunk_containers": {"s3://b/": {}}}, "a store is one kind"),
         ({"virtual_chunk_containers": {"s3://b/": {**BUCKET, "color": 1}}}, "found 'color'"),
         ({"virtual_chunk_containers": {"s3://b/": {"store": {"s3": {"key": "x"}}}}}, "'key' is no"),
-        ({"virtual_chunk_containers": {"s3://b/": {"store": {"s3": {"region": 1}}}}}, "region is"),
+        (
+            {"virtual_chunk_containers": {"s3://b/": {"store": {"s3": {"region": 1}}}}},
+            "region: str is",
+        ),
         (
             {"virtual_chunk_containers": {"gs://b/": {"store": {"gcs": {"account_key": "x"}}}}},
             "looks like a credential",

@@ -1,7 +1,7 @@
 """Both S3 clients repeat what is harmless, and report unknown outcomes.
 
-The rules are those of ``storage/retry.py``. The server is a fake with scripted faults, because a
-real one cannot be made to lose an answer.
+The rules are those of ``storage/remote/request_policy.py``. The server is a fake with scripted
+faults, because a real one cannot be made to lose an answer.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from icechunk_format.arrays.codecs.steps import (
 )
 from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import (
-    metadata_error,
+    Member,
     parse_named_configuration,
     shortened,
 )
@@ -48,9 +48,8 @@ def build_chain(
     fill_value: Any,
     *,
     ndim: int,
-    node_path: str,
-    field: str,
-    make_sharding: Callable[[dict[str, Any], DataType, Any, int, str], ElementCodec],
+    where: Member,
+    make_sharding: Callable[[dict[str, Any], DataType, Any, int, Member], ElementCodec],
 ) -> CodecChain:
     """Make the codecs of a chain.
 
@@ -60,7 +59,7 @@ def build_chain(
         Those of the decoded chunks.
     make_sharding
         Makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
-        dimensions that reach it, and its field. Shards hold chains, so they are made by the caller.
+        dimensions that reach it, and its place. Shards hold chains, so they are made by the caller.
 
     Raises
     ------
@@ -70,24 +69,17 @@ def build_chain(
         If a codec is not available.
     """
     if not 1 <= len(codecs_json) <= _MAX_CODECS:
-        raise metadata_error(
-            f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}",
-            node_path=node_path,
-            field=field,
-        )
+        raise where.error(f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}")
     named = [
-        parse_named_configuration(value, node_path=node_path, field=f"{field}[{i}]")
-        for i, value in enumerate(codecs_json)
+        parse_named_configuration(value, where.at(f"[{i}]")) for i, value in enumerate(codecs_json)
     ]
-    at_elements = _find_element_codec(
-        [codec.name for codec in named], node_path=node_path, field=field
-    )
+    at_elements = _find_element_codec([codec.name for codec in named], where)
     array_codecs: list[ArrayCodec] = []
     elements: list[ElementCodec] = []
     byte_codecs: list[ByteCodec] = []
     for i, (name, configuration) in enumerate((c.name, c.configuration) for c in named):
-        where = f"{field}[{i}]"
-        spec = CodecSpec(name, configuration, data_type, ndim, node_path)
+        place = where.at(f"[{i}]")
+        spec = CodecSpec(name, configuration, data_type, ndim, where.node_path)
         try:
             if i < at_elements:
                 codec = _array_codec(spec)
@@ -98,17 +90,15 @@ def build_chain(
             elif i > at_elements:
                 byte_codecs.append(_byte_codec(spec))
             elif name == _SHARDING:
-                elements.append(make_sharding(configuration, data_type, fill_value, ndim, where))
+                elements.append(make_sharding(configuration, data_type, fill_value, ndim, place))
             else:
                 elements.append(_element_codec(spec))
         except ConfigurationError as error:
-            raise metadata_error(
-                f"codec {shortened(name)}: {error}", node_path=node_path, field=where
-            ) from error
+            raise place.error(f"codec {shortened(name)}: {error}") from error
     return CodecChain(array_codecs, elements[0], byte_codecs)
 
 
-def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
+def _find_element_codec(names: list[str], where: Member) -> int:
     """Return the position of the codec that makes bytes, and check the order of the rest."""
     positions = [i for i, name in enumerate(names) if name in ELEMENT_CODECS or name == _SHARDING]
     if not positions:
@@ -120,11 +110,9 @@ def _find_element_codec(names: list[str], *, node_path: str, field: str) -> int:
         early, late = BYTE_CODECS.keys() & names[:at], ARRAY_CODECS.keys() & names[at + 1 :]
         if not early and not late:
             return at
-    raise metadata_error(
+    raise where.error(
         "codecs must be array codecs, then exactly one that makes bytes of elements, then byte "
-        f"codecs; found {shortened(names)}",
-        node_path=node_path,
-        field=field,
+        f"codecs; found {shortened(names)}"
     )
 
 

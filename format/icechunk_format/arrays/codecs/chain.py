@@ -35,7 +35,7 @@ from icechunk_format.arrays.codecs.steps import (
 from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.default_codecs import LITTLE_ENDIAN
 from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
-from icechunk_format.arrays.named_configuration import INT64_MAX, shortened
+from icechunk_format.arrays.named_configuration import INT64_MAX, Member, shortened
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
@@ -107,8 +107,7 @@ class ChunkCodecs:
             data_type,
             fill_value,
             ndim=ndim,
-            node_path=node_path,
-            field=_field,
+            where=Member(node_path, _field),
             make_sharding=self._make_sharding,
         )
         self._array_codecs, self._elements, self._byte_codecs = chain
@@ -298,7 +297,7 @@ class ChunkCodecs:
         data_type: DataType,
         fill_value: Any,
         ndim: int,
-        field: str,
+        where: Member,
     ) -> Sharding:
         if self._depth >= _MAX_SHARDING_DEPTH:
             raise ConfigurationError(f"shards are nested more than {_MAX_SHARDING_DEPTH} deep")
@@ -335,7 +334,7 @@ class ChunkCodecs:
             node_path=self.node_path,
             max_variable_nbytes=self.max_variable_nbytes,
             _depth=self._depth + 1,
-            _field=f"{field}.configuration.codecs",
+            _field=f"{where.field}.configuration.codecs",
         )
         index_codecs = ChunkCodecs(
             chains[1],
@@ -344,7 +343,7 @@ class ChunkCodecs:
             ndim=ndim + 1,
             node_path=self.node_path,
             _depth=_MAX_SHARDING_DEPTH,
-            _field=f"{field}.configuration.index_codecs",
+            _field=f"{where.field}.configuration.index_codecs",
         )
         if not index_codecs.is_fixed_size:
             raise ConfigurationError(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import zstandard
 from numcodecs import blosc as numcodecs_blosc
 from numcodecs import zstd as numcodecs_zstd
 
@@ -51,8 +52,8 @@ class Zstd(_Compressor):
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         """See ``ByteCodec``."""
-        size = _zstd_content_size(data)
-        if size is not None:
+        size = zstandard.frame_content_size(data)
+        if size >= 0:
             if size > limit or (exact and size != limit):
                 raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
             if size == 0:
@@ -182,42 +183,21 @@ def _wanted(limit: int, exact: bool) -> str:
     return f"{limit}" if exact else f"at most {limit}"
 
 
-def _zstd_content_size(data: Buffer) -> int | None:
-    """Return the content size in a Zstandard frame header, if any (RFC 8878, 3.1.1.1)."""
-    if len(data) < 9 or data[:4] != b"\x28\xb5\x2f\xfd":
-        raise ValueError("it is not a Zstandard frame")
-    descriptor = data[4]
-    flag = descriptor >> 6
-    single_segment = descriptor & 0x20
-    if flag == 0 and not single_segment:
-        return None
-    at = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
-    nbytes = (1, 2, 4, 8)[flag]
-    if len(data) < at + nbytes:
-        raise ValueError("the Zstandard frame ends in its header")
-    size = int.from_bytes(data[at : at + nbytes], "little")
-    return size + 256 if nbytes == 2 else size
-
-
 def _check_zstd_blocks(data: Buffer, limit: int) -> None:
     """Refuse frames of unknown size whose blocks could hold more than ``limit`` bytes.
 
     Block headers tell whether a block is raw, one byte repeated, or compressed, and no block holds
     more than 128 KiB (RFC 8878, 3.1.1.2), so the headers bound the decoded size.
     """
+    view = memoryview(data)
     at = 0
     total = 0
-    while at < len(data):
-        if data[at : at + 4] != b"\x28\xb5\x2f\xfd":
-            raise ValueError("there are bytes behind the Zstandard frame")
-        descriptor = data[at + 4] if at + 4 < len(data) else 0
-        single_segment = descriptor & 0x20
-        sizes = (1 if single_segment else 0, 2, 4, 8)
-        at += 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
-        at += sizes[descriptor >> 6]
+    while at < len(view):
+        has_checksum = zstandard.get_frame_parameters(view[at:]).has_checksum
+        at += zstandard.frame_header_size(view[at:])
         last = False
         while not last:
-            header = data[at : at + 3]
+            header = view[at : at + 3]
             if len(header) < 3:
                 raise ValueError("the Zstandard frame ends early")
             bits = int.from_bytes(header, "little")
@@ -227,4 +207,4 @@ def _check_zstd_blocks(data: Buffer, limit: int) -> None:
             # Only the last block may be partly filled, so allow for one.
             if total > limit + 131072:
                 raise ValueError(f"the frame may hold more than {limit} bytes")
-        at += 4 if descriptor & 4 else 0
+        at += 4 if has_checksum else 0

@@ -12,48 +12,18 @@ Spec: Zarr v3 codec ``sharding_indexed``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.steps import Array, Buffer, Shape, compressed_bound
-from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.fill_values import fill_array, is_all_fill
 from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, InvalidInputError
 
 MISSING: Final = 2**64 - 1
 """Offset and length of a missing inner chunk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRange:
-    """The bytes of a shard that hold its index: ``[start, end)``, or the last ``suffix``."""
-
-    start: int | None = None
-    end: int | None = None
-    suffix: int | None = None
-
-
-class Chain(Protocol):
-    """The methods of ``ChunkCodecs`` that a shard uses for its inner chunks and its index."""
-
-    data_type: DataType
-    fill_value: Any
-
-    def decode(self, data: Buffer, shape: Shape, *, what: str = ...) -> Array:
-        """Return the array."""
-        ...
-
-    def encode(self, array: Array) -> bytes:
-        """Return the bytes."""
-        ...
-
-    def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes that the shape is encoded to."""
-        ...
 
 
 class Sharding:
@@ -66,7 +36,7 @@ class Sharding:
     index_location
         ``"start"`` or ``"end"`` of the shard.
     inner
-        The codecs of the inner chunks: ``inner.decode(data, inner_shape)``.
+        The ``ChunkCodecs`` of the inner chunks: ``inner.decode(data, inner_shape)``.
     """
 
     name = "sharding_indexed"
@@ -77,7 +47,7 @@ class Sharding:
         *,
         inner_shape: Shape,
         inner: Any,
-        index_codecs: Chain,
+        index_codecs: Any,
         index_location: Literal["start", "end"],
     ) -> None:
         self.inner_shape = inner_shape
@@ -107,29 +77,8 @@ class Sharding:
 
     def index_nbytes(self, shard_shape: Shape) -> int:
         """Return how many bytes the index of a shard takes."""
-        nbytes = self._index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
-        assert nbytes is not None
+        nbytes: int = self._index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
         return nbytes
-
-    def index_byte_range(self, shard_shape: Shape, shard_nbytes: int | None = None) -> IndexRange:
-        """Return the place of the index: start and end, or a suffix if the size is unknown.
-
-        Raises
-        ------
-        FormatError
-            If the shard is smaller than its index.
-        """
-        nbytes = self.index_nbytes(shard_shape)
-        if shard_nbytes is not None and shard_nbytes < nbytes:
-            raise FormatError(
-                f"the shard has {shard_nbytes} bytes, and its index alone takes {nbytes}",
-                file_type="chunk",
-            )
-        if self.index_location == "start":
-            return IndexRange(start=0, end=nbytes)
-        if shard_nbytes is None:
-            return IndexRange(suffix=nbytes)
-        return IndexRange(start=shard_nbytes - nbytes, end=shard_nbytes)
 
     def decode_index(
         self,
@@ -192,11 +141,15 @@ class Sharding:
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
         """Return a whole shard from all its bytes; missing inner chunks are fill values."""
-        index_range = self.index_byte_range(shape, len(data))
         view = memoryview(data)
-        index = self.decode_index(
-            view[index_range.start : index_range.end], shape, shard_nbytes=len(data)
-        )
+        nbytes = self.index_nbytes(shape)
+        if len(data) < nbytes:
+            raise FormatError(
+                f"the shard has {len(data)} bytes, and its index alone takes {nbytes}",
+                file_type="chunk",
+            )
+        start = 0 if self.index_location == "start" else len(data) - nbytes
+        index = self.decode_index(view[start : start + nbytes], shape, shard_nbytes=len(data))
         grid = index.shape[:-1]
         flat = index.reshape(-1, 2)
         present = np.flatnonzero(flat[:, 0] != np.uint64(MISSING))

@@ -212,15 +212,7 @@ def _in_order(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
     volume = sizes.prod(dtype=np.float64)
     if volume > _SPARSE * len(coords):
         return coords[sorting_rows(coords)]
-    places = np.zeros(len(coords), dtype=np.int64)
-    for axis, size in enumerate(sizes.tolist()):
-        places *= size
-        places += coords[:, axis] - low[axis]
     is_there = np.zeros(int(volume), dtype=np.bool_)
-    is_there[places] = True
-    left = np.flatnonzero(is_there)
-    found = np.empty((len(sizes), len(left)), dtype=np.uint32)
-    for axis in reversed(range(len(sizes))):
-        left, along = np.divmod(left, sizes[axis])
-        found[axis] = along + low[axis]
-    return found.T
+    is_there[np.ravel_multi_index(tuple((coords - low).T), tuple(sizes))] = True
+    left = np.array(np.unravel_index(np.flatnonzero(is_there), tuple(sizes))) + low[:, None]
+    return left.astype(np.uint32).T

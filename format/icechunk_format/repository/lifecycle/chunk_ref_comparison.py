@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.coordinates import joined_coords
+from icechunk_format.spec.manifest.texts import RefTexts
 from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
 
 if TYPE_CHECKING:
@@ -48,25 +49,14 @@ def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:
     same &= (left.chunk_id == right.chunk_id).all(axis=1)
     if left.texts is None and right.texts is None:
         return same
-    mine, theirs = (side.with_plain_locations().texts for side in (left, right))
-    none = np.zeros(len(left), dtype=np.int64)
-    empty = np.zeros(0, dtype=np.uint8)
-    ranges = [
-        (empty, none, none)
-        if texts is None
-        else (texts.buffer, texts.starts, texts.lengths.astype(np.int64))
-        for texts in (mine, theirs)
+    sides = [
+        RefTexts.none(len(side)) if side.texts is None else side.texts.plain()
+        for side in (left, right)
     ]
-    same &= _same_bytes(ranges[0], ranges[1])
-    etags = []
-    for texts in (mine, theirs):
-        if texts is None or texts.etag_starts is None or texts.etag_lengths is None:
-            etags.append((empty, none - 1, none))
-        else:
-            etags.append((texts.buffer, texts.etag_starts, texts.etag_lengths.astype(np.int64)))
+    texts = [(side.buffer, side.starts, side.lengths.astype(np.int64)) for side in sides]
+    etags = [(side.buffer, *side.etag_ranges()) for side in sides]
     same &= (etags[0][1] < 0) == (etags[1][1] < 0)
-    same &= _same_bytes(etags[0], etags[1])
-    return same
+    return same & _same_bytes(*texts) & _same_bytes(*etags)
 
 
 _Ranges = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]"]

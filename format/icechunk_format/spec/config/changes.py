@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.config.config import RepositoryConfig, parse_config
-from icechunk_format.spec.config.containers import CONTAINERS, changed_containers, refuse
-from icechunk_format.spec.config.settings import SETTINGS, Setting
+from icechunk_format.spec.config.containers import CONTAINERS, changed_containers
+from icechunk_format.spec.config.settings import SETTINGS, checked, refuse
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree
 from icechunk_format.spec.splitting_patterns import check_pattern
@@ -124,24 +124,8 @@ def _merged(
             below = stored if isinstance(stored, Mapping) else {}
             new[key] = _merged(below, value, known[key], f"{setting}.")
         else:
-            new[key] = _checked(value, known[key], setting)
+            new[key] = checked(value, known[key], setting)
     return new
-
-
-def _checked(value: Any, allowed: Setting, setting: str) -> Any:
-    # True is an int in Python, and no number here.
-    if type(value) is not allowed.type:
-        refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)
-    if isinstance(value, int) and allowed.type is int and not allowed.low <= value <= allowed.high:
-        refuse(
-            f"{value} is not between {allowed.low} and {allowed.high}",
-            setting,
-            found=value,
-            allowed=(allowed.low, allowed.high),
-        )
-    if allowed.words and value not in allowed.words:
-        refuse(f"{value!r} is not one of {', '.join(allowed.words)}", setting, found=value)
-    return value
 
 
 # -- splitting ------------------------------------------------------------------------------

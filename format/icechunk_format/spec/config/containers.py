@@ -14,35 +14,30 @@ Spec: ``Repo.config``, ``virtual_chunk_containers``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Never
+from typing import Any, Final
 
-from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.errors import FormatError
 from icechunk_format.spec.config.config import VirtualChunkContainer, parse_config
+from icechunk_format.spec.config.settings import Setting, checked, refuse
 
 CONTAINERS: Final = "virtual_chunk_containers"
 
 _U32: Final = 2**32 - 1
 # The fields that existing libraries know, with the values that they write for an empty store.
-_S3_OPTIONS: Final[dict[str, Any]] = {
-    "region": None,
-    "endpoint_url": None,
-    "anonymous": False,
-    "allow_http": False,
-    "force_path_style": False,
-    "network_stream_timeout_seconds": 60,
-    "requester_pays": False,
-    "checksum_algorithm": None,
+_S3_OPTIONS: Final = {
+    "region": Setting(str),
+    "endpoint_url": Setting(str),
+    "anonymous": Setting(bool, False),
+    "allow_http": Setting(bool, False),
+    "force_path_style": Setting(bool, False),
+    "network_stream_timeout_seconds": Setting(int, 60, 0, _U32),
+    "requester_pays": Setting(bool, False),
+    "checksum_algorithm": Setting(str, words=("crc32", "crc32c", "crc64_nvme", "sha1", "sha256")),
 }
-_CHECKSUMS: Final = ("crc32", "crc32c", "crc64_nvme", "sha1", "sha256")
 _S3_KINDS: Final = ("s3", "s3_compatible", "tigris")
 _TEXT_MAP_KINDS: Final = ("gcs", "azure", "http")
 _STORE_KINDS: Final = (*_S3_KINDS, *_TEXT_MAP_KINDS, "local_file_system", "in_memory")
 _SECRET_WORDS: Final = ("secret", "key", "token", "password", "credential", "sas", "authorization")
-
-
-def refuse(problem: str, setting: str, **facts: Any) -> Never:
-    """Raise InvalidInputError for the value that was given for a setting."""
-    raise InvalidInputError(f"{setting}: {problem}", setting=setting, **facts)
 
 
 def changed_containers(tree: Mapping[str, Any], changes: Any) -> dict[str, Any]:
@@ -147,13 +142,7 @@ def _s3_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
                 + ", ".join(_S3_OPTIONS),
                 setting,
             )
-        default = _S3_OPTIONS[name]
-        expected = str if default is None else type(default)
-        is_unset = value is None and expected is not bool
-        if not is_unset and type(value) is not expected:
-            refuse(f"{name} is {expected.__name__}, found {value!r}", setting)
-        if expected is int and not is_unset and not 0 <= value <= _U32:
-            refuse(f"{name} is {value}, not between 0 and {_U32}", setting)
-        if name == "checksum_algorithm" and not is_unset and value not in _CHECKSUMS:
-            refuse(f"{name} is {value!r}, not one of {', '.join(_CHECKSUMS)}", setting)
-    return {**_S3_OPTIONS, **options}
+        # Numbers and texts may be null, flags not.
+        if value is not None or _S3_OPTIONS[name].type is bool:
+            checked(value, _S3_OPTIONS[name], f"{setting}.{name}")
+    return {**{name: option.default for name, option in _S3_OPTIONS.items()}, **options}

@@ -1,11 +1,13 @@
-"""Declares the settings of a repository: defaults, and the values that existing libraries take.
+"""Declares the settings of a repository, and checks their values as existing libraries do.
 
 Spec: ``Repo.config``; the defaults are the reference's.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Never
+
+from icechunk_format.errors import InvalidInputError
 
 _U16: Final = 2**16 - 1
 _U32: Final = 2**32 - 1
@@ -20,6 +22,28 @@ class Setting(NamedTuple):
     low: int = 0
     high: int = _U64
     words: tuple[str, ...] = ()
+
+
+def refuse(problem: str, setting: str, **facts: Any) -> Never:
+    """Raise InvalidInputError for the value that was given for a setting."""
+    raise InvalidInputError(f"{setting}: {problem}", setting=setting, **facts)
+
+
+def checked(value: Any, allowed: Setting, setting: str) -> Any:
+    """Return a value for a setting, if the setting can have it."""
+    # True is an int in Python, and no number here.
+    if type(value) is not allowed.type:
+        refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)
+    if isinstance(value, int) and allowed.type is int and not allowed.low <= value <= allowed.high:
+        refuse(
+            f"{value} is not between {allowed.low} and {allowed.high}",
+            setting,
+            found=value,
+            allowed=(allowed.low, allowed.high),
+        )
+    if allowed.words and value not in allowed.words:
+        refuse(f"{value!r} is not one of {', '.join(allowed.words)}", setting, found=value)
+    return value
 
 
 def _retries(tries: int, first: int, longest: int) -> dict[str, Any]:

@@ -161,13 +161,7 @@ class ChunkRefs:
                 f"row {row} is a {_KIND_NAMES[int(self.kind[row])]} chunk; "
                 f"{_KIND_NAMES[kind]} ones were asked for"
             )
-        if self.texts is None:
-            return RefTexts(
-                buffer=np.empty(0, dtype=np.uint8),
-                starts=np.zeros(len(self), dtype=np.int64),
-                lengths=np.zeros(len(self), dtype=np.uint32),
-            )
-        return self.texts
+        return RefTexts.none(len(self)) if self.texts is None else self.texts
 
     def inline(self, row: int) -> bytes:
         """Return the bytes of an inline chunk.
@@ -263,7 +257,8 @@ class ChunkRefs:
         """Return the same rows without bytes that they do not use."""
         if self.texts is None:
             return self
-        return self.with_texts(self.texts.compact() if self._has_texts() else None)
+        has_texts = (self.kind != KIND_NATIVE).any()
+        return self.with_texts(self.texts.compact() if has_texts else None)
 
     def with_plain_locations(self) -> ChunkRefs:
         """Return the same references with no location compressed.
@@ -274,9 +269,6 @@ class ChunkRefs:
             A stored location is damaged.
         """
         return self if self.texts is None else self.with_texts(self.texts.plain())
-
-    def _has_texts(self) -> bool:
-        return bool((self.kind != KIND_NATIVE).any())
 
     def with_texts(self, texts: RefTexts | None) -> ChunkRefs:
         """Return the same references over other texts, of the same rows."""
@@ -301,14 +293,17 @@ class ChunkRefs:
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
-        joined = cls(
+        return cls(
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
             texts=join_texts([(part.texts, len(part)) for part in parts]),
-        )
-        ordered = joined.sorted()
-        if len(ordered) != len(joined):
+        ).distinct()
+
+    def distinct(self) -> ChunkRefs:
+        """Return rows in ascending order of coordinate; raises where a coordinate repeats."""
+        ordered = self.sorted()
+        if len(ordered) != len(self):
             raise InvalidInputError(
-                f"{len(joined) - len(ordered)} chunk coordinates are given more than once; "
+                f"{len(self) - len(ordered)} chunk coordinates are given more than once; "
                 "each chunk has one reference"
             )
         return ordered

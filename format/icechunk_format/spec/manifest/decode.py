@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.spec.envelope import DEFAULT_MAX_SIZE, FileType, unwrap
+from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import (
     CHUNK_ID_SIZE,
@@ -112,9 +112,7 @@ class Manifest:
         return sum(len(entry.refs) for entry in self.arrays)
 
 
-def decode(
-    data: bytes, *, object_key: str = "<bytes>", max_size: int = DEFAULT_MAX_SIZE
-) -> Manifest:
+def decode(data: bytes, *, object_key: str = "<bytes>") -> Manifest:
     """Read a manifest file.
 
     Parameters
@@ -123,8 +121,6 @@ def decode(
         The whole object, with its header.
     object_key
         Its key, for error texts.
-    max_size
-        Largest decompressed size to accept, in bytes.
 
     Raises
     ------
@@ -134,7 +130,7 @@ def decode(
     UnsupportedError
         The file is of a newer version of the format.
     """
-    envelope = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key, max_size=max_size)
+    envelope = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key)
     return decode_payload(envelope.payload, object_key=object_key)
 
 

@@ -234,10 +234,8 @@ def _write_group(
     if texts is not None and "text" in fields:
         starts, lengths = texts.starts[rows], texts.lengths[rows].astype(np.int64)
         records.point("text", made.byte_vectors(texts.buffer, starts, lengths))
-    if texts is None or texts.etag_starts is None or texts.etag_lengths is None:
-        return
-    if "etag" in fields:
-        starts, lengths = texts.etag_starts[rows], texts.etag_lengths[rows].astype(np.int64)
+    if texts is not None and "etag" in fields:
+        starts, lengths = (column[rows] for column in texts.etag_ranges())
         records.point("etag", made.byte_vectors(texts.buffer, starts, lengths))
 
 

@@ -10,13 +10,14 @@ Rules of this file
 2. Frames that neighbours share are done once; all frames of a call are decompressed in one batch.
 3. Training may fail on few or equal samples. That is no error: the locations stay as they are.
 
-Spec: "ChunkRef", ``compressed_location``; RFC 8878 for the frame header.
+Spec: "ChunkRef", ``compressed_location``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,14 +25,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError
-from icechunk_format.spec.tables.byte_ranges import byte_windows, is_run_start
+from icechunk_format.spec.tables.byte_ranges import is_run_start, joined
 
 MAX_LOCATION_SIZE: Final = 1024
-
-_FRAME_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_LONGEST_HEADER: Final = 18
-_DICTIONARY_ID_SIZES: Final = np.array([0, 1, 2, 4], dtype=np.int64)
-_CONTENT_SIZE_SIZES: Final = np.array([0, 2, 4, 8], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,33 +139,33 @@ def decompress(
     }
     is_new = is_run_start(starts, lengths)
     starts, lengths = starts[is_new], lengths[is_new]
-    sizes = _content_sizes(data, starts, lengths)
-    if int(np.max(sizes)) > MAX_LOCATION_SIZE:
-        raise FormatError(
-            f"a location expands to {int(np.max(sizes))} bytes; "
-            f"at most {MAX_LOCATION_SIZE} are allowed",
-            **where,
-        )
+    raw = data.data
+    frames = [
+        raw[start : start + length]
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
     try:
+        # A frame that does not state its size has -1.
+        sizes = list(map(zstandard.frame_content_size, frames))
+        if max(sizes) > MAX_LOCATION_SIZE:
+            raise FormatError(
+                f"a location expands to {max(sizes)} bytes; "
+                f"at most {MAX_LOCATION_SIZE} are allowed",
+                **where,
+            )
         decompressor = zstandard.ZstdDecompressor(
             dict_data=zstandard.ZstdCompressionDict(dictionary)
         )
-        if (sizes > 0).all():
+        if min(sizes) > 0:
             table = np.stack([starts, lengths], axis=1).astype("<u8").tobytes()
             made = decompressor.multi_decompress_to_buffer(
-                zstandard.BufferWithSegments(data.data, table),
-                decompressed_sizes=sizes.astype("<u8").tobytes(),
+                zstandard.BufferWithSegments(raw, table),
+                decompressed_sizes=np.array(sizes, dtype="<u8").tobytes(),
             )
             return _expand([made[i] for i in range(len(made))], is_new)
         # Frames of other writers may leave their size out; nothing else is known to do so.
-        raw = data.data
-        return _expand(
-            [
-                decompressor.decompress(raw[start : start + n], max_output_size=MAX_LOCATION_SIZE)
-                for start, n in zip(starts.tolist(), lengths.tolist(), strict=True)
-            ],
-            is_new,
-        )
+        decompress_one = partial(decompressor.decompress, max_output_size=MAX_LOCATION_SIZE)
+        return _expand(list(map(decompress_one, frames)), is_new)
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
         raise FormatError(
             f"a location cannot be decompressed with the manifest's dictionary ({error})", **where
@@ -180,36 +176,6 @@ def _expand(
     items: Sequence[Any], is_new: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """Join what the library returned per distinct item, and give each row its item."""
-    sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
-    joined = np.frombuffer(b"".join(items), dtype=np.uint8)
+    content, starts, sizes = joined(items)
     run_of_row = np.cumsum(is_new) - 1
-    return joined, (np.cumsum(sizes) - sizes)[run_of_row], sizes[run_of_row]
-
-
-def _content_sizes(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Read the content size that each frame states; -1 where it states none or is no frame.
-
-    int64, shape (n,). Sizes beyond 2**62 are reported as that.
-    """
-    # Zeros are added at the end, so that every header can be read at full length. A truncated
-    # frame then states too large a size, or fails when it is decompressed.
-    padded = np.concatenate([data, np.zeros(_LONGEST_HEADER, dtype=np.uint8)])
-    headers = byte_windows(padded, _LONGEST_HEADER)[starts]
-    raw = headers.view(np.uint8).reshape(-1, _LONGEST_HEADER)
-    is_frame = (raw[:, :4] == np.frombuffer(_FRAME_MAGIC, dtype=np.uint8)).all(axis=1)
-    descriptor = raw[:, 4].astype(np.int64)
-    flag = descriptor >> 6
-    is_single = (descriptor >> 5) & 1
-    width = np.where((flag == 0) & (is_single == 1), 1, _CONTENT_SIZE_SIZES[flag])
-    at = 5 + (1 - is_single) + _DICTIONARY_ID_SIZES[descriptor & 3]
-    size = np.zeros(len(raw), dtype=np.int64)
-    rows = np.arange(len(raw))
-    for byte in range(8):
-        digit = np.where(byte < width, raw[rows, np.minimum(at + byte, _LONGEST_HEADER - 1)], 0)
-        # The top bits of the last byte do not fit; they make the size too large all the same.
-        size |= np.minimum(digit, 0x3F if byte == 7 else 0xFF).astype(np.int64) << (8 * byte)
-    size += np.where(width == 2, 256, 0)
-    is_known = is_frame & (width > 0) & (lengths >= at + width)
-    return np.where(is_known, size, -1)
+    return content, starts[run_of_row], sizes[run_of_row]

@@ -12,6 +12,7 @@ Spec: "ChunkRef".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.manifest.texts import RefTexts
+from icechunk_format.spec.tables.byte_ranges import joined
 
 
 def native_refs(
@@ -80,12 +82,12 @@ def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
         raise InvalidInputError(
             "an inline chunk of 0 bytes cannot be stored; leave out chunks that hold only fill"
         )
-    buffer, starts, sizes = _joined(chunks)
+    buffer, starts, sizes = joined(chunks)
     return _finish(
         at,
         KIND_INLINE,
         length=sizes.astype(np.uint64),
-        texts=RefTexts(buffer=buffer, starts=starts, lengths=sizes),
+        texts=RefTexts(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32)),
     )
 
 
@@ -124,7 +126,7 @@ def virtual_refs(
     at = checked_coords(coords)
     if not all(locations):
         raise InvalidInputError("a virtual chunk needs a location, but an empty one was given")
-    buffer, starts, sizes = _joined([location.encode("utf-8") for location in locations])
+    buffer, starts, sizes = joined([location.encode("utf-8") for location in locations])
     if location_of_row is not None:
         _check_count(len(at), len(location_of_row), "location numbers")
         number = np.asarray(location_of_row)
@@ -132,18 +134,17 @@ def virtual_refs(
             raise InvalidInputError(f"location numbers must be below {len(locations)}")
         starts, sizes = starts[number], sizes[number]
     _check_count(len(at), len(starts), "locations")
-    texts = RefTexts(buffer=buffer, starts=starts, lengths=sizes)
+    texts = RefTexts(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32))
     if etags is not None:
         _check_count(len(at), len(etags), "etags")
-        raw, etag_starts, etag_sizes = _joined([(etag or "").encode("utf-8") for etag in etags])
+        raw, etag_starts, etag_sizes = joined([(etag or "").encode("utf-8") for etag in etags])
         has_etag = np.array([etag is not None for etag in etags], dtype=np.bool_)
         if has_etag.any():
-            texts = RefTexts(
+            texts = replace(
+                texts,
                 buffer=np.concatenate([buffer, raw]),
-                starts=starts,
-                lengths=sizes,
                 etag_starts=np.where(has_etag, etag_starts + buffer.size, -1),
-                etag_lengths=etag_sizes,
+                etag_lengths=etag_sizes.astype(np.uint32),
             )
     return _finish(
         at,
@@ -163,15 +164,7 @@ def _finish(coords: NDArray[np.uint32], kind: int, **columns: Any) -> ChunkRefs:
         "length": blank.length,
         "last_modified": blank.last_modified,
     }
-    refs = ChunkRefs(coords=coords, kind=blank.kind, **(given | columns))
-    # Joining a single part would not look for repeats.
-    ordered = refs.sorted()
-    if len(ordered) != len(refs):
-        raise InvalidInputError(
-            f"{len(refs) - len(ordered)} chunk coordinates are given more than once; "
-            "each chunk has one reference"
-        )
-    return ordered
+    return ChunkRefs(coords=coords, kind=blank.kind, **(given | columns)).distinct()
 
 
 def _column(name: str, values: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -194,12 +187,3 @@ def _or_zeros(values: ArrayLike | None, coords: NDArray[np.uint32]) -> ArrayLike
 def _check_count(expected: int, found: int, what: str) -> None:
     if expected != found:
         raise InvalidInputError(f"{found} {what} were given for {expected} coordinates")
-
-
-def _joined(
-    parts: Sequence[bytes],
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint32]]:
-    """Join byte strings; return the bytes, and start and length of each."""
-    sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
-    joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return joined, np.cumsum(sizes) - sizes, sizes.astype(np.uint32)

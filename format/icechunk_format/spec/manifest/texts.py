@@ -61,6 +61,15 @@ class RefTexts:
     dictionary: bytes | None = None
     object_key: str = "<bytes>"
 
+    @classmethod
+    def none(cls, n: int) -> RefTexts:
+        """Return the texts of ``n`` rows that have none."""
+        return cls(
+            buffer=np.empty(0, dtype=np.uint8),
+            starts=np.zeros(n, dtype=np.int64),
+            lengths=np.zeros(n, dtype=np.uint32),
+        )
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -145,6 +154,12 @@ class RefTexts:
             found[row] = text
         return found
 
+    def etag_ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return starts and lengths of etags, int64 of shape (n,); a start of -1 for no etag."""
+        if self.etag_starts is None or self.etag_lengths is None:
+            return np.full(len(self), -1, dtype=np.int64), np.zeros(len(self), dtype=np.int64)
+        return self.etag_starts, self.etag_lengths.astype(np.int64)
+
     def _decoded(
         self,
         buffer: NDArray[np.uint8],
@@ -180,10 +195,10 @@ class RefTexts:
 
     def used_bytes(self) -> int:
         """Count the bytes of all ranges, once for neighbours that are the same range."""
-        used = _distinct_bytes(self.starts, self.lengths)
-        if self.etag_starts is not None and self.etag_lengths is not None:
-            used += _distinct_bytes(self.etag_starts, self.etag_lengths)
-        return used
+        ranges = [(self.starts, self.lengths.astype(np.int64))]
+        if self.etag_starts is not None:
+            ranges.append(self.etag_ranges())
+        return sum(int(sizes[is_run_start(starts, sizes)].sum()) for starts, sizes in ranges)
 
     def compact(self) -> RefTexts:
         """Return the same rows over a buffer that holds only what they use.
@@ -201,11 +216,12 @@ class RefTexts:
             is_compressed=self.is_compressed if has_frames else None,
             dictionary=self.dictionary if has_frames else None,
         )
-        if self.etag_starts is None or self.etag_lengths is None:
+        if self.etag_starts is None:
             return made
-        has_etag = self.etag_starts >= 0
-        sizes = np.where(has_etag, self.etag_lengths, 0).astype(np.int64)
-        etags, placed = collect(self.buffer, np.where(has_etag, self.etag_starts, 0), sizes)
+        starts, lengths = self.etag_ranges()
+        has_etag = starts >= 0
+        sizes = np.where(has_etag, lengths, 0)
+        etags, placed = collect(self.buffer, np.where(has_etag, starts, 0), sizes)
         return replace(
             made,
             buffer=np.concatenate([buffer, etags]),
@@ -267,11 +283,6 @@ class RefTexts:
         )
 
 
-def _distinct_bytes(starts: NDArray[np.int64], lengths: NDArray[np.uint32]) -> int:
-    sizes = lengths.astype(np.int64)
-    return int(sizes[is_run_start(starts, sizes)].sum())
-
-
 def cut_texts(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[str]:
@@ -315,22 +326,16 @@ def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:
     has_etags = any(texts.etag_starts is not None for texts in held)
     starts, lengths, frames, etag_starts, etag_lengths = [], [], [], [], []
     shift = 0
-    for texts, n in parts:
-        zeros = np.zeros(n, dtype=np.uint32)
-        starts.append(zeros.astype(np.int64) if texts is None else texts.starts + shift)
-        lengths.append(zeros if texts is None else texts.lengths)
-        if texts is None or texts.is_compressed is None:
-            frames.append(zeros.astype(np.bool_))
-        else:
-            frames.append(texts.is_compressed)
-        if texts is None or texts.etag_starts is None or texts.etag_lengths is None:
-            etag_starts.append(np.full(n, -1, dtype=np.int64))
-            etag_lengths.append(zeros)
-        else:
-            has_etag = texts.etag_starts >= 0
-            etag_starts.append(np.where(has_etag, texts.etag_starts + shift, -1))
-            etag_lengths.append(texts.etag_lengths)
-        shift += 0 if texts is None else texts.buffer.size
+    for given, n in parts:
+        texts = RefTexts.none(n) if given is None else given
+        starts.append(texts.starts + shift)
+        lengths.append(texts.lengths)
+        is_frame = texts.is_compressed
+        frames.append(np.zeros(n, dtype=np.bool_) if is_frame is None else is_frame)
+        etags_at, etag_sizes = texts.etag_ranges()
+        etag_starts.append(np.where(etags_at >= 0, etags_at + shift, -1))
+        etag_lengths.append(etag_sizes.astype(np.uint32))
+        shift += texts.buffer.size
     return RefTexts(
         buffer=np.concatenate([texts.buffer for texts in held]),
         starts=np.concatenate(starts),

@@ -26,7 +26,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import (
-    DEFAULT_MAX_SIZE,
     SPEC_V2,
     FileType,
     unwrap,
@@ -89,9 +88,7 @@ SNAPSHOT_INFO = TableSchema(
 )
 
 
-def decode(
-    data: bytes, *, object_key: str = object_keys.REPO, max_size: int = DEFAULT_MAX_SIZE
-) -> RepoInfo:
+def decode(data: bytes, *, object_key: str = object_keys.REPO) -> RepoInfo:
     """Read a repo info file or a backup of one.
 
     Raises
@@ -101,7 +98,7 @@ def decode(
     UnsupportedError
         When the repository has a newer spec version or an unknown status.
     """
-    envelope = unwrap(data, file_type=FileType.REPO_INFO, object_key=object_key, max_size=max_size)
+    envelope = unwrap(data, file_type=FileType.REPO_INFO, object_key=object_key)
     root = read_root(
         envelope.payload, REPO, object_key=object_key, file_type=FileType.REPO_INFO.label
     )

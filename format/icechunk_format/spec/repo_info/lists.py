@@ -18,8 +18,7 @@ Specification: "Repo Info File", tables ``Ref``, ``Update`` and ``NewCommitUpdat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,20 +65,15 @@ _COMMIT_UPDATE: Final = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitColumns:
-    """Log entries of commits that have a backup: ``rows`` in the log, and one item for each."""
-
-    rows: list[int]
-    branches: list[str]
-    snapshot_ids: list[SnapshotId]
-    updated_at: list[int]
-    backups: list[str]
-    other_rows: list[int]
+Commit: TypeAlias = tuple[str, SnapshotId, int, str]
+"""A log entry of a commit that has a backup: branch, snapshot, time and backup."""
 
 
-def read_commits(root: Table, kind: int) -> CommitColumns | None:
-    """Read the log entries of one kind, that of commits; None where the caller has to read all."""
+def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
+    """Read the log entries of one kind, that of commits; None in place of each other entry.
+
+    None instead of a list where the caller has to read all.
+    """
     span = root.vector("latest_updates", 4)
     if span is None or span[1] < MIN_ROWS:
         return None
@@ -103,14 +97,11 @@ def read_commits(root: Table, kind: int) -> CommitColumns | None:
         return None
     if branches is None or backups is None:
         return None
-    return CommitColumns(
-        rows=rows.tolist(),
-        branches=branches,
-        snapshot_ids=snapshot_ids,
-        updated_at=updated_at.tolist(),
-        backups=backups,
-        other_rows=np.flatnonzero(~is_commit).tolist(),
-    )
+    found: list[Commit | None] = [None] * len(is_commit)
+    entries = zip(branches, snapshot_ids, updated_at.tolist(), backups, strict=True)
+    for row, entry in zip(rows.tolist(), entries, strict=True):
+        found[row] = entry
+    return found
 
 
 def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | None:
@@ -165,20 +156,16 @@ def write_refs(
 
 
 def write_commits(
-    writer: TableWriter,
-    kind: int,
-    *,
-    branches: Sequence[str],
-    snapshot_ids: Sequence[SnapshotId],
-    updated_at: Sequence[int],
-    backups: Sequence[str],
+    writer: TableWriter, kind: int, commits: Sequence[Commit]
 ) -> NDArray[np.int64] | None:
-    """Write log entries of commits that have a backup; returns their handles.
+    """Write log entries of commits; returns their handles.
 
     None, with nothing written, when a number does not fit.
     """
-    numbers = _numbers(updated_at=(updated_at, "<u8"))
-    if numbers is None:
+    branches, snapshot_ids, updated_at, backups = zip(*commits, strict=True)
+    try:
+        times = np.array(updated_at, dtype="<u8")
+    except OverflowError:
         return None
     names = {name: writer.text(name) for name in dict.fromkeys(branches)}
     raw = np.frombuffer(b"".join(i.raw for i in snapshot_ids), dtype=np.uint8)
@@ -190,7 +177,7 @@ def write_commits(
     update, commit = rows["update"], rows["commit"]
     update["update_type_type"] = kind
     update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
-    update["updated_at"] = numbers["updated_at"]
+    update["updated_at"] = times
     commit["new_snap_id"] = raw.reshape(-1, SnapshotId.SIZE)
     point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
     point(
@@ -202,13 +189,6 @@ def write_commits(
     )
     writer.block(rows.tobytes(), alignment=8)
     return places
-
-
-def _numbers(**columns: tuple[Sequence[int], str]) -> dict[str, NDArray[Any]] | None:
-    try:
-        return {name: np.array(values, dtype=kind) for name, (values, kind) in columns.items()}
-    except OverflowError:
-        return None
 
 
 def places_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:

@@ -102,6 +102,16 @@ class RepoInfo:
         """Metadata of the repository as JSON; raises FormatError when a value is damaged."""
         return self.metadata_items.decode()
 
+    def check_listed(self, snapshot_id: SnapshotId) -> None:
+        """Raise NotFoundError when the repository does not list a snapshot."""
+        if snapshot_id not in self.snapshots:
+            raise NotFoundError(
+                f"snapshot {snapshot_id} is not among the {len(self.snapshots)} snapshots of "
+                "this repository",
+                kind="snapshot",
+                name=str(snapshot_id),
+            )
+
     def ancestry(self, snapshot_id: SnapshotId) -> list[SnapshotInfo]:
         """Return a snapshot and its ancestors, newest first.
 
@@ -112,19 +122,11 @@ class RepoInfo:
         FormatError
             When the parents form a cycle or a parent is not listed.
         """
-        if snapshot_id not in self.snapshots:
-            raise NotFoundError(
-                f"snapshot {snapshot_id} is not among the {len(self.snapshots)} snapshots of "
-                "this repository",
-                kind="snapshot",
-                name=str(snapshot_id),
-            )
-        return list(self._line(snapshot_id))
+        return list(self.walk(snapshot_id))
 
     def walk(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield what ``ancestry`` returns; what is not asked for costs nothing."""
-        if snapshot_id not in self.snapshots:
-            self.ancestry(snapshot_id)
+        self.check_listed(snapshot_id)
         return self._line(snapshot_id)
 
     def _line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:

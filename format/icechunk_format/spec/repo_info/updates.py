@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, dataclass_transform
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_commits, write_commits
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, Commit, read_commits, write_commits
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
@@ -327,49 +327,33 @@ def _read_details(table: Table, kind: UpdateKind) -> UpdateDetails:
 def read_updates(root: Table) -> tuple[Update, ...]:
     """Read the log of a repo info file."""
     found = read_commits(root, UpdateKind.NEW_COMMIT)
-    if found is None or not all(map(is_backup_name, found.backups)):
+    if found is None or not all(commit is None or is_backup_name(commit[-1]) for commit in found):
         return tuple(read_update(table) for table in root.children("latest_updates", UPDATE))
-    updates: dict[int, Update] = {}
-    for row, branch, snapshot_id, updated_at, backup in zip(
-        found.rows,
-        found.branches,
-        found.snapshot_ids,
-        found.updated_at,
-        found.backups,
-        strict=True,
-    ):
+    others = [row for row, commit in enumerate(found) if commit is None]
+    tables = root.children_at("latest_updates", UPDATE, others)
+    updates: list[Update] = []
+    for commit in found:
+        if commit is None:
+            updates.append(read_update(next(tables)))
+            continue
+        branch, snapshot_id, updated_at, backup = commit
         details = NewCommitUpdate(branch=branch, new_snap_id=snapshot_id)
-        updates[row] = Update(details=details, updated_at=updated_at, backup_path=backup)
-    if found.other_rows:
-        others = root.children_at("latest_updates", UPDATE, found.other_rows)
-        updates.update(zip(found.other_rows, map(read_update, others), strict=True))
-    return tuple(updates[row] for row in range(len(updates)))
+        updates.append(Update(details=details, updated_at=updated_at, backup_path=backup))
+    return tuple(updates)
 
 
 def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
     """Write a log and return its handle; raises InvalidInputError for an unknown kind."""
-    handles: dict[int, int] = {}
-    branches: list[str] = []
-    ids: list[SnapshotId] = []
-    backups: list[str] = []
-    rows: list[int] = []
+    commits: dict[int, Commit] = {}
     for row, update in enumerate(updates):
-        if type(update.details) is NewCommitUpdate and update.backup_path is not None:
-            rows.append(row)
-            branches.append(update.details.branch)
-            ids.append(update.details.new_snap_id)
-            backups.append(update.backup_path)
-    if len(rows) >= MIN_ROWS:
-        written = write_commits(
-            writer,
-            UpdateKind.NEW_COMMIT,
-            branches=branches,
-            snapshot_ids=ids,
-            updated_at=[updates[row].updated_at for row in rows],
-            backups=backups,
-        )
+        details, backup = update.details, update.backup_path
+        if type(details) is NewCommitUpdate and backup is not None:
+            commits[row] = details.branch, details.new_snap_id, update.updated_at, backup
+    handles: dict[int, int] = {}
+    if len(commits) >= MIN_ROWS:
+        written = write_commits(writer, UpdateKind.NEW_COMMIT, list(commits.values()))
         if written is not None:
-            handles.update(zip(rows, written.tolist(), strict=True))
+            handles.update(zip(commits, written.tolist(), strict=True))
     return writer.offsets(
         [
             handles[row] if row in handles else write_update(writer, update)

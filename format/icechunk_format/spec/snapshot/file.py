@@ -24,7 +24,6 @@ from typing import Any
 from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
-    DEFAULT_MAX_SIZE,
     SPEC_V1,
     SPEC_V2,
     FileType,
@@ -152,7 +151,7 @@ class Snapshot:
         return self.nodes.take(self.nodes.descendants(path))
 
 
-def decode(data: bytes, *, object_key: str, max_size: int = DEFAULT_MAX_SIZE) -> Snapshot:
+def decode(data: bytes, *, object_key: str) -> Snapshot:
     """Read a snapshot file of either spec version.
 
     Raises
@@ -162,7 +161,7 @@ def decode(data: bytes, *, object_key: str, max_size: int = DEFAULT_MAX_SIZE) ->
     UnsupportedError
         When the file has a newer spec version or holds a kind of node that is not known.
     """
-    envelope = unwrap(data, file_type=FileType.SNAPSHOT, object_key=object_key, max_size=max_size)
+    envelope = unwrap(data, file_type=FileType.SNAPSHOT, object_key=object_key)
     root = read_root(
         envelope.payload, SNAPSHOT, object_key=object_key, file_type=FileType.SNAPSHOT.label
     )

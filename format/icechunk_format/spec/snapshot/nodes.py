@@ -25,6 +25,7 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import ROOT, NodePath, stored_node_path
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
+from icechunk_format.spec.tables.byte_ranges import joined
 from icechunk_format.spec.tables.ragged import starts_of
 
 _NODES_AT_ONCE: Final = 1024
@@ -342,11 +343,10 @@ def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
     for array in known:
         names = array.dimension_names or (None,) * len(array.shape)
         texts += [(name or "").encode("utf-8") for name in names]
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    starts = starts_of(lengths)
+    content, starts, lengths = joined(texts)
     n = len(nodes)
     return NodeColumns(
-        pool=BytePool([np.frombuffer(b"".join(texts), dtype=np.uint8)]),
+        pool=BytePool([content]),
         ids=np.frombuffer(b"".join(node.id.raw for node in nodes), dtype=np.uint8).reshape(
             -1, NodeId.SIZE
         ),

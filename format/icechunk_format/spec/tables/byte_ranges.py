@@ -28,6 +28,15 @@ def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     return np.ndarray((data.size - size + 1,), dtype=f"V{size}", buffer=data.data, strides=(1,))
 
 
+def joined(
+    parts: Sequence[bytes],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Join byte strings; return the bytes, and start and length of each."""
+    lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+    content = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    return content, np.cumsum(lengths) - lengths, lengths
+
+
 def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
     """Group rows by length, so that ranges of one length move in one gather.
 

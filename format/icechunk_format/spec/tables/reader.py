@@ -41,7 +41,6 @@ _WORK_FREE = 1 << 20
 _TABLE_COST = 64
 # Shared strings and blobs above this size are decoded once.
 _MEMO_SIZE = 256
-_BULK_COUNT = 32
 
 
 class _Payload:
@@ -295,22 +294,6 @@ class Table:
             return None
         start, count = span
         self.charge(field, count * 4)
-        if count < _BULK_COUNT:
-            return self._few_targets(field, start, count)
-        offsets = np.frombuffer(self._payload.data, dtype="<u4", count=count, offset=start)
-        targets = offsets.astype(np.int64) + (start + 4 * np.arange(count, dtype=np.int64))
-        bad = (offsets == 0) | (targets > len(self._payload.data) - 4)
-        if bad.any():
-            index = int(bad.argmax())
-            raise self.error(
-                f"{field}[{index}]",
-                f"it points to byte {int(targets[index])} of {len(self._payload.data)}",
-            )
-        found: list[int] = targets.tolist()
-        return found
-
-    def _few_targets(self, field: str, start: int, count: int) -> list[int]:
-        """Return what ``_targets`` does, for a short vector, which is faster without NumPy."""
         data = self._payload.data
         targets = []
         for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):

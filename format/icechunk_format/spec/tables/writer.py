@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.tables.byte_ranges import copy_ranges
+from icechunk_format.spec.tables.byte_ranges import copy_ranges, joined
 from icechunk_format.spec.tables.schema import TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
@@ -185,9 +185,7 @@ class TableWriter:
 
 def pack_blobs(encoded: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return what `pack_ranges` does, for bytes objects."""
-    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    source = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    return pack_ranges(source, np.cumsum(lengths) - lengths, lengths)
+    return pack_ranges(*joined(encoded))
 
 
 def pack_ranges(

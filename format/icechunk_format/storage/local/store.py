@@ -300,16 +300,8 @@ class LocalStorage(Storage):
         return os.path.join(self._root, *key.split("/"))
 
     def _readable_path(self, key: str) -> str:
-        path = self._path(key)
-        if self._follow_symlinks:
-            return path
-        folder = os.path.dirname(path)
-        if folder not in self._trusted_folders:
-            self._refuse_outside(folder, key)
-            # Folders that do not exist yet are not remembered: they may become links later.
-            if os.path.isdir(folder):
-                self._trusted_folders.add(folder)
-        if os.path.islink(path):
+        path = self._writable_path(key)
+        if not self._follow_symlinks and os.path.islink(path):
             self._refuse_outside(path, key)
         return path
 
@@ -318,6 +310,7 @@ class LocalStorage(Storage):
         folder = os.path.dirname(path)
         if not self._follow_symlinks and folder not in self._trusted_folders:
             self._refuse_outside(folder, key)
+            # Folders that do not exist yet are not remembered: they may become links later.
             if os.path.isdir(folder):
                 self._trusted_folders.add(folder)
         return path

@@ -12,8 +12,8 @@ from typing import Any, Final
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.remote.failures import safe_reason
 from icechunk_format.storage.remote.internal_hosts import guarded_client
-from icechunk_format.storage.remote.retry import safe_reason
 
 _OURS: Final = ("concurrency", "max_gap_bytes", "max_retries", "single_writer")
 _OBSTORE_ONLY: Final = ("timeout", "allow_http", "allow_invalid_certificates", "endpoint_url")

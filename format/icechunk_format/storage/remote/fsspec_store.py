@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.address import Address
@@ -42,36 +42,25 @@ from icechunk_format.storage.protocol import (
     ReplaceIfUnchanged,
     Written,
     check_key,
-    split_prefix,
 )
-from icechunk_format.storage.ranges import (
-    DEFAULT_MAX_GAP,
-    check_length,
-    check_unchanged,
-    plan_reads,
-    unquoted,
-)
-from icechunk_format.storage.remote.fsspec_files import open_file_system
-from icechunk_format.storage.remote.request_policy import RemoteStorage, Server
-from icechunk_format.storage.remote.retry import (
-    DEFAULT_RETRIES,
-    Backoff,
+from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads, unquoted
+from icechunk_format.storage.remote.failures import (
     Failure,
     FailureKind,
     RequestFailedError,
     failure_of_status,
     safe_reason,
 )
-
-T = TypeVar("T")
+from icechunk_format.storage.remote.fsspec_files import open_file_system
+from icechunk_format.storage.remote.remote_storage import RemoteStorage
 
 _STAGED: Final = ".storage-staged-"
 _TRIES_FOR_ONE_STATE: Final = 5
 _conditional_lock = threading.Lock()
 
 
-def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
-    """Return the storage of a URL through the fsspec implementation of its scheme.
+class FsspecStorage(RemoteStorage):
+    """Objects below a URL, through the fsspec implementation of its scheme.
 
     Raises
     ------
@@ -79,69 +68,16 @@ def open_fsspec(address: Address, options: StorageOptions) -> FsspecStorage:
         The package that brings the file system is not installed, there is none, or it does not
         take one of the options.
     """
-    secrets = [value for value in options.values() if len(value) >= 4]
-    file_system, path = open_file_system(address, options, secrets)
-    return FsspecStorage(
-        file_system,
-        root=path,
-        root_url=address.shown_url,
-        kind=address.kind,
-        single_writer=options.flag("single_writer"),
-        max_gap=options.number("max_gap_bytes", DEFAULT_MAX_GAP),
-        concurrency=options.number("concurrency", 32),
-        max_retries=options.number("max_retries", DEFAULT_RETRIES),
-        secrets=secrets,
-    )
 
-
-class FsspecStorage(RemoteStorage):
-    """Objects below a path of an fsspec file system.
-
-    Parameters
-    ----------
-    file_system
-        A synchronous fsspec file system without a listings cache.
-    root
-        Path of the root in it.
-    root_url
-        The root, for messages.
-    kind
-        Kind of URL, for hints and limits.
-    single_writer
-        Whether the user promises that one process writes (rule 2).
-    secrets
-        Texts that no error may show.
-    """
-
-    def __init__(
-        self,
-        file_system: Any,
-        *,
-        root: str,
-        root_url: str,
-        kind: str = "other",
-        single_writer: bool = False,
-        max_gap: int = DEFAULT_MAX_GAP,
-        concurrency: int = 32,
-        max_retries: int = DEFAULT_RETRIES,
-        secrets: Sequence[str] = (),
-    ) -> None:
-        self._files = file_system
+    def __init__(self, address: Address, options: StorageOptions) -> None:
+        secrets = [value for value in options.values() if len(value) >= 4]
+        super().__init__(address, options, classify=classify, secrets=secrets)
+        self._files, root = open_file_system(address, options, secrets)
         self._root = root.rstrip("/")
-        self._server = Server(
-            root_url=root_url,
-            kind=kind,
-            classify=classify,
-            secrets=tuple(secrets),
-            backoff=Backoff(max_retries=max_retries),
-            conditional_backoff=Backoff(max_retries=max_retries),
-        )
-        self._max_gap = max_gap
-        self._concurrency = concurrency
-        protocols = file_system.protocol
+        protocols = self._files.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         self._is_local = bool(names & {"file", "local"})
-        self._can_compare = single_writer or "memory" in names
+        self._can_compare = options.flag("single_writer") or "memory" in names
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
@@ -213,10 +149,9 @@ class FsspecStorage(RemoteStorage):
         info: Mapping[str, Any] = self._server.call(action, key, lambda: self._files.info(path))
         return info
 
-    def head(self, key: str) -> ObjectInfo | None:
-        path = self._path(key)
-        info = self._server.head(key, lambda: self._files.info(path))
-        return _object_info(key, info) if info is not None and info["type"] == "file" else None
+    def _look_at(self, key: str) -> ObjectInfo | None:
+        info = self._files.info(self._path(key))
+        return _object_info(key, info) if info["type"] == "file" else None
 
     # Writing
 
@@ -275,26 +210,19 @@ class FsspecStorage(RemoteStorage):
                     failures.append(DeleteFailure(key=key, reason=error.failure.reason))
         return failures
 
-    # Listing; last, because inside the class the name hides the type.
+    # Listing
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        self._server.refuse_listing()
-        folder, _ = split_prefix(prefix)
-        return self._walk(f"{self._root}/{folder}".rstrip("/"), prefix)
-
-    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         self._files.invalidate_cache()
         base = f"{self._root}/".lstrip("/")
-        waiting = [folder]
+        waiting = [f"{self._root}/{prefix.rpartition('/')[0]}".rstrip("/")]
         while waiting:
             path = waiting.pop()
-            try:
-                # Folder by folder: fsspec's own walk is at its end after a failure.
-                found = self._server.attempt(partial(self._files.ls, path, detail=True))
-            except RequestFailedError as error:
-                if error.failure.kind is FailureKind.MISSING:
-                    continue
-                raise self._server.error(error.failure, "list", "") from None
+            # Folder by folder: fsspec's own walk is at its end after a failure.
+            listing = partial(self._files.ls, path, detail=True)
+            found = self._server.ask("list", "", listing)
+            if found is None:
+                continue
             for info in found:
                 name = str(info["name"])
                 key = name.lstrip("/").removeprefix(base)

@@ -2,13 +2,23 @@
 
 The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions; they
 share what follows from a failure.
+
+Rules of this file
+------------------
+1. Transient failures (5xx, throttling, timeouts, lost connections) are tried again with
+   exponential backoff and full jitter. Refusals (400, 401, 403, 404, 412) are not.
+2. A conditional write is tried again only if the store did not process it (throttled, or never
+   connected). After any other lost answer the outcome is unknown: a repetition can fail because
+   the first attempt succeeded.
+3. Errors do not chain the client's exception, whose text may hold credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from icechunk_format.errors import (
     IcechunkError,
@@ -17,24 +27,28 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
-from icechunk_format.storage.protocol import (
-    Fetched,
-    ObjectInfo,
-    ReadRequest,
-    Storage,
-    missing_object,
-)
+from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, missing_object
 from icechunk_format.storage.ranges import check_length, modified_error
-from icechunk_format.storage.remote.retry import (
+from icechunk_format.storage.remote.failures import (
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
-    call_with_retries,
-    error_of,
 )
 
 T = TypeVar("T")
+
+_NEVER_LOOKED_AT: Final = (FailureKind.THROTTLED, FailureKind.UNREACHABLE)
+_REPEATABLE: Final = (*_NEVER_LOOKED_AT, FailureKind.BROKEN)
+_REFUSED_FOR_ACCESS: Final = (301, 307, 400)
+_ACCESS_HINTS: Final = {
+    "s3": "check storage.key and storage.secret (or the environment's credentials), storage.region "
+    "and storage.endpoint_url; for public data set storage.anon=true",
+    "gs": "check storage.token (or GOOGLE_APPLICATION_CREDENTIALS); for public data set "
+    "storage.anon=true",
+    "az": "check storage.account_name and storage.account_key or storage.sas_token; for public "
+    "data set storage.anon=true",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +88,32 @@ class Server:
         return self.kind == "http"
 
     def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
-        """Send a request, and repeat it where that is safe.
+        """Send a request, and repeat it where that is safe; ``conditional`` for rule 2.
 
         Raises
         ------
         RequestFailedError
             The last failure.
         """
-        return call_with_retries(
-            operation,
-            lambda error: self.classify(error, self.secrets),
-            backoff=self.conditional_backoff if conditional else self.backoff,
-            conditional=conditional,
-        )
+        backoff = self.conditional_backoff if conditional else self.backoff
+        repeatable = _NEVER_LOOKED_AT if conditional else _REPEATABLE
+        started = time.monotonic()
+        retry = 0
+        while True:
+            try:
+                return operation()
+            except IcechunkError:
+                raise
+            except Exception as error:
+                failure = self.classify(error, self.secrets)
+                if failure is None:
+                    raise
+                delay = backoff.delay(retry)
+                late = time.monotonic() + delay - started > backoff.give_up_after
+                if failure.kind not in repeatable or retry >= backoff.max_retries or late:
+                    raise RequestFailedError(failure) from None
+                time.sleep(delay)
+                retry += 1
 
     def call(self, action: str, key: str, operation: Callable[[], T]) -> T:
         """Send a request; a failure becomes the error to show.
@@ -103,50 +130,67 @@ class Server:
         except RequestFailedError as error:
             raise self.error(error.failure, action, key) from None
 
+    def ask(
+        self,
+        action: str,
+        key: str,
+        operation: Callable[[], T],
+        *,
+        none_for: Collection[FailureKind] = (FailureKind.MISSING,),
+        conditional: bool = False,
+    ) -> T | None:
+        """Send a request; ``None`` where it fails in one of some ways, and errors of ``call``."""
+        try:
+            return self.attempt(operation, conditional=conditional)
+        except RequestFailedError as error:
+            if error.failure.kind in none_for:
+                return None
+            raise self.error(error.failure, action, key, conditional=conditional) from None
+
     def error(
         self, failure: Failure, action: str, key: str, *, conditional: bool = False
     ) -> NotFoundError | StorageError:
-        """Return the error to show for a failure."""
-        return error_of(
-            failure,
-            action=action,
+        """Return the error to show for a failure.
+
+        Parameters
+        ----------
+        action, key
+            The verb such as ``"read"``, and the key (may be empty).
+        conditional
+            Whether the request was a conditional write, whose outcome may now be unknown.
+        """
+        what = f"object {key!r} below {self.root_url}" if key else self.root_url
+        if failure.kind is FailureKind.MISSING_BUCKET:
+            return NotFoundError(
+                f"cannot {action} {what}: the bucket does not exist; check its name and "
+                "storage.endpoint_url",
+                kind="bucket",
+                root_url=self.root_url,
+            )
+        if failure.kind is FailureKind.MISSING and key:
+            return missing_object(key, self.root_url)
+        hint = "see the store's own log for more"
+        if (
+            failure.kind is FailureKind.DENIED
+            or "region" in failure.reason.lower()
+            or failure.status in _REFUSED_FOR_ACCESS
+        ):
+            hint = _ACCESS_HINTS.get(self.kind, "check who may read and write there")
+        elif failure.kind is FailureKind.UNREACHABLE:
+            where = f" ({self.endpoint})" if self.endpoint else ""
+            hint = f"check storage.endpoint_url{where} and the network"
+        elif failure.kind is FailureKind.THROTTLED:
+            hint = "lower storage.concurrency, or try later"
+        unknown = conditional and failure.kind is FailureKind.BROKEN
+        if unknown:
+            hint = "the write may have landed: read the object before writing again"
+        return StorageError(
+            f"cannot {action} {what}: {failure.reason}; {hint}",
+            outcome_unknown=unknown,
             key=key,
-            root_url=self.root_url,
-            kind=self.kind,
-            endpoint=self.endpoint,
-            conditional=conditional,
+            reason=failure.reason,
+            status=failure.status,
         )
-
-    def head(self, key: str, operation: Callable[[], T]) -> T | None:
-        """Ask for an object without its bytes; ``None`` where there is none.
-
-        Raises
-        ------
-        StorageError
-            The request failed.
-        """
-        try:
-            return self.attempt(operation)
-        except RequestFailedError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self.error(error.failure, "look at", key) from None
-
-    def write_conditionally(self, key: str, operation: Callable[[], T]) -> T | None:
-        """Send a conditional write; ``None`` where its condition does not hold.
-
-        Raises
-        ------
-        StorageError
-            The request failed; with ``outcome_unknown`` where the write may have landed.
-        """
-        try:
-            return self.attempt(operation, conditional=True)
-        except RequestFailedError as error:
-            # Missing: the object to be replaced is gone.
-            if error.failure.kind in (FailureKind.CONDITION, FailureKind.MISSING):
-                return None
-            raise self.error(error.failure, "write", key, conditional=True) from None
 
     def read(
         self,
@@ -215,30 +259,3 @@ class Server:
                 f"{self.root_url} cannot be listed: HTTP has no listing; "
                 "open what you need by its name, or use the object store behind it"
             )
-
-
-class RemoteStorage(Storage):
-    """A storage on a server."""
-
-    _server: Server
-
-    @property
-    def root_url(self) -> str:
-        """The root, without credentials."""
-        return self._server.root_url
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the server only gives objects out."""
-        return self._server.is_read_only
-
-    def _existing(self, key: str) -> ObjectInfo:
-        info = self.head(key)
-        if info is None:
-            raise missing_object(key, self.root_url)
-        return info
-
-    def _no_bytes_of(self, key: str) -> Fetched:
-        """Return an empty range of an object, which clients cannot ask for."""
-        info = self._existing(key)
-        return Fetched(data=b"", version=info.version, last_modified=info.last_modified)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
@@ -50,11 +51,6 @@ class S3Settings:
     any_certificate: bool
     timeout: int
     credentials: S3Credentials | None
-
-    @property
-    def addressing_style(self) -> str:
-        """Botocore's ``addressing_style``: the bucket in the host name, or in the path."""
-        return "virtual" if self.virtual_hosted_style else "path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +168,7 @@ def make_client(settings: S3Settings, profile: str | None, *, connections: int) 
             read_timeout=settings.timeout,
             max_pool_connections=connections,
             retries={"total_max_attempts": 1, "mode": "standard"},
-            s3={"addressing_style": settings.addressing_style},
+            s3={"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
             **config,
         ),
         **arguments,
@@ -200,15 +196,13 @@ class _LazySession:
 
     def __init__(self, profile: str | None) -> None:
         self._profile = profile
-        self._made: Any = None
 
+    @cached_property
     def _session(self) -> Any:
-        if self._made is None:
-            # Imported here because it takes half a second, and explicit keys do without it.
-            import botocore.session
+        # Imported here because it takes half a second, and explicit keys do without it.
+        import botocore.session
 
-            self._made = botocore.session.Session(profile=self._profile)
-        return self._made
+        return botocore.session.Session(profile=self._profile)
 
     def region(self) -> str | None:
         """Return the region of the profile."""
@@ -219,11 +213,10 @@ class _LazySession:
         return self._asked(lambda session: session.get_credentials())
 
     def _asked(self, question: Any) -> Any:
-        session = self._session()
         import botocore.exceptions
 
         try:
-            return question(session)
+            return question(self._session)
         except botocore.exceptions.ProfileNotFound:
             raise InvalidInputError(
                 f"the AWS profile {self._profile or os.environ.get('AWS_PROFILE')!r} is in no AWS "

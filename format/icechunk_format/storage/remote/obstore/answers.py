@@ -11,7 +11,7 @@ import obstore.exceptions
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.protocol import ObjectVersion
 from icechunk_format.storage.ranges import quoted, unquoted
-from icechunk_format.storage.remote.retry import (
+from icechunk_format.storage.remote.failures import (
     Failure,
     FailureKind,
     failure_of_status,

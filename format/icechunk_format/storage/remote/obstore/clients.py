@@ -1,7 +1,8 @@
 """Makes obstore clients of S3, Google, Azure and plain HTTP from the options of a location.
 
 Each bucket has two clients: one repeats failed requests, the other never does. Conditional writes
-use the second, since a repetition can fail because the first attempt succeeded (see ``retry.py``).
+use the second, since a repetition can fail because the first attempt succeeded (see
+``request_policy.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.remote.endpoint import check_reachable, endpoint_url, server_url
-from icechunk_format.storage.remote.retry import DEFAULT_RETRIES, Backoff
+from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff
 from icechunk_format.storage.remote.s3_credentials import S3Credentials, S3Settings, s3_settings
 
 _MEMORY: Final = obstore.store.MemoryStore()

@@ -7,17 +7,16 @@ import pickle
 import pytest
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
-from icechunk_format.storage.remote import retry
-from icechunk_format.storage.remote.retry import (
+from icechunk_format.storage.remote import request_policy
+from icechunk_format.storage.remote.failures import (
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
-    call_with_retries,
-    error_of,
     failure_of_status,
     safe_reason,
 )
+from icechunk_format.storage.remote.request_policy import Server
 
 
 class Clock:
@@ -38,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(request_policy, "time", clock)
     return clock
 
 
@@ -48,8 +47,14 @@ class Refusal(Exception):
         self.kind = kind
 
 
-def classify(error):
+def classify(error, secrets):
     return Failure(kind=error.kind, reason="as scripted") if isinstance(error, Refusal) else None
+
+
+def server(backoff=None, **changes):
+    backoff = backoff or Backoff()
+    facts = {"root_url": "s3://b/x", "kind": "s3", **changes}
+    return Server(classify=classify, backoff=backoff, conditional_backoff=backoff, **facts)
 
 
 def scripted(*outcomes):
@@ -70,7 +75,7 @@ def scripted(*outcomes):
     "kind", [FailureKind.BROKEN, FailureKind.THROTTLED, FailureKind.UNREACHABLE]
 )
 def test_what_may_pass_is_tried_again(clock, kind):
-    assert call_with_retries(scripted(kind, kind, "done"), classify, backoff=Backoff()) == "done"
+    assert server().attempt(scripted(kind, kind, "done")) == "done"
     assert len(clock.slept) == 2
 
 
@@ -81,7 +86,7 @@ def test_what_may_pass_is_tried_again(clock, kind):
 def test_a_refusal_is_final(clock, kind):
     operation = scripted(kind, "never")
     with pytest.raises(RequestFailedError) as caught:
-        call_with_retries(operation, classify, backoff=Backoff())
+        server().attempt(operation)
     assert caught.value.failure.kind is kind
     assert operation.remaining == ["never"]
     assert clock.slept == []
@@ -89,25 +94,23 @@ def test_a_refusal_is_final(clock, kind):
 
 def test_a_conditional_write_is_repeated_only_if_nobody_looked_at_it(clock):
     throttled = scripted(FailureKind.THROTTLED, FailureKind.UNREACHABLE, "done")
-    assert call_with_retries(throttled, classify, backoff=Backoff(), conditional=True) == "done"
+    assert server().attempt(throttled, conditional=True) == "done"
     broken = scripted(FailureKind.BROKEN, "never")
     with pytest.raises(RequestFailedError):
-        call_with_retries(broken, classify, backoff=Backoff(), conditional=True)
+        server().attempt(broken, conditional=True)
     assert broken.remaining == ["never"]
 
 
 def test_patience_ends_by_count_and_by_time(clock):
     always = scripted(*[FailureKind.BROKEN] * 100)
     with pytest.raises(RequestFailedError):
-        call_with_retries(always, classify, backoff=Backoff(max_retries=4))
+        server(Backoff(max_retries=4)).attempt(always)
     assert len(clock.slept) == 4
     clock.slept.clear()
     clock.now = 0.0
     with pytest.raises(RequestFailedError):
-        call_with_retries(
-            scripted(*[FailureKind.BROKEN] * 10_000),
-            classify,
-            backoff=Backoff(max_retries=10_000, max_delay=5.0, give_up_after=60.0),
+        server(Backoff(max_retries=10_000, max_delay=5.0, give_up_after=60.0)).attempt(
+            scripted(*[FailureKind.BROKEN] * 10_000)
         )
     assert clock.now <= 60.0
 
@@ -129,9 +132,9 @@ def test_other_errors_pass_through(clock):
         raise ZeroDivisionError
 
     with pytest.raises(InvalidInputError):
-        call_with_retries(typed, classify, backoff=Backoff())
+        server().attempt(typed)
     with pytest.raises(ZeroDivisionError):
-        call_with_retries(a_bug, classify, backoff=Backoff())
+        server().attempt(a_bug)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +175,7 @@ def test_reasons_are_short_and_clean():
 
 def error(kind, *, status=None, conditional=False, key="repo", **changes):
     failure = Failure(kind=kind, reason="HTTP something", status=status)
-    arguments = {"action": "write", "root_url": "s3://b/x", "kind": "s3", **changes}
-    return error_of(failure, key=key, conditional=conditional, **arguments)
+    return server(**changes).error(failure, "write", key, conditional=conditional)
 
 
 def test_errors_name_the_thing_and_what_to_do():

@@ -1,0 +1,189 @@
+"""Turns the verbs of a storage into requests to a server, in one way for every client."""
+
+# ruff: noqa: D102 - the verbs are described once, in protocol.py
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from icechunk_format.storage.address import Address
+from icechunk_format.storage.batches import batches
+from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.protocol import (
+    OVERWRITE,
+    Condition,
+    CreateOnly,
+    DeleteFailure,
+    Fetched,
+    Lost,
+    ObjectInfo,
+    ObjectVersion,
+    Overwrite,
+    ReadRequest,
+    ReplaceIfUnchanged,
+    Storage,
+    Written,
+    check_key,
+    missing_object,
+    split_prefix,
+)
+from icechunk_format.storage.ranges import (
+    DEFAULT_MAX_GAP,
+    check_length,
+    check_unchanged,
+    plan_reads,
+)
+from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff, Failure, FailureKind
+from icechunk_format.storage.remote.request_policy import Server
+
+DEFAULT_CONCURRENCY: Final = 32
+_DELETE_BATCH: Final = 1000
+_LOST: Final = (FailureKind.CONDITION, FailureKind.MISSING)  # missing: what to replace is gone
+
+
+class RemoteStorage(Storage):
+    """A storage on a server.
+
+    Parameters
+    ----------
+    classify, secrets, endpoint, backoff
+        See ``Server``; without a backoff, the one of the options.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: StorageOptions,
+        *,
+        classify: Callable[[Exception, Sequence[str]], Failure | None],
+        secrets: Sequence[str],
+        endpoint: str = "",
+        backoff: Backoff | None = None,
+    ) -> None:
+        patience = Backoff(max_retries=options.number("max_retries", DEFAULT_RETRIES))
+        self._server = Server(
+            root_url=address.shown_url,
+            kind=address.kind,
+            endpoint=endpoint,
+            classify=classify,
+            secrets=tuple(secrets),
+            backoff=backoff or patience,
+            conditional_backoff=patience,
+        )
+        self._max_gap = options.number("max_gap_bytes", DEFAULT_MAX_GAP)
+        self._concurrency = options.number("concurrency", DEFAULT_CONCURRENCY)
+
+    @property
+    def root_url(self) -> str:
+        return self._server.root_url
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._server.is_read_only
+
+    def head(self, key: str) -> ObjectInfo | None:
+        check_key(key)
+        return self._server.ask("look at", key, lambda: self._look_at(key))
+
+    def _look_at(self, key: str) -> ObjectInfo | None:
+        """Ask for an object without its bytes, in one request."""
+        raise NotImplementedError
+
+    def _existing(self, key: str) -> ObjectInfo:
+        info = self.head(key)
+        if info is None:
+            raise missing_object(key, self.root_url)
+        return info
+
+    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with a prefix that was checked."""
+        raise NotImplementedError
+
+    # Last, because inside the class the name hides the type.
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self._server.refuse_listing()
+        split_prefix(prefix)
+        return self._pages(prefix)
+
+
+class BucketStorage(RemoteStorage):
+    """Objects in a bucket of a server that compares versions itself; requests run in threads."""
+
+    _prefix: str
+    """Prefix of every key in the bucket: empty, or a path with a slash at its end."""
+    _threads: PacedThreads
+    _reads: PacedThreads
+    """As many threads as ``_threads`` has, or more where reads are small and far away."""
+
+    def _path(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    # Reading
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
+        read = ReadRequest(key=check_key(key), start=start, end=end)
+        if end is not None and end == (start or 0):
+            # Clients cannot ask for an empty range.
+            info = self._existing(key)
+            return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
+        [fetched] = self._reads.map(self._read, [read])
+        return fetched
+
+    def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
+        plan = plan_reads(requests, max_gap=self._max_gap)
+        fetched = self._reads.map(self._read, plan.reads, mean_bytes=plan.mean_bytes)
+        return plan.assemble([one.data for one in fetched])
+
+    def _read(self, read: ReadRequest) -> Fetched:
+        fetched = self._server.read(read, lambda: self._fetch(read), self.head)
+        # Plain web servers and some S3-compatible ones ignore the conditions.
+        assert fetched.last_modified is not None
+        modified_at = fetched.last_modified.timestamp()
+        check_unchanged(read, etag=fetched.version.etag, modified_at=modified_at)
+        check_length(read, len(fetched.data), self.root_url)
+        return fetched
+
+    def _fetch(self, read: ReadRequest) -> Fetched:
+        """Read a range in one request, under the conditions of the read."""
+        raise NotImplementedError
+
+    # Writing
+
+    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
+        check_key(key)
+        self._server.refuse_writing(key)
+        if isinstance(condition, Overwrite):
+            return Written(version=self._overwrite(key, data))
+        send = self._conditional_write(key, data, condition)
+        if send is None:
+            return Lost()
+        version = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
+        return Lost() if version is None else Written(version=version)
+
+    def _conditional_write(
+        self, key: str, data: bytes, condition: CreateOnly | ReplaceIfUnchanged
+    ) -> Callable[[], ObjectVersion] | None:
+        """Return what sends a conditional write, exactly once; ``None`` if it would be lost."""
+        raise NotImplementedError
+
+    def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
+        return self._server.call("write", key, lambda: self._write(key, data))
+
+    def _write(self, key: str, data: bytes) -> ObjectVersion:
+        """Overwrite an object, large ones in parts."""
+        raise NotImplementedError
+
+    def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
+        self._server.refuse_writing()
+        return self._threads.map(lambda item: self._overwrite(*item), items)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        self._server.refuse_writing()
+        wanted = batches([check_key(key) for key in keys], _DELETE_BATCH)
+        return [failure for batch in self._threads.map(self._delete, wanted) for failure in batch]
+
+    def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """Delete at most a thousand objects."""
+        raise NotImplementedError
