@@ -10,13 +10,14 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
+from icechunk_format.maintenance.rewriting.task import run_task
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.maintenance.task_rows import answers_of
 from icechunk_spark.options.location import upkeep_location
@@ -72,6 +73,6 @@ def rewrite_manifests(
         f"rewriting manifests of {location}",
         "Nothing was committed; rewriting again starts afresh",
     ):
-        answers = list(answers_of(spark, plan.tasks, methodcaller("run", plan.context)))
+        answers = list(answers_of(spark, plan.tasks, partial(run_task, plan.context)))
     made = [part for answer in answers for part in answer]
     return one_process.finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)

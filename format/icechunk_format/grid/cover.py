@@ -19,6 +19,8 @@ along the coarse grid, so that a cell is never given out twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -195,6 +197,21 @@ def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
         if fitting > 1:
             break
     return steps
+
+
+def sides_from_last(counts: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return the sides of a box of at most ``most`` grid steps, the longest along the last axes.
+
+    Parameters
+    ----------
+    counts
+        Grid steps along each axis.
+    """
+    sides: list[int] = []
+    for count in reversed(counts):
+        sides.append(max(1, min(count, most)))
+        most //= sides[-1]
+    return tuple(reversed(sides))
 
 
 def join_small(

@@ -53,7 +53,8 @@ def check_column_type(
         The type does not fit; the message says which would.
     """
     wanted = decoder.arrow_type
-    if decoder._scaled is not None and decoder._time is None and _is_number(found):
+    is_packed = decoder._scaled is not None and decoder._time is None
+    if is_packed and is_number(found) and not pa.types.is_decimal(found):
         return
     # Nullable booleans are stored as the numbers 0 and 1, with these flags.
     flags = decoder.attributes.get("flag_meanings") == BOOLEAN_FLAGS["flag_meanings"]
@@ -102,8 +103,10 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return False
 
 
-def _is_number(found: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(found) or pa.types.is_floating(found))
+def is_number(found: pa.DataType) -> bool:
+    """Whether a type is an integer, a decimal or a float."""
+    types = pa.types
+    return bool(types.is_integer(found) or types.is_floating(found) or types.is_decimal(found))
 
 
 _SQL_NAMES: Final = {

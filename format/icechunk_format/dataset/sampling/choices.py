@@ -35,7 +35,7 @@ PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 
 
 class Choices:
-    """The coordinates by which points choose cells.
+    """The coordinates by which points choose cells, as the options say.
 
     Parameters
     ----------
@@ -47,6 +47,8 @@ class Choices:
         Makes columns of the group.
     place
         The group, for messages.
+    points, method, tolerance, circular
+        The options.
 
     Attributes
     ----------
@@ -54,6 +56,11 @@ class Choices:
         The coordinates.
     dims
         The chosen dimensions, and the key of ``on`` that chooses each.
+
+    Raises
+    ------
+    InvalidInputError
+        A key, column or option cannot be used.
     """
 
     def __init__(
@@ -62,30 +69,19 @@ class Choices:
         candidates: Sequence[Variable],
         factory: ColumnFactory,
         place: str,
-    ) -> None:
-        self._variables = variables
-        self._factory = factory
-        self._place = place
-        self._sizes = {dim: size for v in candidates for dim, size in v.dimensions}
-        self.axes: tuple[AxisChoice, ...] = ()
-        self.trees: tuple[TreeChoice, ...] = ()
-        self.dims: dict[str, str] = {}
-
-    def make(
-        self,
         points: PointColumns,
         *,
         method: Any,
         tolerance: Mapping[str, Any],
         circular: Mapping[str, float | None] | None,
-    ) -> Choices:
-        """Read the options; return these choices.
-
-        Raises
-        ------
-        InvalidInputError
-            A key, column or option cannot be used.
-        """
+    ) -> None:
+        self._variables = variables
+        self._factory = factory
+        self._place = place
+        self._sizes = {dim: size for v in candidates for dim, size in v.dimensions}
+        self._numbers = {key: number for number, key in enumerate(points)}
+        self._tolerance, self._circular = tolerance, circular
+        self.dims: dict[str, str] = {}
         if not points:
             raise InvalidInputError(
                 "on is empty: name a column for each dimension that points choose on, as in"
@@ -96,7 +92,6 @@ class Choices:
             _check_keys(option, given, points)
         if isinstance(method, Mapping):
             _check_keys("method", method, points)
-        numbers = {key: number for number, key in enumerate(points)}
         paired = self._paired(points)
         axes, trees = [], []
         for key, (name, arrow_type) in points.items():
@@ -111,11 +106,9 @@ class Choices:
                     )
                 y, x = paired[key]
                 if key == y.name:
-                    trees.append(self._tree(y, x, numbers, tolerance))
+                    trees.append(self._tree(y, x))
                 continue
-            axes.append(
-                self._axis(key, numbers[key], name, arrow_type, chosen, tolerance, circular)
-            )
+            axes.append(self._axis(key, name, arrow_type, chosen))
         self.axes, self.trees = tuple(axes), tuple(trees)
         for choice_dims, key in (
             *(((axis.dim,), axis.name) for axis in axes),
@@ -129,7 +122,6 @@ class Choices:
                         dim=dim,
                     )
                 self.dims[dim] = key
-        return self
 
     def _paired(self, points: PointColumns) -> dict[str, tuple[Variable, Variable]]:
         """Return the keys that are latitudes and longitudes of single cells, with both arrays."""
@@ -159,13 +151,8 @@ class Choices:
                 )
         return paired
 
-    def _tree(
-        self,
-        y: Variable,
-        x: Variable,
-        numbers: Mapping[str, int],
-        tolerance: Mapping[str, Any],
-    ) -> TreeChoice:
+    def _tree(self, y: Variable, x: Variable) -> TreeChoice:
+        tolerance = self._tolerance
         given = [tolerance[name] for name in (y.name, x.name) if name in tolerance]
         arcs = [read_tolerance(value, y.name, "number") for value in given]
         for dim, size in y.dimensions:
@@ -174,23 +161,14 @@ class Choices:
         return TreeChoice(
             y=self._factory.of_variable(y, "coordinate"),
             x=self._factory.of_variable(x, "coordinate"),
-            y_point=numbers[y.name],
-            x_point=numbers[x.name],
+            y_point=self._numbers[y.name],
+            x_point=self._numbers[x.name],
             dims=y.dims,
             shape=y.shape,
             tolerance=min(arcs) if arcs else None,
         )
 
-    def _axis(
-        self,
-        key: str,
-        number: int,
-        name: str,
-        arrow_type: pa.DataType,
-        method: Method,
-        tolerance: Mapping[str, Any],
-        circular: Mapping[str, float | None] | None,
-    ) -> AxisChoice:
+    def _axis(self, key: str, name: str, arrow_type: pa.DataType, method: Method) -> AxisChoice:
         array = self._variables.get(key)
         dim = key
         if array is not None and len(array.dims) == 1:
@@ -211,10 +189,12 @@ class Choices:
                 f" method={{{key!r}: 'exact', ...}}",
                 coordinate=key,
             )
-        read = None if key not in tolerance else read_tolerance(tolerance[key], key, kind)
+        read = None
+        if key in self._tolerance:
+            read = read_tolerance(self._tolerance[key], key, kind)
         return AxisChoice(
             name=key,
-            point=number,
+            point=self._numbers[key],
             column=column,
             dim=dim,
             size=size,
@@ -222,7 +202,7 @@ class Choices:
             calendar=calendar_of(column) if kind == "calendar" else None,
             method=method,
             tolerance=read,
-            period=_period(key, array, kind, circular),
+            period=_period(key, array, kind, self._circular),
         )
 
     def _unknown(self, key: str) -> InvalidInputError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import TimestampType
+from icechunk_format.dataset.cf.column_types import is_number
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.sampling.choices import Choices, PointColumns
@@ -36,7 +37,7 @@ from icechunk_format.dataset.selection.sel_isel import (
     resolve_sel,
     unknown_name,
 )
-from icechunk_format.dataset.table.columns import ColumnFactory, is_number
+from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
@@ -106,7 +107,11 @@ def plan_sampling(dataset: Dataset, request: SampleRequest) -> Sampling:
     if request.variables is not None:
         named = named_variables(request.variables, dataset.variables, place)
     candidates = dataset.data_variables if named is None else named
-    choices = Choices(dataset.variables, candidates, factory, place).make(
+    choices = Choices(
+        dataset.variables,
+        candidates,
+        factory,
+        place,
         request.points,
         method=request.method,
         tolerance=request.tolerance or {},
@@ -299,7 +304,7 @@ def _described(
     )
     value_type = column.arrow_type
     if is_linear:
-        if not is_number(value_type) or pa.types.is_boolean(value_type):
+        if not is_number(value_type):
             raise UnsupportedError(
                 f"variable {variable.name!r} is {value_type}, which cannot be"
                 f" interpolated: use method 'nearest' for {', '.join(linear)}, or name"

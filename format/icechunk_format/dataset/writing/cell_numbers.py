@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import sides_from_last
 
 CELL: Final = "_cell"
 """The column that holds the numbers."""
 
 _LARGEST: Final = 2**62
+_MOST_BLOCKS_PER_UNIT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,7 +143,6 @@ def number_cells(
     *,
     row_count: int | None,
     rows_per_unit: int,
-    most_blocks_per_unit: int = 1 << 20,
 ) -> CellNumbers:
     """Return the numbering of the cells of a part.
 
@@ -155,8 +156,6 @@ def number_cells(
         Rows of the part, where known; otherwise the grid is taken for full.
     rows_per_unit
         Wanted rows of a unit.
-    most_blocks_per_unit
-        More blocks than this never make a unit.
 
     Raises
     ------
@@ -168,17 +167,11 @@ def number_cells(
     total = math.prod(counts)
     cells = math.prod(max(1, len(own)) for own in places)
     rows = cells if row_count is None else min(row_count, cells)
-    wanted = max(1, min(most_blocks_per_unit, rows_per_unit * total // max(1, rows)))
-    # Blocks of a unit lie behind one another along the last dimensions first.
-    per_unit: list[int] = []
-    for count in reversed(counts):
-        taken = max(1, min(count, wanted))
-        per_unit.append(taken)
-        wanted //= taken
+    wanted = max(1, min(_MOST_BLOCKS_PER_UNIT, rows_per_unit * total // max(1, rows)))
     return CellNumbers(
         axes=tuple(axes),
         touched=tuple(_compact(found) for found in touched),
-        blocks_per_unit=tuple(reversed(per_unit)),
+        blocks_per_unit=sides_from_last(counts, wanted),
     )
 
 

@@ -1,9 +1,9 @@
-"""``WriteOptions``: the checked options of a write.
+"""``WriteOptions``: the options of a write.
 
 Rules of this file
 ------------------
-1. Texts are parsed elsewhere: sizes and encodings come in as mappings.
-2. Meaningless combinations of options are refused.
+1. ``icechunk_spark.options`` parses and checks what users give. Checked here is what only the
+   format knows: the words of an encoding, and values that metadata can hold.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from icechunk_format.spec.values.metadata_items import MetadataItems
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 WriteLayout = Literal["cells", "chunks", "refs"]
 
-MODES: Final = ("append", "overwrite", "errorifexists", "ignore")
-WRITE_LAYOUTS: Final = ("cells", "chunks", "refs")
-ORDERS: Final = ("ascending", "descending")
 DEFAULT_ROWS_PER_UNIT: Final = 2_000_000
 DEFAULT_MIN_DENSITY: Final = 0.01
 
@@ -110,54 +107,13 @@ class WriteOptions:
     rows_per_unit: int = DEFAULT_ROWS_PER_UNIT
 
     def __post_init__(self) -> None:
-        """Refuse what no write can do."""
-        _choice("mode", self.mode, MODES)
-        _choice("layout", self.layout, WRITE_LAYOUTS)
-        _choice("onConflict", self.on_conflict, ("rebase", "fail"))
-        _choice("resolve", self.resolve, (None, "ours", "theirs"))
-        if (self.txn_app_id is None) != (self.txn_version is None):
-            raise InvalidInputError(
-                "txnAppId and txnVersion belong together: the first names the writer, the second "
-                "numbers its writes; give both or neither"
-            )
-        if not 0 <= self.min_density <= 1:
-            raise InvalidInputError(
-                f"minDensity={self.min_density} must lie between 0 and 1: it is a share of the "
-                "grid",
-                found=self.min_density,
-            )
-        if self.rows_per_unit < 1:
-            raise InvalidInputError(f"rowsPerUnit={self.rows_per_unit} must be at least 1")
-        for option, sizes in (("chunks", self.chunks), ("shards", self.shards)):
-            for dim, size in (sizes or {}).items():
-                if size < 1:
-                    raise InvalidInputError(
-                        f"{option} has {dim}={size}; a whole number of at least 1 is needed",
-                        option=option,
-                    )
-        for dim, wish in (self.order or {}).items():
-            _choice(f"order of {dim}", wish, ORDERS)
-        # The commit would refuse values that are not JSON, after all the work.
+        """Refuse, before all the work, what only the end of a write would meet."""
         MetadataItems.of(self.metadata)
         for name, said in self.encoding.items():
             _check_encoding(name, said)
 
 
-def _choice(option: str, found: object, allowed: tuple[object, ...]) -> None:
-    if found not in allowed:
-        words = ", ".join(str(word) for word in allowed if word is not None)
-        raise InvalidInputError(
-            f"{option}={found!r} is not known; choose one of {words}", found=found, allowed=allowed
-        )
-
-
-def _check_encoding(name: str, said: object) -> None:
-    if not isinstance(said, Mapping):
-        raise InvalidInputError(
-            f"encoding of {name!r} is {said!r}; an object like "
-            f'{{"dtype": "int16", "scale_factor": 0.01}} is needed',
-            variable=name,
-        )
+def _check_encoding(name: str, said: Mapping[str, Any]) -> None:
     for key in said:
         if key not in ENCODING_KEYS:
             near = get_close_matches(str(key), ENCODING_KEYS, n=1, cutoff=0.0)[0]

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.grid.cover import sides_from_last
 
 #: Values of a zone that a task holds at once; cells of a step times variables may not exceed it.
 MOST_VALUES: Final = 8 << 20
@@ -64,12 +65,7 @@ def part_steps(shape: Sequence[int], cells: int) -> tuple[int, ...]:
     cells
         Cells of a step, all variables together.
     """
-    room = max(1, MOST_VALUES // max(1, cells))
-    steps = []
-    for size in reversed(shape):
-        steps.append(max(1, min(size, room)))
-        room = max(1, room // max(1, size))
-    return tuple(reversed(steps))
+    return sides_from_last(shape, max(1, MOST_VALUES // max(1, cells)))
 
 
 def parts_within(

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
@@ -38,7 +39,6 @@ from icechunk_format.maintenance.collecting.result import (
     distinct_errors,
 )
 from icechunk_format.maintenance.collecting.roots import (
-    Roots,
     RootsMoved,
     kept_logs,
     reachable,
@@ -53,7 +53,7 @@ from icechunk_format.repository.history.history import RefFilesHistory, RepoInfo
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
-from icechunk_format.repository.state.transitions import Transition, check_status
+from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
@@ -258,12 +258,9 @@ def _marked_state(
         reached = reachable(RepoInfoHistory(info), extra)
         candidates = frozenset(info.snapshots) - reached
         dropped = collector.old_snapshots(candidates) if candidates else frozenset()
-        roots = Roots(kept=frozenset(info.snapshots) - dropped, dropped=dropped)
-        collector.mark(roots.kept)
-
-        def change(state: RepoInfo, roots: Roots = roots) -> Transition | RootsMoved:
-            return without_dropped(state, roots)
-
+        kept = frozenset(info.snapshots) - dropped
+        collector.mark(kept)
+        change = partial(without_dropped, kept=kept, dropped=dropped)
         if dry_run:
             planned = change(info)
             if isinstance(planned, RootsMoved):
@@ -271,7 +268,7 @@ def _marked_state(
             return planned.info
         answer = update_repo(storage, change)
         if answer.declined is None:
-            added = frozenset(answer.info.snapshots) - roots.kept
+            added = frozenset(answer.info.snapshots) - kept
             if added:
                 collector.mark_also(added)
             return answer.info

@@ -25,7 +25,7 @@ from icechunk_format.maintenance.collecting.marks import LISTED, listed_manifest
 from icechunk_format.maintenance.collecting.object_listing import list_ids
 from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
 from icechunk_format.maintenance.collecting.sweep import delete_unneeded
-from icechunk_format.spec.id_columns import IdSet
+from icechunk_format.spec.id_columns import IdSet, id_columns
 from icechunk_format.spec.ids import ALPHABET, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.location import Location, open_storage
@@ -91,6 +91,15 @@ def _runs(labels: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], labels.shape[1]], strict=True)) if starts else []
 
 
+def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
+    """Return the row of each ``id`` with the largest ``size``, which is another field; by id."""
+    high, low = id_columns(rows["id"])
+    rows = rows[np.lexsort((rows[size], low, high))]
+    is_last = np.ones(len(rows), dtype=np.bool_)
+    is_last[:-1] = (rows["id"][1:] != rows["id"][:-1]).any(axis=1)
+    return rows[is_last]
+
+
 def unpacked(ids: bytes) -> NDArray[np.uint8]:
     """Return packed ids: uint8, shape (n, 12)."""
     return np.frombuffer(ids, dtype=np.uint8).reshape(-1, _SIZE)
@@ -144,14 +153,8 @@ class ManifestRow(NamedTuple):
 
 def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[ManifestRow]:
     """Yield the manifests of a part, each once and in order, in rows that are not too much work."""
-    found = np.frombuffer(b"".join(listed), dtype=LISTED)
-    # Sorted by id alone: sizes of one manifest agree in a sound repository, and if not, the
-    # largest is the safest bound.
-    keys = [found["size"], *(found["id"][:, place] for place in reversed(range(_SIZE)))]
-    found = found[np.lexsort(keys)]
-    is_last = np.ones(len(found), dtype=bool)
-    is_last[:-1] = (found["id"][1:] != found["id"][:-1]).any(axis=1)
-    found = found[is_last]
+    # Sizes of one manifest agree in a sound repository; if not, the largest is the safest bound.
+    found = distinct_rows(np.frombuffer(b"".join(listed), dtype=LISTED), "size")
     before = np.cumsum(found["size"]) - found["size"]
     rows = np.arange(len(found)) // _ROW_MANIFESTS
     for start, stop in _runs(np.stack([rows, (before // _ROW_BYTES).astype(np.int64)])):

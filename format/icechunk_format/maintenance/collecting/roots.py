@@ -29,22 +29,6 @@ from icechunk_format.spec.repo_info.updates import GCRanUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
-    """The snapshots of a repository: those to keep, and those to drop.
-
-    Parameters
-    ----------
-    kept
-        Snapshots whose manifests and chunks stay.
-    dropped
-        Snapshots that ``repo`` lists, and that leave it. Empty in spec version 1.
-    """
-
-    kept: frozenset[SnapshotId]
-    dropped: frozenset[SnapshotId] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RootsMoved:
     """Others changed the repository, so roots must be found again."""
 
@@ -65,20 +49,30 @@ def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> froze
     return frozenset(reached_from(history, tips))
 
 
-def without_dropped(info: RepoInfo, roots: Roots) -> Transition | RootsMoved:
-    """Return the state without the dropped snapshots, or why the roots are out of date."""
+def without_dropped(
+    info: RepoInfo, kept: frozenset[SnapshotId], dropped: frozenset[SnapshotId]
+) -> Transition | RootsMoved:
+    """Return the state without the dropped snapshots, or why the roots are out of date.
+
+    Parameters
+    ----------
+    kept
+        Snapshots whose manifests and chunks stay.
+    dropped
+        Snapshots that ``repo`` listed beside them.
+    """
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
     for snapshot in info.snapshots.values():
-        if snapshot.id in roots.dropped:
+        if snapshot.id in dropped:
             continue
-        kept = snapshot
-        if snapshot.parent_id in roots.dropped:
-            if snapshot.id not in roots.kept:
+        snapshots[snapshot.id] = snapshot
+        if snapshot.parent_id in dropped:
+            if snapshot.id not in kept:
                 return RootsMoved(
                     why=f"snapshot {snapshot.id} was added on one that would be deleted"
                 )
-            kept = with_nearest(info, snapshot, lambda ancestor: ancestor.id in roots.kept)
-        snapshots[snapshot.id] = kept
+            nearest = with_nearest(info, snapshot, lambda ancestor: ancestor.id in kept)
+            snapshots[snapshot.id] = nearest
     for name, tip in (*info.branches.items(), *info.tags.items()):
         if tip not in snapshots:
             return RootsMoved(why=f"{name!r} was moved to snapshot {tip}, which would be deleted")

@@ -154,8 +154,7 @@ def _delete(
         return report, _is_throttled(error.facts.get("status"), [reason])
     if failures and _is_throttled(None, [failure.reason for failure in failures]):
         # All of them once more: a second deletion of one object does no harm.
-        reasons = DeleteReport(failed_objects=len(failures), errors=_reasons(failures))
-        return reasons, True
+        return DeleteReport(failed_objects=len(failures), errors=_reasons(failures)), True
     if not failures:
         return DeleteReport(deleted_objects=len(keys), deleted_bytes=int(sizes.sum())), False
     failed = {failure.key for failure in failures}

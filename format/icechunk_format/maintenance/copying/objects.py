@@ -28,10 +28,14 @@ from icechunk_format.maintenance.collecting.object_listing import (
     ObjectListing,
     list_ids,
 )
-from icechunk_format.maintenance.collecting.parts import packed_rows, part_prefix, parts_of
+from icechunk_format.maintenance.collecting.parts import (
+    distinct_rows,
+    packed_rows,
+    part_prefix,
+    parts_of,
+)
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.id_columns import id_columns
 from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.manifest.decode import Manifest
@@ -117,12 +121,7 @@ def _chunks_in(manifest: Manifest) -> NDArray[np.void]:
 
 def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return each chunk once, sorted by id, with the most that references need of it."""
-    rows = np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts])
-    high, low = id_columns(rows["id"])
-    rows = rows[np.lexsort((rows["end"], low, high))]
-    is_last = np.ones(len(rows), dtype=np.bool_)
-    is_last[:-1] = (rows["id"][1:] != rows["id"][:-1]).any(axis=1)
-    return rows[is_last]
+    return distinct_rows(np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts]), "end")
 
 
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
-    NotFoundError,
 )
 from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
+from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.lifecycle.create import create_object
@@ -41,6 +41,7 @@ from icechunk_format.spec.repo_info.updates import (
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.transaction_log import EncodedLog
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
@@ -87,18 +88,16 @@ def _copy_files(
 ) -> int:
     """Copy small files. Logs may be missing, as that of the first version in spec version 1."""
     stored = 0
-    for begin in range(0, len(keys), _FILES_AT_ONCE):
-        batch = list(keys[begin : begin + _FILES_AT_ONCE])
-        try:
-            contents = source.get_many([ReadRequest(key=key) for key in batch])
-        except NotFoundError:
-            if not may_miss:
-                raise
-            batch = [key for key in batch if source.head(key) is not None]
-            contents = source.get_many([ReadRequest(key=key) for key in batch])
-        target.put_many(zip(batch, contents, strict=True))
-        stored += sum(map(len, contents))
-        advance(len(keys[begin : begin + _FILES_AT_ONCE]))
+    for batch in batches(keys, _FILES_AT_ONCE):
+        contents: list[bytes | None]
+        if may_miss:
+            contents = fetched_present(source, batch)
+        else:
+            contents = [*source.get_many([ReadRequest(key=key) for key in batch])]
+        found = [(key, data) for key, data in zip(batch, contents, strict=True) if data is not None]
+        target.put_many(found)
+        stored += sum(len(data) for _, data in found)
+        advance(len(batch))
     return stored
 
 

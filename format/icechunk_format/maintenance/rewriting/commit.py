@@ -49,12 +49,12 @@ _TRIES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReplacement:
-    """Manifests of one array to remove, and the new files in their place."""
+    """Manifests of one array to remove, and the new files in their place, once they are stored."""
 
     node_id: NodeId
     path: str
     removed: ManifestRefs
-    files: tuple[ManifestReceipt, ...]
+    files: tuple[ManifestReceipt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +137,15 @@ def commit_rewrite(
     current = base
     for attempt in range(_TRIES):
         began = time.monotonic()
-        applied = _applied(current, replacements, is_base=current is base)
-        if not applied.nodes:
+        changed, files, left_out = _applied(current, replacements, is_base=current is base)
+        if not changed:
             raise ConflictError(
-                f"others have changed the chunks of {', '.join(applied.left_out[:8])} in branch "
+                f"others have changed the chunks of {', '.join(left_out[:8])} in branch "
                 f"{branch!r} of {repository.location} while their manifests were rewritten; "
                 "nothing was committed. Rewrite again, when fewer writers are busy there",
                 branch=branch,
-                paths=applied.left_out,
+                paths=left_out,
             )
-        changed = applied.nodes.values()
         nodes = current.nodes.changed([node.path for node in changed], changed)
         replaced = tip.amendable(current.id) if amend else None
         snapshot_id = new_snapshot_id()
@@ -162,7 +161,7 @@ def commit_rewrite(
             files=manifest_files_of(
                 nodes,
                 current.manifest_files,
-                applied.files,
+                files,
                 object_key=snapshot_key(current.id),
             ),
             log=EncodedLog(log, spec_version=format.spec_version),
@@ -180,17 +179,15 @@ def commit_rewrite(
         moved = tip.amend(current.id, version.info) if amend else tip.advance(version.info)
         if moved is None:
             after = version.snapshot.manifest_files
-            written.add(
-                "manifests", len(applied.files), sum(file.size_bytes for file in applied.files)
-            )
+            written.add("manifests", len(files), sum(file.size_bytes for file in files))
             return RewriteResult(
                 commit=version.landed(branch, rebased=attempt),
                 manifests_before=len(current.manifest_files),
                 manifests_after=len(after),
-                references=sum(file.num_chunk_refs for file in applied.files),
+                references=sum(file.num_chunk_refs for file in files),
                 bytes_before=int(current.manifest_files.size_bytes.sum()),
                 bytes_after=int(after.size_bytes.sum()),
-                left_out=applied.left_out,
+                left_out=left_out,
             )
         if moved.tip is None or amend:
             raise conflict_errors.tip_moved(storage, moved, current.id)
@@ -199,20 +196,11 @@ def commit_rewrite(
     raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), base.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Applied:
-    """Arrays as they will be, the files behind them, and the paths of arrays that stay."""
-
-    nodes: dict[NodeId, NodeSnapshot]
-    files: list[ManifestReceipt]
-    left_out: tuple[str, ...]
-
-
 def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
-) -> _Applied:
-    """Apply replacements to a version."""
-    changed: dict[NodeId, NodeSnapshot] = {}
+) -> tuple[list[NodeSnapshot], list[ManifestReceipt], tuple[str, ...]]:
+    """Return arrays as they will be, the files behind them, and the paths of arrays that stay."""
+    changed: list[NodeSnapshot] = []
     files: list[ManifestReceipt] = []
     left_out: list[str] = []
     for item in replacements:
@@ -223,9 +211,9 @@ def _applied(
         if found is None:
             left_out.append(item.path)
             continue
-        changed[node.id] = replace(node, array=replace(node.array, manifests=found))
+        changed.append(replace(node, array=replace(node.array, manifests=found)))
         files += item.files
-    return _Applied(nodes=changed, files=files, left_out=tuple(left_out))
+    return changed, files, tuple(left_out)
 
 
 def _replaced(

@@ -38,15 +38,12 @@ class RewriteOfArray:
 
     Parameters
     ----------
-    kept_rows
-        int64: manifests that fit and stay.
     replaced_rows
-        int64: manifests that go.
+        int64: manifests that go; the others fit and stay.
     boxes
         Where they are rewritten; rows are those of the array's list.
     """
 
-    kept_rows: NDArray[np.int64]
     replaced_rows: NDArray[np.int64]
     boxes: tuple[BoxOfReferences, ...]
 
@@ -79,7 +76,6 @@ def plan_rewrite_of(
     fits[filled] = _fitting(extents[filled], boxes[filled], counts[filled], sizes, max_refs)
     todo = filled[~fits[filled]]
     return RewriteOfArray(
-        kept_rows=np.flatnonzero(fits),
         replaced_rows=np.flatnonzero(~fits),
         boxes=tuple(
             replace(box, rows=todo[box.rows])

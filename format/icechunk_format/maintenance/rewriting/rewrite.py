@@ -31,8 +31,13 @@ from icechunk_format.maintenance.rewriting.commit import (
     RewriteResult,
     commit_rewrite,
 )
-from icechunk_format.maintenance.rewriting.plan import RewriteOfArray, plan_rewrite_of
-from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask, UnitOfWork
+from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
+from icechunk_format.maintenance.rewriting.task import (
+    RewriteContext,
+    RewriteTask,
+    UnitOfWork,
+    run_task,
+)
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.bounded_reads import ListedManifests
 from icechunk_format.repository.files.manifest_files import (
@@ -59,13 +64,13 @@ _FILES_PER_TASK: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A planned rewrite."""
+    """A planned rewrite; ``replaced`` names the manifests that go, without the files to come."""
 
     repository: Repository
     branch: str
     base: Snapshot
     rules: tuple[SplittingRule, ...]
-    arrays: Mapping[NodeId, RewriteOfArray]
+    replaced: tuple[ArrayReplacement, ...]
     context: RewriteContext
     tasks: tuple[RewriteTask, ...]
 
@@ -75,12 +80,8 @@ class RewritePlan:
     @property
     def references(self) -> int:
         """References in the manifests that go."""
-        nodes = {node.id: node.array for node in self.base.nodes if node.array is not None}
         listed = self.base.manifest_files
-        return sum(
-            int(listed_counts(listed, nodes[node_id].manifests.ids[what.replaced_rows]).sum())
-            for node_id, what in self.arrays.items()
-        )
+        return sum(int(listed_counts(listed, item.removed.ids).sum()) for item in self.replaced)
 
 
 def rewrite_manifests(
@@ -145,12 +146,12 @@ def rewrite_manifests(
     if dry_run:
         return planned_result(plan)
     check_commit(plan, metadata)
-    total = sum(unit.references for task in plan.tasks for unit in task.units)
+    total = sum(unit.references for task in plan.tasks for unit in task)
     made: list[tuple[NodeId, tuple[ManifestReceipt, ...]]] = []
     with phase(progress, "Rewriting references", total) as advance:
         for task in plan.tasks:
-            made += task.run(plan.context)
-            advance(sum(unit.references for unit in task.units))
+            made += run_task(plan.context, task)
+            advance(sum(unit.references for unit in task))
     return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
 
 
@@ -191,7 +192,7 @@ def plan_rewrite(
     config = repository.config
     rules = config.splitting if splitting is None else _rules_of(splitting)
     chosen = _chosen(base, paths, repository)
-    arrays: dict[NodeId, RewriteOfArray] = {}
+    replaced: list[ArrayReplacement] = []
     work: list[UnitOfWork] = []
     for node in chosen:
         array = node.array
@@ -200,9 +201,11 @@ def plan_rewrite(
         listed = ListedManifests.of(array.manifests, base.manifest_files)
         cells = split_cells(rules, node.path, array.dimension_names, array.num_chunks)
         plan = plan_rewrite_of(listed.extents, listed.counts, cells, max_refs)
-        if not len(plan.replaced_rows):
+        rows, refs = plan.replaced_rows, array.manifests
+        if not len(rows):
             continue
-        arrays[node.id] = plan
+        removed = ManifestRefs(ids=refs.ids[rows], extents=refs.extents[rows])
+        replaced.append(ArrayReplacement(node_id=node.id, path=node.path, removed=removed))
         work += [
             UnitOfWork(
                 node_id=node.id,
@@ -219,7 +222,7 @@ def plan_rewrite(
         branch=branch,
         base=base,
         rules=tuple(rules),
-        arrays=arrays,
+        replaced=tuple(replaced),
         context=RewriteContext(
             location=repository.location,
             format=ManifestFormat(
@@ -235,7 +238,7 @@ def plan_rewrite(
 
 def repacked(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
     """Return a plan whose tasks read about so many references each, where units allow it."""
-    work = [unit for task in plan.tasks for unit in task.units]
+    work = [unit for task in plan.tasks for unit in task]
     return replace(plan, tasks=_tasks(work, refs_per_task))
 
 
@@ -248,30 +251,14 @@ def finish_rewrite(
     amend: bool = False,
 ) -> RewriteResult:
     """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
-    files: dict[NodeId, list[ManifestReceipt]] = {node_id: [] for node_id in plan.arrays}
+    files: dict[NodeId, list[ManifestReceipt]] = {item.node_id: [] for item in plan.replaced}
     for node_id, receipts in made:
         files[node_id] += receipts
-    nodes = {node.id: node for node in plan.base.nodes}
-    replacements = []
-    for node_id, what in plan.arrays.items():
-        array = nodes[node_id].array
-        assert array is not None, "only arrays are planned"
-        replacements.append(
-            ArrayReplacement(
-                node_id=node_id,
-                path=nodes[node_id].path,
-                removed=ManifestRefs(
-                    ids=array.manifests.ids[what.replaced_rows],
-                    extents=array.manifests.extents[what.replaced_rows],
-                ),
-                files=tuple(files[node_id]),
-            )
-        )
     return commit_rewrite(
         plan.repository,
         plan.branch,
         plan.base,
-        replacements,
+        [replace(item, files=tuple(files[item.node_id])) for item in plan.replaced],
         format=plan.context.format,
         splitting=rules_tree(plan.rules),
         message=DEFAULT_MESSAGE if message is None else message,
@@ -283,8 +270,8 @@ def finish_rewrite(
 def planned_result(plan: RewritePlan) -> RewriteResult:
     """Return what a rewrite would do, as far as that can be told without reading a manifest."""
     before = plan.base.manifest_files
-    replaced = sum(len(what.replaced_rows) for what in plan.arrays.values())
-    units = [unit for task in plan.tasks for unit in task.units]
+    replaced = sum(len(item.removed) for item in plan.replaced)
+    units = [unit for task in plan.tasks for unit in task]
     return RewriteResult(
         commit=None,
         manifests_before=len(before),
@@ -310,10 +297,7 @@ def _tasks(work: Sequence[UnitOfWork], refs_per_task: int) -> tuple[RewriteTask,
     # A file counts as some references, so that files of a task are bounded, too.
     file = refs_per_task // _FILES_PER_TASK
     sized = ((unit, unit.references + file * len(unit.manifests)) for unit in work)
-    return tuple(
-        RewriteTask(units=tuple(units))
-        for units in sized_batches(sized, _FILES_PER_TASK, refs_per_task)
-    )
+    return tuple(map(tuple, sized_batches(sized, _FILES_PER_TASK, refs_per_task)))
 
 
 def _rules_of(splitting: Splitting) -> tuple[SplittingRule, ...]:

@@ -62,29 +62,29 @@ class RewriteContext:
     format: ManifestFormat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteTask:
-    """Units of work for one process."""
+RewriteTask = tuple[UnitOfWork, ...]
+"""Units of work for one process."""
 
-    units: tuple[UnitOfWork, ...]
 
-    def run(self, context: RewriteContext) -> list[tuple[NodeId, tuple[ManifestReceipt, ...]]]:
-        """Store the new manifests; return those of each unit, without the chunks in them.
+def run_task(
+    context: RewriteContext, task: RewriteTask
+) -> list[tuple[NodeId, tuple[ManifestReceipt, ...]]]:
+    """Store the new manifests; return those of each unit, without the chunks in them.
 
-        Raises
-        ------
-        NotFoundError, FormatError
-            A source manifest is missing or damaged.
-        StorageError
-            The store failed; what was stored is garbage.
-        """
-        storage = open_storage(context.location)
-        parts = ((unit.node_id, _parts(storage, unit)) for unit in self.units)
-        stored = store_manifests(storage, context.format, parts)
-        return [
-            (unit.node_id, tuple(map(_light, receipts)))
-            for unit, receipts in zip(self.units, stored, strict=True)
-        ]
+    Raises
+    ------
+    NotFoundError, FormatError
+        A source manifest is missing or damaged.
+    StorageError
+        The store failed; what was stored is garbage.
+    """
+    storage = open_storage(context.location)
+    parts = ((unit.node_id, _parts(storage, unit)) for unit in task)
+    stored = store_manifests(storage, context.format, parts)
+    return [
+        (unit.node_id, tuple(map(_light, receipts)))
+        for unit, receipts in zip(task, stored, strict=True)
+    ]
 
 
 def _light(receipt: ManifestReceipt) -> ManifestReceipt:

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. The tables of ``syntax`` declare the allowed constructs. Errors about others name the construct
    and what is allowed.
-2. Every handler names the parts of a node that it reads; other parts are refused.
+2. The table of handlers names the parts of a node that each one reads; other parts are refused.
 3. Types are resolved here, by the rules of ``types``.
 """
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from icechunk_format.dataset.cf.column_types import sql_name
+from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.selection.sel_isel import unknown_name
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.operators import combine, compare, time_part
@@ -58,7 +58,6 @@ from icechunk_format.dataset.selection.where.types import (
     comparable,
     constant,
     decimal_literal,
-    is_number,
     number_literal,
     timestamp_literal,
 )
@@ -105,9 +104,10 @@ class Compiler:
             return combine(ARITHMETIC[kind], left, right)
         if kind in FUNCTION_NODES:
             return self._function(FUNCTION_NODES[kind], node)
-        handler = _HANDLERS.get(kind)
-        if handler is None:
+        if kind not in _HANDLERS:
             raise refused(node)
+        handler, *parts = _HANDLERS[kind]
+        allow_parts(node, *parts)
         return handler(self, node)
 
     def _operands(self, node: exp.Expression, *ignored: str) -> tuple[Typed, Typed]:
@@ -115,7 +115,6 @@ class Compiler:
         return self.compile(node.this), self.compile(node.expression)
 
     def _column(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         if not isinstance(node.this, exp.Identifier):
             raise refused(node)
         name = node.name
@@ -129,27 +128,22 @@ class Compiler:
         return column(names[0], self._columns[names[0]])
 
     def _literal(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "is_string")
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
     def _adjacent_texts(self, node: exp.Expression) -> Typed:
         """Join texts that stand side by side, as SQL does."""
-        allow_parts(node, "expressions", "safe", "coalesce")
         return constant("".join(self._word(part, node) for part in node.expressions), STRING)
 
     def _boolean(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         return constant(bool(node.this), BOOLEAN)
 
     def _null(self, node: exp.Expression) -> Typed:
         return constant(None, pa.null())
 
     def _paren(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         return self.compile(node.this)
 
     def _connector(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expression")
         terms = [self._condition(term) for term in operands(node)]
         return call("and" if isinstance(node, exp.And) else "or", BOOLEAN, *terms)
 
@@ -163,11 +157,9 @@ class Compiler:
         return cast(value, BOOLEAN)
 
     def _not(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         return call("not", BOOLEAN, self._condition(node.this))
 
     def _is(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expression")
         value, test = self.compile(node.this), node.expression
         if isinstance(test, exp.Null):
             return call("is_null", BOOLEAN, value)
@@ -176,13 +168,11 @@ class Compiler:
         raise refused(node)
 
     def _between(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "low", "high")
         value = self.compile(node.this)
         low, high = self.compile(node.args["low"]), self.compile(node.args["high"])
         return call("and", BOOLEAN, compare("ge", value, low), compare("le", value, high))
 
     def _in(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expressions")
         value = self.compile(node.this)
         choices = [self.compile(choice) for choice in node.expressions]
         pairs = [comparable(value, choice) for choice in choices]
@@ -202,7 +192,6 @@ class Compiler:
     def _like(self, node: exp.Expression) -> Typed:
         escape, inner = "\\", node
         if isinstance(node, exp.Escape):
-            allow_parts(node, "this", "expression")
             inner = node.this
             if not isinstance(inner, (exp.Like, exp.ILike)) or not node.expression.is_string:
                 raise refused(node)
@@ -216,7 +205,6 @@ class Compiler:
         return call("not", BOOLEAN, found) if inner.args.get("negate") else found
 
     def _regexp(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expression")
         return self._matches(node.this, self._word(node.expression, node), node)
 
     def _matches(self, subject: exp.Expression, pattern: str, node: exp.Expression) -> Typed:
@@ -231,7 +219,6 @@ class Compiler:
         return call("matches", BOOLEAN, value, options=(pattern,))
 
     def _negation(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         value = self.compile(node.this)
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return number_literal(f"-{node.this.name}")
@@ -240,7 +227,6 @@ class Compiler:
         return call("negate", value.type, value)
 
     def _cast(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "to")
         value, target = self.compile(node.this), node.args["to"]
         name = target.this.name if hasattr(target.this, "name") else str(target.this)
         if name == "DECIMAL" and isinstance(node.this, exp.Literal):
@@ -255,18 +241,15 @@ class Compiler:
         return cast(value, kind)
 
     def _to_date(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "safe")
         return cast(self.compile(node.this), DATE)
 
     def _extract(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expression")
         part = EXTRACT_PARTS.get(node.this.name.upper())
         if part is None:
             raise refused(node)
         return time_part(part, self.compile(node.expression))
 
     def _interval(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "unit")
         amount, unit = node.this, node.args.get("unit")
         if not isinstance(amount, exp.Literal) or unit is None:
             raise refused(node)
@@ -313,18 +296,13 @@ class Compiler:
             return call(name, DOUBLE, cast(self.compile(node.this), DOUBLE))
         if name in TEXT_FUNCTIONS:
             allow_parts(node, "this")
-            value = self._text_argument(node.this, node)
-            found = call(name, TEXT_FUNCTIONS[name], value)
-            return found
-        if name in TEXT_SEARCHES:
-            allow_parts(node, "this", "expression")
-            value = self._text_argument(node.this, node)
-            word = self._word(node.expression, node)
-            return call(TEXT_SEARCHES[name], BOOLEAN, value, options=(word,))
-        return _FUNCTION_HANDLERS[name](self, node)
+            return call(name, TEXT_FUNCTIONS[name], self._text_argument(node.this, node))
+        allow_parts(node, "this", "expression")
+        value = self._text_argument(node.this, node)
+        word = self._word(node.expression, node)
+        return call(TEXT_SEARCHES[name], BOOLEAN, value, options=(word,))
 
     def _abs(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         value = self.compile(node.this)
         if not is_number(value.type):
             raise TypeMismatchError(f"abs needs a number, not {sql_name(value.type)}")
@@ -332,7 +310,6 @@ class Compiler:
 
     def _whole(self, node: exp.Expression) -> Typed:
         """FLOOR, CEIL and ROUND without a number of digits."""
-        allow_parts(node, "this")
         value = self.compile(node.this)
         if pa.types.is_integer(value.type):
             return value if isinstance(node, exp.Round) else cast(value, BIGINT)
@@ -340,22 +317,19 @@ class Compiler:
             raise TypeMismatchError(
                 f"FLOAT or DOUBLE is needed here, not {sql_name(value.type)}; CAST it AS DOUBLE"
             )
-        name = FUNCTION_NODES[type(node)]
-        return call(name, value.type if name == "round" else BIGINT, value)
+        return call(node.key, value.type if isinstance(node, exp.Round) else BIGINT, value)
 
     def _power(self, node: exp.Expression) -> Typed:
         left, right = self._operands(node)
         return call("power", DOUBLE, cast(left, DOUBLE), cast(right, DOUBLE))
 
     def _is_nan(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this")
         value = self.compile(node.this)
         if not pa.types.is_floating(value.type):
             value = cast(value, DOUBLE)
         return call("is_nan", BOOLEAN, value)
 
     def _coalesce(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expressions", "is_nvl", "is_null")
         values = [self.compile(value) for value in (node.this, *node.expressions)]
         kind = values[0].type
         for value in values[1:]:
@@ -367,7 +341,6 @@ class Compiler:
         return call("nullif", value.type, value, other)
 
     def _substring(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "start", "length")
         value = self._text_argument(node.this, node)
         start = self._whole_number(node.args.get("start"), node)
         if start < 0:
@@ -379,14 +352,12 @@ class Compiler:
         return call("slice", STRING, value, options=(start, stop))
 
     def _left_or_right(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "expression")
         value = self._text_argument(node.this, node)
         length = max(self._whole_number(node.expression, node), 0)
         bounds = (-length, None) if isinstance(node, exp.Right) and length else (0, length)
         return call("slice", STRING, value, options=bounds)
 
     def _date_trunc(self, node: exp.Expression) -> Typed:
-        allow_parts(node, "this", "unit")
         unit = node.args["unit"].name.lower()
         if unit not in TRUNCATIONS:
             raise refused(node)
@@ -418,44 +389,43 @@ class Compiler:
 
 _Handler = Callable[[Compiler, exp.Expression], Typed]
 
-_HANDLERS: Final[dict[type[exp.Expression], _Handler]] = {
-    exp.Column: Compiler._column,
-    exp.Literal: Compiler._literal,
-    exp.Concat: Compiler._adjacent_texts,
-    exp.Boolean: Compiler._boolean,
-    exp.Null: Compiler._null,
-    exp.Paren: Compiler._paren,
-    exp.And: Compiler._connector,
-    exp.Or: Compiler._connector,
-    exp.Not: Compiler._not,
-    exp.Is: Compiler._is,
-    exp.Between: Compiler._between,
-    exp.In: Compiler._in,
-    exp.Like: Compiler._like,
-    exp.ILike: Compiler._like,
-    exp.Escape: Compiler._like,
-    exp.RegexpLike: Compiler._regexp,
-    exp.Neg: Compiler._negation,
-    exp.Cast: Compiler._cast,
+# Each construct with its handler, and the parts that a node of it may have.
+_HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] = {
+    exp.Column: (Compiler._column, "this"),
+    exp.Literal: (Compiler._literal, "this", "is_string"),
+    exp.Concat: (Compiler._adjacent_texts, "expressions", "safe", "coalesce"),
+    exp.Boolean: (Compiler._boolean, "this"),
+    exp.Null: (Compiler._null,),
+    exp.Paren: (Compiler._paren, "this"),
+    exp.And: (Compiler._connector, "this", "expression"),
+    exp.Or: (Compiler._connector, "this", "expression"),
+    exp.Not: (Compiler._not, "this"),
+    exp.Is: (Compiler._is, "this", "expression"),
+    exp.Between: (Compiler._between, "this", "low", "high"),
+    exp.In: (Compiler._in, "this", "expressions"),
+    exp.Like: (Compiler._like, "this", "expression", "negate"),
+    exp.ILike: (Compiler._like, "this", "expression", "negate"),
+    exp.Escape: (Compiler._like, "this", "expression"),
+    exp.RegexpLike: (Compiler._regexp, "this", "expression"),
+    exp.Neg: (Compiler._negation, "this"),
+    exp.Cast: (Compiler._cast, "this", "to"),
     # What sqlglot makes of CAST in Spark SQL, whose errors depend on a setting. TRY_CAST is the
     # same node with a part of its own, which is refused.
-    exp.TryCast: Compiler._cast,
-    exp.TsOrDsToDate: Compiler._to_date,
-    exp.Extract: Compiler._extract,
-    exp.Interval: Compiler._interval,
-    exp.Anonymous: Compiler._anonymous,
-}
-_FUNCTION_HANDLERS: Final[dict[str, _Handler]] = {
-    "abs": Compiler._abs,
-    "floor": Compiler._whole,
-    "ceil": Compiler._whole,
-    "round": Compiler._whole,
-    "power": Compiler._power,
-    "isnan": Compiler._is_nan,
-    "coalesce": Compiler._coalesce,
-    "nullif": Compiler._nullif,
-    "substring": Compiler._substring,
-    "left": Compiler._left_or_right,
-    "right": Compiler._left_or_right,
-    "date_trunc": Compiler._date_trunc,
+    exp.TryCast: (Compiler._cast, "this", "to"),
+    exp.TsOrDsToDate: (Compiler._to_date, "this", "safe"),
+    exp.Extract: (Compiler._extract, "this", "expression"),
+    exp.Interval: (Compiler._interval, "this", "unit"),
+    exp.Anonymous: (Compiler._anonymous, "this", "expressions"),
+    exp.Abs: (Compiler._abs, "this"),
+    exp.Floor: (Compiler._whole, "this"),
+    exp.Ceil: (Compiler._whole, "this"),
+    exp.Round: (Compiler._whole, "this"),
+    exp.Pow: (Compiler._power, "this", "expression"),
+    exp.IsNan: (Compiler._is_nan, "this"),
+    exp.Coalesce: (Compiler._coalesce, "this", "expressions", "is_nvl", "is_null"),
+    exp.Nullif: (Compiler._nullif, "this", "expression"),
+    exp.Substring: (Compiler._substring, "this", "start", "length"),
+    exp.Left: (Compiler._left_or_right, "this", "expression"),
+    exp.Right: (Compiler._left_or_right, "this", "expression"),
+    exp.TimestampTrunc: (Compiler._date_trunc, "this", "unit"),
 }

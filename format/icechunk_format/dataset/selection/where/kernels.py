@@ -15,6 +15,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -70,20 +71,6 @@ def _null_safe_equal(left: Datum, right: Datum) -> Datum:
     return pc.or_(both_null, pc.fill_null(_equal(left, right), False))
 
 
-def _and(*values: Datum) -> Datum:
-    result = values[0]
-    for value in values[1:]:
-        result = pc.and_kleene(result, value)
-    return result
-
-
-def _or(*values: Datum) -> Datum:
-    result = values[0]
-    for value in values[1:]:
-        result = pc.or_kleene(result, value)
-    return result
-
-
 def _in(value: Datum, *choices: pa.Scalar) -> Datum:
     present = [choice for choice in choices if choice.is_valid]
     found = pc.is_in(value, value_set=pa.array(present, type=value.type))
@@ -101,13 +88,7 @@ def _divide(left: Datum, right: Datum) -> Datum:
 def _remainder(left: Datum, right: Datum) -> Datum:
     """Return the remainder with the sign of the dividend, as Java has it."""
     _refuse_zero(left, right)
-    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
-    one = pa.scalar(1, right.type)
-    dividend = _numpy(pc.fill_null(left, pa.scalar(0, left.type)))
-    with np.errstate(invalid="ignore"):
-        rest = np.fmod(dividend, _numpy(pc.fill_null(right, one)))
-    result = pa.array(rest, left.type)
-    return _scalar_again(pc.if_else(valid, result, pa.scalar(None, left.type)), left, right)
+    return _by_numpy(np.fmod)(left, right)
 
 
 def _refuse_zero(left: Datum, right: Datum) -> None:
@@ -124,21 +105,16 @@ def _numpy(value: Datum) -> Any:
     return value.to_numpy(zero_copy_only=False)
 
 
-def _scalar_again(result: pa.Array, *arguments: Datum) -> Datum:
-    return result[0] if all(isinstance(value, pa.Scalar) for value in arguments) else result
+def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -> Any:
+    """Lift a NumPy function of numbers of one type to NULLs and scalars."""
 
-
-def _by_numpy(function: Callable[[Any], Any], target: pa.DataType | None = None) -> Any:
-    """Lift a NumPy function of one float array to NULLs and scalars."""
-
-    def lifted(value: Datum) -> Datum:
-        kind = target or value.type
+    def lifted(*values: Datum) -> Datum:
+        kind = target or values[0].type
         with np.errstate(all="ignore"):
-            numbers = function(_numpy(pc.fill_null(value, pa.scalar(0, value.type))))
-        result = pc.if_else(
-            _array(pc.is_valid(value)), pa.array(numbers).cast(kind), pa.scalar(None, kind)
-        )
-        return _scalar_again(result, value)
+            numbers = function(*(_numpy(pc.fill_null(v, pa.scalar(0, v.type))) for v in values))
+        valid = reduce(pc.and_, map(pc.is_valid, values))
+        result = pc.if_else(_array(valid), pa.array(numbers).cast(kind), pa.scalar(None, kind))
+        return result[0] if all(isinstance(value, pa.Scalar) for value in values) else result
 
     return lifted
 
@@ -162,18 +138,6 @@ def _round_half_up(numbers: Any) -> Any:
     """Round to whole numbers, halves away from zero, as Spark does."""
     whole = np.trunc(numbers)
     return np.where(np.abs(numbers - whole) >= 0.5, whole + np.sign(numbers), whole)
-
-
-def _power(base: Datum, exponent: Datum) -> Datum:
-    nothing = pa.scalar(None, pa.float64())
-    with np.errstate(all="ignore"):
-        numbers = np.power(
-            _numpy(pc.fill_null(base, pa.scalar(0.0))),
-            _numpy(pc.fill_null(exponent, pa.scalar(0.0))),
-        )
-    valid = pc.and_(pc.is_valid(base), pc.is_valid(exponent))
-    result = pc.if_else(valid, pa.array(numbers), nothing)
-    return _scalar_again(result, base, exponent)
 
 
 def _natural_log(value: Datum) -> Datum:
@@ -224,8 +188,8 @@ def _negate(value: Datum) -> Datum:
 
 # Operation -> function of the arguments and, behind them, the options of the call.
 KERNELS: Final[dict[str, Callable[..., Datum]]] = {
-    "and": _and,
-    "or": _or,
+    "and": lambda *values: reduce(pc.and_kleene, values),
+    "or": lambda *values: reduce(pc.or_kleene, values),
     "not": pc.invert,
     "eq": _equal,
     "ne": lambda left, right: pc.invert(_equal(left, right)),
@@ -256,7 +220,7 @@ KERNELS: Final[dict[str, Callable[..., Datum]]] = {
     "radians": _by_numpy(np.radians),
     "degrees": _by_numpy(np.degrees),
     "ln": _natural_log,
-    "power": _power,
+    "power": _by_numpy(np.power),
     "is_nan": _is_nan,
     "coalesce": pc.coalesce,
     "nullif": _nullif,

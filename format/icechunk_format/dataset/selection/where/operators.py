@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.column_types import sql_name
+from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.selection.where.syntax import TIME_PARTS
 from icechunk_format.dataset.selection.where.types import (
     BIGINT,
@@ -28,7 +28,6 @@ from icechunk_format.dataset.selection.where.types import (
     comparable,
     constant,
     decimal_operand,
-    is_number,
 )
 
 # The comparison to use when the sides are swapped.

@@ -93,54 +93,17 @@ TEXT_SEARCHES: Final = {
 }
 TRUNCATIONS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
-# sqlglot's class for each function.
-FUNCTION_NODES: Final[dict[type[exp.Expression], str]] = {
-    getattr(exp, node): name
-    for node, name in {
-        "Year": "year",
-        "Quarter": "quarter",
-        "Month": "month",
-        "Day": "day",
-        "DayOfMonth": "dayofmonth",
-        "DayOfWeek": "dayofweek",
-        "DayOfYear": "dayofyear",
-        "WeekOfYear": "weekofyear",
-        "Hour": "hour",
-        "Minute": "minute",
-        "Second": "second",
-        "Abs": "abs",
-        "Floor": "floor",
-        "Ceil": "ceil",
-        "Round": "round",
-        "Sqrt": "sqrt",
-        "Exp": "exp",
-        "Ln": "ln",
-        "Sin": "sin",
-        "Cos": "cos",
-        "Tan": "tan",
-        "Radians": "radians",
-        "Degrees": "degrees",
-        "Pow": "power",
-        "IsNan": "isnan",
-        "Coalesce": "coalesce",
-        "Nullif": "nullif",
-        "Lower": "lower",
-        "Upper": "upper",
-        "Length": "length",
-        "Trim": "trim",
-        "Substring": "substring",
-        "Left": "left",
-        "Right": "right",
-        "StartsWith": "startswith",
-        "EndsWith": "endswith",
-        "Contains": "contains",
-        "TimestampTrunc": "date_trunc",
-    }.items()
-    if hasattr(exp, node)
+# sqlglot's class for each function of these tables; ``weekday`` has none.
+FUNCTION_NODES: Final[dict[type, str]] = {
+    exp.FUNCTION_BY_NAME[name.upper()]: name
+    for name in (*TIME_PARTS, *DOUBLE_FUNCTIONS, *TEXT_FUNCTIONS, *TEXT_SEARCHES)
+    if name.upper() in exp.FUNCTION_BY_NAME
 }
-FUNCTION_NAMES: Final = tuple(
-    sorted({*FUNCTION_NODES.values(), "weekday", "isnull", "isnotnull", "to_date", "ifnull", "nvl"})
+_OTHER_FUNCTIONS: Final = (
+    "abs ceil coalesce date_trunc floor ifnull isnan isnotnull isnull left nullif nvl power right "
+    "round substring to_date weekday"
 )
+FUNCTION_NAMES: Final = tuple(sorted({*FUNCTION_NODES.values(), *_OTHER_FUNCTIONS.split()}))
 
 CAST_TYPES: Final = {
     "BOOLEAN": BOOLEAN,

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import numpy_dtype
-from icechunk_format.dataset.cf.column_types import sql_name
+from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     ColumnRef,
@@ -99,11 +99,6 @@ def call(
         value = evaluate(expression, {})
         return Typed(Constant(value if value.type == kind else value.cast(kind)), kind, instant)
     return Typed(expression, kind, instant)
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a type is an integer, a decimal or a float."""
-    return kind in _INTEGERS or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def number_literal(text: str) -> Typed:

@@ -168,8 +168,9 @@ class _Task:
             block, within = divmod(cell, self._per_block)
             bounds = self._numbers.block_bounds(block)
             assert bounds is not None
-            places = zip(self._part.dims, bounds[0], _unravelled(within, self._shape), strict=True)
-            texts.append(self._part.cell({dim: low + index for dim, low, index in places}))
+            at = np.unravel_index(within, self._shape)
+            places = zip(self._part.dims, bounds[0], at, strict=True)
+            texts.append(self._part.cell({dim: low + int(index) for dim, low, index in places}))
         names = ", ".join(array.name for array in self._part.arrays[:_MOST_SHOWN])
         where = "; ".join(f"({text})" for text in texts)
         part = self._part
@@ -219,8 +220,3 @@ class _Task:
         for array, values in block.values():
             refs = self._writer.store(array, values, block.seen, block.start)
             self._unit_files.add(array, refs)
-
-
-def _unravelled(number: int, shape: tuple[int, ...]) -> list[int]:
-    """Return the indices of the element that is `number` in C order."""
-    return [int(index) for index in np.unravel_index(number, shape)]

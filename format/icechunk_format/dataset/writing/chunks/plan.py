@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.chunks.task import BASE
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
     declared_missing,
@@ -38,6 +36,7 @@ from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, Write
 from icechunk_format.dataset.writing.plan import WritePlan, new_node_id
 from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.cover import sides_from_last
 
 _REFS_PER_UNIT: Final = 200_000
 _BYTES_PER_UNIT: Final = 2**28
@@ -201,35 +200,18 @@ def _described(path: str, name: str, said: Mapping[str, Any]) -> ArrayMetadata:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cells:
-    per_block: tuple[int, ...]
-    blocks_per_unit: tuple[int, ...]
-    unit_strides: tuple[int, ...]
-    block_strides: tuple[int, ...]
-    units: int
-
-
 def _array_table(targets: list[ArrayTarget], layout: str) -> tuple[pa.Table, int]:
     rows: list[dict[str, Any]] = []
     base = 0
     for target in targets:
-        cells = _cells(target.metadata, layout)
-        rows.append(
-            {
-                "array": target.name,
-                BASE: base,
-                "per_block": cells.per_block,
-                "blocks_per_unit": cells.blocks_per_unit,
-                "unit_strides": cells.unit_strides,
-                "block_strides": cells.block_strides,
-            }
-        )
-        base += cells.units
+        units, numbers = _numbers_of(target.metadata, layout)
+        rows.append({"array": target.name, "base": base, **numbers})
+        base += units
     return pa.Table.from_pylist(rows, schema=_TABLE_FIELDS), base
 
 
-def _cells(metadata: ArrayMetadata, layout: str) -> _Cells:
+def _numbers_of(metadata: ArrayMetadata, layout: str) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """Return how many units an array has, and what numbers its units and blocks."""
     counts = [max(1, count) for count in metadata.grid.num_chunks]
     per_block = (1,) * len(counts)
     sharding = metadata.chunk_codecs().sharding
@@ -242,20 +224,14 @@ def _cells(metadata: ArrayMetadata, layout: str) -> _Cells:
         item = metadata.data_type.itemsize or 64
         nbytes = item * math.prod(chunk_shape or (2**20,))
         wanted = max(1, _BYTES_PER_UNIT // nbytes)
-    per_unit: list[int] = []
-    for count in reversed(counts):
-        taken = max(1, min(count, wanted))
-        per_unit.append(taken)
-        wanted //= taken
-    per_unit.reverse()
+    per_unit = sides_from_last(counts, wanted)
     units = [-(-count // taken) for count, taken in zip(counts, per_unit, strict=True)]
-    return _Cells(
-        per_block=per_block,
-        blocks_per_unit=tuple(per_unit),
-        unit_strides=_strides(units),
-        block_strides=_strides(counts),
-        units=math.prod(units),
-    )
+    return math.prod(units), {
+        "per_block": per_block,
+        "blocks_per_unit": per_unit,
+        "unit_strides": _strides(units),
+        "block_strides": _strides(counts),
+    }
 
 
 def _strides(counts: list[int]) -> tuple[int, ...]:

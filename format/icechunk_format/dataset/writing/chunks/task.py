@@ -32,7 +32,6 @@ from icechunk_format.dataset.writing.unit_files import UnitFiles
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
-BASE: Final = "base"
 _BATCH_BYTES: Final = 32 * 2**20
 _ROWS_PER_BATCH: Final = 65_536
 
@@ -80,7 +79,7 @@ def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
             continue
         chunk = table.column("chunk").take(pa.array(rows)).combine_chunks()
         coords = chunk_coords(chunk, len(described["per_block"]), described["array"])
-        units[rows] = described[BASE]
+        units[rows] = described["base"]
         for axis, per_block in enumerate(described["per_block"]):
             block = coords[:, axis] // per_block
             unit = block // described["blocks_per_unit"][axis]
@@ -198,8 +197,6 @@ class _LayoutTask:
             )
         _check_said(target, rows)
         data = rows.column("data").combine_chunks()
-        if isinstance(data, pa.ChunkedArray):
-            data = pa.concat_arrays(data.chunks)
         return store_in_batches(
             self._storage,
             grid.ndim,

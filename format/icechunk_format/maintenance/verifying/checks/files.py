@@ -122,30 +122,24 @@ def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Re
                 report.add("backup-damaged", problem, object_key=object_key)
 
 
-class ManifestChecks:
-    """Checks manifests, virtual files and, if deep, the content of chunks."""
+def check_manifests(
+    context: VerifyContext, claims: Iterable[ManifestClaims], report: Report
+) -> Iterator[UsedRefs]:
+    """Check manifests, virtual files and, if deep, the content of chunks.
 
-    def __init__(self, context: VerifyContext, report: Report) -> None:
-        self._context = context
-        self._report = report
-        source = context.source
-        self._files = VirtualFiles(
-            source.containers if context.knows_containers else None,
-            source.authorized,
-            source.virtual_options,
-        )
-
-    def check(self, claims: Iterable[ManifestClaims]) -> Iterator[UsedRefs]:
-        """Check manifests; yield their references, array by array, for the check of objects."""
-        storage = self._context.storage
-        sized = ((one, one.expected_size or None) for one in claims)
-        for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
-            contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
-            while batch:
-                # Each file is let go as soon as it is checked.
-                one, data = batch.pop(), contents.pop()
-                for used in check_manifest(one, data, self._report):
-                    self._files.check(used, self._report)
-                    if self._context.deep:
-                        decode_chunks(used, self._context.source, self._report)
-                    yield used
+    Yield the references of manifests, array by array, for the check of objects.
+    """
+    source, storage = context.source, context.storage
+    containers = source.containers if context.knows_containers else None
+    files = VirtualFiles(containers, source.authorized, source.virtual_options)
+    sized = ((one, one.expected_size or None) for one in claims)
+    for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
+        contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
+        while batch:
+            # Each file is let go as soon as it is checked.
+            one, data = batch.pop(), contents.pop()
+            for used in check_manifest(one, data, report):
+                files.check(used, report)
+                if context.deep:
+                    decode_chunks(used, source, report)
+                yield used

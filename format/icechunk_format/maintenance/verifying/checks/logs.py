@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.uses import VersionMark
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.envelope import FileType, unwrap
@@ -50,11 +51,7 @@ def check_log(
         Takes the findings.
     """
     object_key = transaction_log_key(log_id)
-    where = {
-        "object_key": object_key,
-        "snapshot_id": str(version.snapshot_id),
-        "rank": version.rank,
-    }
+    where = VersionMark(str(version.snapshot_id), version.rank).where(object_key)
     is_own = log_id == version.snapshot_id
     if data is None:
         if version.has_log or not is_own:

@@ -6,8 +6,7 @@ expectations are sent from tasks that read snapshots to tasks that read manifest
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -139,13 +138,3 @@ def gather(said: Iterable[Said]) -> dict[ManifestId, ManifestClaims]:
             known = claims[one.manifest_id] = ManifestClaims(one.manifest_id)
         known.add(one)
     return claims
-
-
-def pack(said: Iterable[Said]) -> bytes:
-    """Return statements about one manifest for the way to another process of the same job."""
-    return pickle.dumps(list(said))
-
-
-def unpack(packed: bytes) -> Iterator[Said]:
-    """Return the statements that ``pack`` packed."""
-    yield from pickle.loads(packed)
