@@ -217,7 +217,4 @@ def _warn_of_disorder(dim: str, old: NDArray[Any], placed: PlacedValues) -> None
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        joined = values.combine_chunks()
-        return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
-    return values
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -174,8 +174,6 @@ def _inline(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> C
 
 def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
     column = rows.column(name).combine_chunks() if name in rows.column_names else None
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
     if column is None or column.null_count:
         raise InvalidInputError(
             f"a reference of array {target.name!r} has no {name!r}; virtual ones need location, "

@@ -198,8 +198,6 @@ class _LayoutTask:
             )
         _check_said(target, rows)
         data = rows.column("data").combine_chunks()
-        if isinstance(data, pa.ChunkedArray):
-            data = pa.concat_arrays(data.chunks)
         return store_in_batches(
             self._storage,
             grid.ndim,
