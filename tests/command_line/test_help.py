@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from icechunk_format.command_line.app import COMMANDS, app
-from icechunk_format.command_line.exit_codes import MEANINGS, ExitCode
+from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.command_line.views.documents import DOCUMENTS
 
 MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
@@ -25,7 +25,7 @@ def commands_markdown():
 def exit_codes_markdown():
     """Return the manual's table of exit codes."""
     lines = ["| exit code | meaning |", "|---|---|"]
-    lines += [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
+    lines += [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +58,7 @@ def test_the_manual_lists_the_exit_codes_of_help():
     assert f"<!-- exit codes -->\n{exit_codes_markdown()}<!-- /exit codes -->" in text
     page = " ".join(help_of().split())
     for code in ExitCode:
-        assert f" {code.value} {MEANINGS[code]}" in page
+        assert f" {code.value} {code.meaning}" in page
 
 
 def test_commands_in_the_manual_exist():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
 
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
@@ -14,33 +13,29 @@ from icechunk_format.errors import (
 
 
 class ExitCode(IntEnum):
-    """Exit code of a command."""
+    """Exit code of a command, with its meaning."""
 
-    OK = 0
-    ERROR = 1
-    USAGE = 2
-    FINDINGS = 3
-    NOT_CONFIRMED = 4
-    CONFLICT = 5
-    OUTCOME_UNKNOWN = 6
-    NOT_INSTALLED = 7
-    INTERRUPTED = 130
-    PIPE_CLOSED = 141
+    meaning: str
 
+    def __new__(cls, value: int, meaning: str) -> ExitCode:
+        """Make a code that is a number, and knows its meaning."""
+        code = int.__new__(cls, value)
+        code._value_, code.meaning = value, meaning
+        return code
 
-MEANINGS: Final[dict[ExitCode, str]] = {
-    ExitCode.OK: "done",
-    ExitCode.ERROR: "failed: something is not there, is damaged, or the store does not answer",
-    ExitCode.USAGE: "the arguments cannot be used",
-    ExitCode.FINDINGS: "verify found errors in the repository",
-    ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed (scripts give --yes)",
-    ExitCode.CONFLICT: "somebody else changed the same thing: nothing was changed",
-    ExitCode.OUTCOME_UNKNOWN: "the store did not say whether the change landed: look before"
-    " repeating it",
-    ExitCode.NOT_INSTALLED: "packages of the command line are not installed",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
-    ExitCode.PIPE_CLOSED: "whoever read the output stopped reading",
-}
+    OK = 0, "done"
+    ERROR = 1, "failed: something is not there, is damaged, or the store does not answer"
+    USAGE = 2, "the arguments cannot be used"
+    FINDINGS = 3, "verify found errors in the repository"
+    NOT_CONFIRMED = 4, "not confirmed: nothing was changed (scripts give --yes)"
+    CONFLICT = 5, "somebody else changed the same thing: nothing was changed"
+    OUTCOME_UNKNOWN = (
+        6,
+        "the store did not say whether the change landed: look before repeating it",
+    )
+    NOT_INSTALLED = 7, "packages of the command line are not installed"
+    INTERRUPTED = 130, "interrupted by Ctrl-C"
+    PIPE_CLOSED = 141, "whoever read the output stopped reading"
 
 
 def of_error(error: BaseException) -> ExitCode:
@@ -58,4 +53,4 @@ def of_error(error: BaseException) -> ExitCode:
 
 def exit_codes_text() -> str:
     """Return the list for ``--help``, one code a line."""
-    return "\n".join(f"  {code.value:<5}{MEANINGS[code]}" for code in ExitCode)
+    return "\n".join(f"  {code.value:<5}{code.meaning}" for code in ExitCode)

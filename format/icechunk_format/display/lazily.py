@@ -13,27 +13,22 @@ from typing import Any
 
 def text_by(function: str) -> Callable[[Any], str]:
     """Return a ``__repr__`` that calls a function such as ``groups.dataset_text``."""
+    return _shown_by(function, str)
 
+
+def html_by(function: str) -> Callable[[Any], str]:
+    """Return a ``_repr_html_`` that calls a function such as ``groups.dataset_html``."""
+    return _shown_by(function, lambda text: f"<pre>{escape(text)}</pre>")
+
+
+def _shown_by(function: str, failed: Callable[[str], str]) -> Callable[[Any], str]:
     def show(self: Any) -> str:
         try:
             return _found(function)(self)
         # An error would hide the value, and whatever holds it, from debuggers and notebooks.
         except Exception as error:
-            return f"<{type(self).__name__}, which cannot be shown: {type(error).__name__}>"
-
-    return show
-
-
-def html_by(function: str) -> Callable[[Any], str]:
-    """Return a ``_repr_html_`` that calls a function such as ``groups.dataset_html``."""
-
-    def show(self: Any) -> str:
-        try:
-            return _found(function)(self)
-        # As above.
-        except Exception as error:
-            text = f"<{type(self).__name__}, which cannot be shown: {type(error).__name__}>"
-            return f"<pre>{escape(text)}</pre>"
+            name = type(self).__name__
+            return failed(f"<{name}, which cannot be shown: {type(error).__name__}>")
 
     return show
 

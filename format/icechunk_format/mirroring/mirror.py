@@ -152,12 +152,21 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
         state = read_state(request.target)
         repository = Repository.open(request.location).as_read()
         tip = repository.resolve(branch=request.branch)
+        versions: list[SnapshotInfo] = []
+        everywhere: str | None = None
+        selection = request.selection
+        if state is None:
+            everywhere = "there was no copy yet"
         # Only the first version of a run is a full one.
-        replaces = request.full and total is None
-        between = None if replaces or state is None else _between(request, repository, state, tip)
-        if between is not None and state is not None and between.is_nothing:
-            return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
-        result = _copy(request, repository, state, between, tip, run)
+        elif request.full and total is None:
+            everywhere = "full=True was given"
+        else:
+            versions, everywhere = _since(request, repository, state, tip)
+            selection = Selection.of(state.newest.record.options)
+            if not versions and everywhere is None:
+                return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
+        versions = versions[:1] if request.every_snapshot else versions
+        result = _copy(request, repository, state, selection, versions, everywhere, tip, run)
         if result is None:
             lost += 1
             if lost == _MOST_ATTEMPTS:
@@ -172,23 +181,10 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
             return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Between:
-    """The snapshots after the mirrored one, oldest first; or why they say nothing."""
-
-    versions: tuple[SnapshotInfo, ...] = ()
-    everywhere: str | None = None
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the copy holds the newest snapshot."""
-        return not self.versions and self.everywhere is None
-
-
-def _between(
+def _since(
     request: MirrorRequest, repository: Repository, state: TargetState, tip: SnapshotId
-) -> _Between:
-    """Return what was committed since the last run.
+) -> tuple[list[SnapshotInfo], str | None]:
+    """Return what was committed since the last run, oldest first; or why nobody knows.
 
     Raises
     ------
@@ -210,7 +206,7 @@ def _between(
                 remembered=was,
                 given=now,
             )
-    Selection.of(record.options).followed_by(request.selection, target=str(target))
+    Selection.of(record.options).check_later(request.selection, target=str(target))
     if state.changed_by is not None:
         raise ConflictError(
             f"another program changed {target} ({state.changed_by}) after version"
@@ -224,7 +220,7 @@ def _between(
     try:
         repository.snapshot_info(older)
     except NotFoundError:
-        return _Between(everywhere=f"snapshot {older}, which the copy holds, expired")
+        return [], f"snapshot {older}, which the copy holds, expired"
     if versions is None:
         raise ConflictError(
             f"{target} holds snapshot {older}, which is not in the history of branch"
@@ -234,35 +230,26 @@ def _between(
             mirrored=str(older),
             tip=str(tip),
         )
-    return _Between(versions=tuple(versions))
+    return versions, None
 
 
 def _copy(
     request: MirrorRequest,
     repository: Repository,
     state: TargetState | None,
-    between: _Between | None,
+    selection: Selection,
+    versions: Sequence[SnapshotInfo],
+    everywhere: str | None,
     tip: SnapshotId,
     run: Runner,
 ) -> MirrorResult | None:
     """Write one version; return None where another run was faster."""
-    versions = () if between is None else between.versions
-    if request.every_snapshot and versions:
-        versions = versions[:1]
     snapshot_id = versions[-1].id if versions else tip
     known = None if state is None else state.newest.record
-    selection = request.selection
-    if known is not None and between is not None:
-        selection = Selection.of(known.options)
     new = _open(request, repository, snapshot_id, selection)
     schema = delta_schema(new.plan.arrow_schema)
-    if known is None:
-        changes = CellChanges(everywhere="there was no copy yet")
-    elif between is None:
-        changes = CellChanges(everywhere="full=True was given")
-    elif between.everywhere is not None:
-        changes = CellChanges(everywhere=between.everywhere)
-    else:
+    changes = CellChanges(everywhere=everywhere)
+    if known is not None and everywhere is None:
         try:
             old = _open(request, repository, SnapshotId.parse(known.snapshot_id), selection)
         except NotFoundError as error:

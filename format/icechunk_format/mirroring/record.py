@@ -12,7 +12,6 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -131,8 +130,3 @@ def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
     SnapshotId.parse(found["snapshot_id"])
     fields = {name: found[name] for name in kinds}
     return MirrorRecord(**{**fields, "dims": tuple(dims), "steps": tuple(steps)})
-
-
-def snapshot_entry(record: MirrorRecord) -> Mapping[str, str]:
-    """Return the facts about a record that errors and answers show."""
-    return {"snapshot_id": record.snapshot_id, "committed_at": record.committed.isoformat()}

@@ -67,8 +67,8 @@ class Selection:
                 )
         return cls({name: _as_json(value) for name, value in given.items() if value is not None})
 
-    def followed_by(self, later: Selection, *, target: str) -> Selection:
-        """Return this remembered selection, if a later run asks for no other.
+    def check_later(self, later: Selection, *, target: str) -> None:
+        """Check that a later run asks for no other selection than this remembered one.
 
         Raises
         ------
@@ -87,7 +87,6 @@ class Selection:
                     remembered=known,
                     given=value,
                 )
-        return self
 
     @property
     def group(self) -> str | None:
@@ -107,10 +106,7 @@ class Selection:
 
     def plan(self, dataset: Dataset, table: Table, read_ahead_bytes: int) -> ScanPlan:
         """Plan a scan of the table; see ``Dataset.plan`` for the errors."""
-        arguments = self._arguments(_OF_PLAN)
-        if arguments.get("sel_method") == "exact":
-            del arguments["sel_method"]
-        return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **arguments)
+        return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **self._arguments(_OF_PLAN))
 
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         return {

@@ -142,6 +142,21 @@ class DeltaTarget:
                 return None
         return table
 
+    def existing(self, version: int | None = None) -> DeltaTable:
+        """Open the table, where there has to be one."""
+        table = self.open(version)
+        if table is None:
+            raise self.no_copy()
+        return table
+
+    def no_copy(self) -> NotFoundError:
+        """Return the error for a place without a copy."""
+        return NotFoundError(
+            f"there is no copy at {self}: write one with icechunk_spark.mirror(spark, path,"
+            " target)",
+            target=str(self),
+        )
+
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
         """Turn errors of ``deltalake`` into ours; values of options are hidden."""
@@ -205,10 +220,18 @@ def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
         A record cannot be read.
     """
     for entry in _history(target, table):
-        if RECORD_KEY in entry:
-            version = int(entry["version"])
-            record = parse_record(entry[RECORD_KEY], target=str(target), version=version)
-            yield Mirrored(version=version, record=record)
+        found = _mirrored(target, entry)
+        if found is not None:
+            yield found
+
+
+def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
+    """Return what a version holds; None where another program wrote it."""
+    if RECORD_KEY not in entry:
+        return None
+    version = int(entry["version"])
+    record = parse_record(entry[RECORD_KEY], target=str(target), version=version)
+    return Mirrored(version=version, record=record)
 
 
 def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]:
@@ -240,10 +263,8 @@ def read_state(target: DeltaTarget) -> TargetState | None:
     # A kind of operation that moves no file: they come between ours.
     harmless = ("VACUUM START", "VACUUM END", "ADD FEATURE", "SET TBLPROPERTIES", "FSCK")
     for entry in _history(target, table):
-        if RECORD_KEY in entry:
-            version = int(entry["version"])
-            record = parse_record(entry[RECORD_KEY], target=str(target), version=version)
-            newest = Mirrored(version=version, record=record)
+        newest = _mirrored(target, entry)
+        if newest is not None:
             break
         operation = str(entry.get("operation", "unknown"))
         if changed_by is None and operation.upper() not in harmless:
@@ -253,7 +274,7 @@ def read_state(target: DeltaTarget) -> TargetState | None:
             f"{target} is a Delta table that another program wrote: choose another target",
             target=str(target),
         )
-    names, sizes, _ = files_of(target, table)
+    names, sizes = files_of(target, table)
     return TargetState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
 
 
@@ -283,16 +304,13 @@ def _check_empty(target: DeltaTarget) -> None:
             )
 
 
-def files_of(
-    target: DeltaTarget, table: DeltaTable
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int | None, ...]]:
-    """Return name, bytes and rows of each file of an open version."""
+def files_of(target: DeltaTarget, table: DeltaTable) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return name and bytes of each file of an open version."""
     with target.errors("reading"):
         actions = pa.table(table.get_add_actions(flatten=True))
     return (
         tuple(actions.column("path").to_pylist()),
         tuple(actions.column("size_bytes").to_pylist()),
-        tuple(actions.column("num_records").to_pylist()),
     )
 
 
@@ -433,11 +451,3 @@ def discard(target: DeltaTarget, names: Sequence[str]) -> None:
     for name in names[:_MOST_DISCARDED]:
         with contextlib.suppress(OSError, IcechunkError):
             files.delete_file(name)
-
-
-def no_copy(target: DeltaTarget) -> NotFoundError:
-    """Return the error for a place without a copy."""
-    return NotFoundError(
-        f"there is no copy at {target}: write one with icechunk_spark.mirror(spark, path, target)",
-        target=str(target),
-    )

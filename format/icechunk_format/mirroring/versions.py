@@ -14,7 +14,7 @@ from icechunk_format.display.lazily import html_by, text_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.changes import versions_between
 from icechunk_format.mirroring.record import MirrorRecord
-from icechunk_format.mirroring.target import DeltaTarget, Mirrored, files_of, no_copy, records
+from icechunk_format.mirroring.target import DeltaTarget, Mirrored, files_of, records
 from icechunk_format.repository.history.resolve import to_datetime
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
@@ -138,10 +138,9 @@ def newest_copy(target: DeltaTarget) -> Mirrored:
     NotFoundError
         There is none.
     """
-    table = target.open()
-    newest = None if table is None else next(records(target, table), None)
+    newest = next(records(target, target.existing()), None)
     if newest is None:
-        raise no_copy(target)
+        raise target.no_copy()
     return newest
 
 
@@ -176,9 +175,7 @@ def find_files(
     given = [n for n, v in (("tag", tag), ("snapshot", snapshot), ("asOf", as_of)) if v is not None]
     if len(given) > 1:
         raise InvalidInputError(f"{' and '.join(given)} exclude one another: give one of them")
-    table = target.open()
-    if table is None:
-        raise no_copy(target)
+    table = target.existing()
     first: Mirrored | None = None
     known: list[str] = []
     wanted = snapshot
@@ -196,7 +193,7 @@ def find_files(
         if is_it:
             return _files(target, found, newest_version=int(table.version()))
     if first is None:
-        raise no_copy(target)
+        raise target.no_copy()
     near = difflib.get_close_matches(str(wanted), known, n=1)
     what = f"tag {tag!r}, snapshot {wanted}," if tag else f"snapshot {wanted}"
     if as_of is not None:
@@ -215,10 +212,8 @@ def find_files(
 
 
 def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> MirroredFiles:
-    table = target.open(found.version)
-    if table is None:
-        raise no_copy(target)
-    names, _, _ = files_of(target, table)
+    table = target.existing(found.version)
+    names, _ = files_of(target, table)
     foreign = [name for name in names if "/" in name or "\\" in name]
     if foreign:
         raise FormatError(

@@ -77,7 +77,7 @@ def log(
     call.document(snapshots=entries, truncated=cut)
     history_view.show_log(screen, infos, entries, with_changes=changes)
     if cut:
-        text = f"{screen.glyphs.more} older snapshots are not shown; -n 0 shows all"
+        text = screen.drawn("… older snapshots are not shown; -n 0 shows all")
         screen.line(styled((text, "dim")))
 
 
@@ -161,7 +161,7 @@ def diff(
     screen.line(
         styled(
             (_version(older, str(first)), "yellow"),
-            f" {screen.glyphs.arrow} ",
+            screen.drawn(" → "),
             (_version(newer, str(last)), "yellow"),
         )
     )
@@ -194,6 +194,5 @@ def operations(
         screen.aside("repositories of spec version 1 keep no log of operations")
     history_view.show_operations(screen, found)
     if cut:
-        screen.line(
-            styled((f"{screen.glyphs.more} older ones are not shown; -n 0 shows all", "dim"))
-        )
+        text = screen.drawn("… older ones are not shown; -n 0 shows all")
+        screen.line(styled((text, "dim")))

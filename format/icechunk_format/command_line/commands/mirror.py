@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -92,17 +93,7 @@ def mirror(
     )
     with screen.working("Copying") as progress:
         result = bring_up_to_date(request, partial(run_here, progress=progress))
-    call.document(
-        target=str(request.target),
-        branch=branch,
-        version=result.version,
-        snapshot_id=result.snapshot_id,
-        files_added=result.files_added,
-        files_removed=result.files_removed,
-        rows=result.rows,
-        bytes=result.bytes,
-        full_copy=result.full_copy,
-    )
+    call.document(target=str(request.target), branch=branch, **asdict(result))
     if result.full_copy is not None:
         screen.line(f"wrote all cells: {safe(result.full_copy)}")
     screen.line(
@@ -132,18 +123,11 @@ def freshness(
     options = parse_options(option)
     place = DeltaTarget.of(target, parse_table_options(target_option))
     found = of_copy(place, storage={"client": options.client, "options": options.storage})
-    screen.document(
-        {
-            "target": str(place),
-            "version": found.version,
-            "snapshot_id": found.snapshot_id,
-            "committed_at": iso_time(found.committed_at),
-            "branch": found.branch,
-            "branch_snapshot_id": found.branch_snapshot_id,
-            "branch_committed_at": iso_time(found.branch_committed_at),
-            "snapshots_behind": found.snapshots_behind,
-        }
-    )
+    times = {
+        "committed_at": iso_time(found.committed_at),
+        "branch_committed_at": iso_time(found.branch_committed_at),
+    }
+    screen.document({"target": str(place), **asdict(found), **times})
     screen.line(f"version {found.version} of {safe(place)} is snapshot {found.snapshot_id}")
     branch = f"branch {safe(found.branch)} is at {found.branch_snapshot_id}"
     if found.snapshots_behind is None:

@@ -75,7 +75,7 @@ def rewrite_manifests(
 
     call.carry_out(
         run,
-        lambda show, result: _show_rewritten(call.screen.glyphs.arrow, show, result),
+        lambda show, result: _show_rewritten(call.screen.drawn("→"), show, result),
         f"Replace the newest snapshot of {safe(branch)}?",
         yes=yes or not amend,
         dry_run=dry_run,

@@ -78,7 +78,7 @@ def verify(
 def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]) -> None:
     from icechunk_format.command_line.views.screen import styled
 
-    dot = f" {screen.glyphs.dot} "
+    dot = screen.drawn(" · ")
     for row in findings:
         place = [row["node_path"]] if row["node_path"] else []
         if row["chunk"] is not None:
@@ -98,7 +98,7 @@ def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]
             screen.wrapped(where, indent=_INDENT)
         screen.wrapped(safe(row["problem"]), indent=_INDENT)
         if row["advice"] and row["advice"] != "nothing":
-            arrow = f"{screen.glyphs.arrow} "
+            arrow = screen.drawn("→ ")
             screen.wrapped(arrow + safe(row["advice"]), indent=_INDENT, style="dim")
     if findings:
         screen.line()

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from icechunk_format.dataset.metadata_tables.declared import (
+    CHANGES,
+    GROUPS,
+    OPERATIONS,
+    SNAPSHOTS,
+    VARIABLES,
+    MetadataTable,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 Keys = dict[str, "str | tuple[str, Keys]"]
 """The meaning of each key; for lists and objects also the keys in them."""
@@ -21,16 +30,20 @@ def _each(meaning: str, keys: str) -> Keys:
     return dict.fromkeys(keys.split(), meaning)
 
 
+def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
+    """Return the columns of a metadata table as keys, with their meanings in the words of JSON."""
+    keys: Keys = {}
+    for column in table.columns:
+        if column.name not in leave_out:
+            about = column.about.replace("NULL", "null").replace("`", "'").removesuffix(".")
+            keys[column.name] = about[0].lower() + about[1:]
+    return keys
+
+
 _REPOSITORY: Final[Keys] = {"repository": "path or URL, without credentials"}
 _DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}
 _VERSION: Final[Keys] = {
-    "snapshot_id": "id",
-    "parent_id": "id of the snapshot before it; null for the first of a history",
-    "committed_at": "time by the clock of the writer",
-    "message": "commit message",
-    "metadata": "properties, an object of any shape",
-    "branches": "names of branches whose newest snapshot it is",
-    "tags": "names of tags that point to it",
+    **_columns(SNAPSHOTS, leave_out=("pruned_logs",)),
     "pruned_ancestors": "number of expired snapshots whose changes are counted with its own",
 }
 _COUNTS: Final[Keys] = {
@@ -42,13 +55,7 @@ _COUNTS: Final[Keys] = {
     "arrays_with_chunks": "number of arrays that these belong to",
 }
 _CHANGE: Final[Keys] = {
-    "path": "node; null where change is 'unknown'",
-    "node_type": "'array' or 'group'",
-    "change": "'added', 'removed', 'updated' (metadata), 'moved', 'chunks', or 'unknown': the"
-    " record of a snapshot is gone",
-    "moved_from": "path before a move",
-    "chunk_count": "chunks written or deleted, where change is 'chunks'",
-    "snapshot_id": "snapshot without a record, where change is 'unknown'",
+    **_columns(CHANGES),
     "resized": (
         "list, where lengths of an array changed; else null",
         {"dimension": "its name", "from": "length before", "to": "length now"},
@@ -65,24 +72,10 @@ _STORED: Final[Keys] = {
 }
 _NODE: Final[Keys] = {
     "type": "'group' or 'array', which decides about the other keys",
+    **_columns(GROUPS),
+    **_columns(VARIABLES),
     "path": "path",
     "name": "last part of it",
-    "array_count": "of a group: arrays directly in it",
-    "group_count": "of a group: groups directly in it",
-    "attributes": "user attributes, an object of any shape",
-    "problem": "why its metadata cannot be read here; null where they can",
-    "group": "of an array: the group that it is in; so with all that follow",
-    "dims": "names of dimensions",
-    "shape": "elements along each dimension",
-    "chunks": "elements of a chunk along each dimension; null where chunks differ in size",
-    "shards": "elements of a shard along each dimension; null without sharding",
-    "dtype": "data type in the words of Zarr",
-    "codecs": "list of codecs as in Zarr metadata",
-    "fill_value": "what missing chunks hold",
-    **_each("attribute", "units standard_name long_name"),
-    "is_coordinate": "whether it labels a dimension or is named as a coordinate",
-    "is_column": "whether tables hold it where nobody names variables; null where one has to",
-    "manifest_count": "number of manifests that list its chunks",
     **_STORED,
 }
 _REF: Final[Keys] = {
@@ -142,16 +135,8 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_REPOSITORY,
         "operations": (
             "list, newest first",
-            {
-                "at": "time by the clock of the writer",
-                "kind": "'new_commit', 'branch_created', 'gc_ran', ...",
-                "branch": "branch that it changed",
-                "tag": "tag that it changed",
-                "snapshot_id": "snapshot that it added",
-                "previous_snapshot_id": "where the branch or tag was",
-                "backup_path": "copy of the repository file just after it",
-                "details": "all that is recorded of it, an object of any shape",
-            },
+            # Times come first.
+            {"at": "", **_columns(OPERATIONS)},
         ),
         "truncated": "whether there are older ones",
     },

@@ -15,7 +15,6 @@ import math
 import sys
 import textwrap
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -32,46 +31,15 @@ if TYPE_CHECKING:
     from icechunk_format.progress import ProgressOption
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glyphs:
-    """The characters of graphs and trees; there are two sets, since some terminals have few.
-
-    Each lane of a graph is two characters wide.
-    """
-
-    node: str = "●"
-    lane: str = "│"
-    fork: str = "├"
-    across: str = "─"
-    crossing: str = "┼"
-    corner: str = "┘"
-    join: str = "┴"
-    branch: str = "├── "
-    last: str = "└── "
-    below: str = "│   "
-    times: str = "×"
-    dot: str = "·"
-    arrow: str = "→"
-    more: str = "…"
-
-
-UNICODE: Final = Glyphs()
-ASCII: Final = Glyphs(
-    node="*",
-    lane="|",
-    fork="|",
-    across="-",
-    crossing="+",
-    corner="'",
-    join="'",
-    branch="|-- ",
-    last="`-- ",
-    below="|   ",
-    times="x",
-    dot="-",
-    arrow="->",
-    more="...",
+# Some terminals have few characters; each lane of a graph stays two of them wide.
+IN_ASCII: Final = str.maketrans(
+    {
+        **dict(zip("●│├└─┼┘┴×·", "*||`-+''x-", strict=True)),
+        "→": "->",
+        "…": "...",
+    }
 )
+"""Characters of graphs, trees and texts of ours, as ASCII has them."""
 
 
 class Screen:
@@ -88,7 +56,11 @@ class Screen:
         self._out = _console(sys.stdout)
         self._err = _console(sys.stderr)
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
-        self.glyphs = UNICODE if encoding.startswith(("utf", "cp65001")) else ASCII
+        self._is_ascii = not encoding.startswith(("utf", "cp65001"))
+
+    def drawn(self, ours: str) -> str:
+        """Return a drawing or sign of ours, none of a repository, as the terminal can show it."""
+        return ours.translate(IN_ASCII) if self._is_ascii else ours
 
     @property
     def width(self) -> int | None:

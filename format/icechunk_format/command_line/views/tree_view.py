@@ -117,11 +117,11 @@ def show_tree(
     shows_sizes = any("stored_bytes" in node for node in nodes if node["type"] == "array")
     hidden = set() if shows_shards else {"shards"}
     hidden |= set() if shows_sizes else {"stored", "size"}
-    walked = list(_walk(screen, by_path, children, top))
+    walked = list(_walk(by_path, children, top))
     table = [[styled((name, "dim")) for name in _HEADER if name not in hidden]]
     for path, guide, _ in walked:
         node = by_path.get(path)
-        cells = [styled((guide, "dim"), _name(path, top, node))]
+        cells = [styled((screen.drawn(guide), "dim"), _name(path, top, node))]
         if node is not None and node["type"] == "array":
             shown = _cells(screen, node)
             cells += [shown[name] for name in _HEADER[1:] if name not in hidden]
@@ -135,7 +135,7 @@ def show_tree(
         screen.line(line if fits else _head(cells, node))
         if node is None:
             continue
-        prefix = styled((below, "dim"))
+        prefix = styled((screen.drawn(below), "dim"))
         details = [] if fits or node["type"] == "group" else _stacked(screen, node)
         if node.get("problem"):
             details.append(styled((f"! {safe(node['problem'])}", "red")))
@@ -167,22 +167,21 @@ def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]
 
 
 def _walk(
-    screen: Screen, by_path: Mapping[str, Document], children: Mapping[str, list[str]], top: str
+    by_path: Mapping[str, Document], children: Mapping[str, list[str]], top: str
 ) -> Iterator[tuple[str, str, str]]:
     """Yield each path with what is drawn before its name, and before lines below it."""
-    glyphs = screen.glyphs
     waiting = [(top, "", "")]
     while waiting:
         path, guide, prefix = waiting.pop()
         inside = children.get(path, [])
-        yield path, guide, prefix + (glyphs.below if inside else "    ")
+        yield path, guide, prefix + ("│   " if inside else "    ")
         for child in reversed(inside):
             is_last = child == inside[-1]
             waiting.append(
                 (
                     child,
-                    prefix + (glyphs.last if is_last else glyphs.branch),
-                    prefix + ("    " if is_last else glyphs.below),
+                    prefix + ("└── " if is_last else "├── "),
+                    prefix + ("    " if is_last else "│   "),
                 )
             )
 
@@ -195,7 +194,7 @@ def _name(path: str, top: str, node: Document | None) -> tuple[str, str]:
 
 
 def _cells(screen: Screen, node: Document) -> dict[str, Text]:
-    times = f" {screen.glyphs.times} "
+    times = screen.drawn(" × ")
     shape = times.join(
         f"{safe(name)} {length:,}" if length is not None else f"{safe(name)} ?"
         for name, length in zip(node["dims"], node["shape"], strict=True)
@@ -260,7 +259,7 @@ def _head(cells: Sequence[Text], node: Document | None) -> Text:
 
 def _stacked(screen: Screen, node: Document) -> list[Text]:
     cells = _cells(screen, node)
-    dot = f" {screen.glyphs.dot} "
+    dot = screen.drawn(" · ")
     grid = [f"{name} {cells[name].plain}" for name in ("chunks", "shards") if cells[name].plain]
     grid.append(cells["codecs"].plain)
     lines = [styled(cells["shape"].plain), styled((dot.join(grid), "dim"))]
@@ -278,4 +277,4 @@ def _totals(screen: Screen, nodes: Sequence[Document]) -> str:
         totals = add_up(arrays)
         words.append(f"{totals['stored_chunks']:,} of {counted(totals['total_chunks'], 'chunk')}")
         words.append(_bytes(totals))
-    return f" {screen.glyphs.dot} ".join(words)
+    return screen.drawn(" · ").join(words)

@@ -55,23 +55,6 @@ from icechunk_format.dataset.cf.times import (
 from icechunk_format.errors import FormatError
 
 
-@dataclass(frozen=True, slots=True)
-class NumericValues:
-    """Decoded values as numbers, for sums and extremes.
-
-    Attributes
-    ----------
-    values
-        Flat ``int64``, ``uint64``, ``float32`` or ``float64``; microseconds for times and
-        durations. Undefined where a value is missing.
-    valid
-        Where a value is present; None where all are.
-    """
-
-    values: NDArray[Any]
-    valid: NDArray[np.bool_] | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableDecoder:
     """Turns stored values of one variable into a column; small, picklable, stateless.
@@ -138,8 +121,14 @@ class VariableDecoder:
             flat = self._texts(flat)
         return arrow_values.texts_or_bytes(flat, valid, self.arrow_type, name=self.name)
 
-    def decode_numeric(self, values: NDArray[Any]) -> NumericValues:
-        """Return stored values of any shape as flat numbers, in C order.
+    def decode_numeric(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return stored values of any shape as numbers of that shape, for sums and extremes.
+
+        Returns
+        -------
+        tuple
+            ``int64``, ``uint64``, ``float32`` or ``float64``, microseconds for times and durations,
+            undefined where a value is missing; and where a value is present, None for everywhere.
 
         Raises
         ------
@@ -154,7 +143,7 @@ class VariableDecoder:
                 numbers = numbers.astype(np.float32)
         elif numbers.dtype != np.uint64:
             numbers = numbers.astype(np.int64, copy=False)
-        return NumericValues(numbers, valid)
+        return numbers.reshape(values.shape), None if valid is None else valid.reshape(values.shape)
 
     def to_arrow(self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
         """Return numbers as :meth:`decode_numeric` gives them as an array of :attr:`arrow_type`."""

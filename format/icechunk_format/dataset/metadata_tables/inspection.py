@@ -1,4 +1,4 @@
-"""``InspectionContext`` and ``InspectionTask``: what a read of a metadata table is made of."""
+"""``InspectionContext`` and ``Task``: what a read of a metadata table is made of."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pyarrow as pa
 
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
-from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 
-Run = Callable[["InspectionContext", "InspectionTask"], Iterator["Row | pa.RecordBatch"]]
-"""Yields the rows of a task, or batches of them with the columns of the context."""
-
 Row = dict[str, Any]
 Part = tuple[int, int, int]
 """The number of an array among the nodes, and the first and last of its manifests."""
+Task = tuple[Part, ...]
+"""Arrays and their manifests; empty if the only task reads everything."""
+Run = Callable[["InspectionContext", Task], Iterator["Row | pa.RecordBatch"]]
+"""Yields the rows of a task, or batches of them with the columns of the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,7 @@ class InspectionContext:
     @property
     def version(self) -> SnapshotId:
         """The version that the table is about."""
-        if self.snapshot_id is None:
-            raise InvalidInputError(f"the metadata table {self.table!r} needs a version")
+        assert self.snapshot_id is not None, "plan_inspection asks for the version"
         return self.snapshot_id
 
     def repository(self) -> Repository:
@@ -84,10 +83,3 @@ class InspectionContext:
     def arrays(self, snapshot: Snapshot) -> list[int]:
         """Return the numbers of the arrays among these nodes."""
         return [n for n in self.nodes(snapshot) if snapshot.nodes[n].array is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class InspectionTask:
-    """A part of a read: arrays and their manifests; empty if the only task reads everything."""
-
-    parts: tuple[Part, ...] = ()

@@ -34,9 +34,9 @@ from icechunk_format.storage.protocol import Storage
 if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
-        InspectionTask,
         Part,
         Run,
+        Task,
     )
 
 # References that a task holds at a time: about 30 MB.
@@ -214,15 +214,15 @@ def _recorded(
     return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
 
 
-def _manifests(asked: InspectionContext, task: InspectionTask) -> Iterator[pa.RecordBatch]:
+def _manifests(asked: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
     _, snapshot = asked.opened()
     for batch in manifest_batches(snapshot, asked.arrays(snapshot), unused=asked.group is None):
         yield batch.select(list(asked.columns))
 
 
-def _chunks(asked: InspectionContext, task: InspectionTask) -> Iterator[pa.RecordBatch]:
+def _chunks(asked: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
     storage, snapshot = asked.opened()
-    made = chunk_batches(storage, snapshot, task.parts, asked.columns)
+    made = chunk_batches(storage, snapshot, task, asked.columns)
     return join_thin(made, asked.arrow_schema)
 
 

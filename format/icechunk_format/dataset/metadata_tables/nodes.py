@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,16 +27,16 @@ from icechunk_format.dataset.table.variable import Variable, coordinate_names
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
 from icechunk_format.spec import node_path
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
-        InspectionTask,
         Part,
         Row,
         Run,
+        Task,
     )
 
 _LARGEST: Final = 2**63 - 1
@@ -55,7 +54,7 @@ def group_rows(snapshot: Snapshot, numbers: Sequence[int]) -> Iterator[Row]:
             continue
         row = {
             "path": str(node.path),
-            "name": _name(node),
+            "name": node_path.name(node.path),
             "array_count": arrays[node.path],
             "group_count": groups[node.path],
         }
@@ -79,7 +78,7 @@ def variable_rows(
     wanted
         The columns to show; manifests are opened only for those that need them.
     """
-    roles: dict[str, _Roles] = {}
+    roles: dict[str, tuple[frozenset[str], frozenset[str] | None]] = {}
     for part in parts:
         variable = Variable(snapshot.nodes[part[0]])
         group = str(node_path.parent(variable.node.path) or node_path.ROOT)
@@ -88,11 +87,9 @@ def variable_rows(
         if not _ROLES.isdisjoint(wanted):
             if group not in roles:
                 roles[group] = _roles(snapshot, group)
-            found = roles[group]
-            row["is_coordinate"] = variable.is_dimension_coordinate or (
-                variable.name in found.coordinates
-            )
-            row["is_column"] = None if found.columns is None else variable.name in found.columns
+            coordinates, columns = roles[group]
+            row["is_coordinate"] = variable.is_dimension_coordinate or variable.name in coordinates
+            row["is_column"] = None if columns is None else variable.name in columns
         if not STORED_COLUMNS.isdisjoint(wanted):
             row.update(_stored(storage, snapshot, part))
         yield row
@@ -175,15 +172,8 @@ def _inner_chunks(codec: Any) -> list[int] | None:
 _ROLES: Final = frozenset({"is_coordinate", "is_column"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Roles:
-    """The coordinate arrays of a group, and the columns of its default table."""
-
-    coordinates: frozenset[str]
-    columns: frozenset[str] | None
-
-
-def _roles(snapshot: Snapshot, group: str) -> _Roles:
+def _roles(snapshot: Snapshot, group: str) -> tuple[frozenset[str], frozenset[str] | None]:
+    """Return the coordinate arrays of a group, and the columns of its default table."""
     readable = []
     for node in snapshot.children(group):
         if node.array is None:
@@ -202,37 +192,26 @@ def _roles(snapshot: Snapshot, group: str) -> _Roles:
             attributes = dict(parsed.attributes)
         except _UNREADABLE:
             attributes = {}
-    return _Roles(coordinate_names(readable, attributes), default_columns(readable, attributes))
-
-
-@dataclass(slots=True)
-class _Stored:
-    """Sums over the references of one array."""
-
-    chunks: int = 0
-    in_grid: int = 0
-    virtual: int = 0
-    own_bytes: int = 0
-    virtual_bytes: int = 0
+    return coordinate_names(readable, attributes), default_columns(readable, attributes)
 
 
 def _stored(storage: Storage, snapshot: Snapshot, part: Part) -> Row:
     grid = np.array(array_of(snapshot.nodes[part[0]]).num_chunks, dtype=np.int64)
-    total = _Stored()
+    chunks = in_grid = virtual = own_bytes = virtual_bytes = 0
     for _, refs, rows in found_refs(storage, snapshot, part):
         is_virtual = refs.kind[rows] == KIND_VIRTUAL
         lengths = refs.length[rows]
-        total.chunks += len(rows)
-        total.in_grid += int((refs.coords[rows] < grid).all(axis=1).sum())
-        total.virtual += int(is_virtual.sum())
-        total.own_bytes += _sum(lengths[~is_virtual])
-        total.virtual_bytes += _sum(lengths[is_virtual])
+        chunks += len(rows)
+        in_grid += int((refs.coords[rows] < grid).all(axis=1).sum())
+        virtual += int(is_virtual.sum())
+        own_bytes += _sum(lengths[~is_virtual])
+        virtual_bytes += _sum(lengths[is_virtual])
     return {
-        "stored_chunks": total.chunks,
-        "virtual_chunks": total.virtual,
-        "missing_chunks": _fitting(math.prod(grid.tolist()) - total.in_grid),
-        "stored_bytes": _fitting(total.own_bytes),
-        "virtual_bytes": _fitting(total.virtual_bytes),
+        "stored_chunks": chunks,
+        "virtual_chunks": virtual,
+        "missing_chunks": _fitting(math.prod(grid.tolist()) - in_grid),
+        "stored_bytes": _fitting(own_bytes),
+        "virtual_bytes": _fitting(virtual_bytes),
     }
 
 
@@ -246,23 +225,19 @@ def _fitting(number: int) -> int | None:
     return number if number <= _LARGEST else None
 
 
-def _name(node: NodeSnapshot) -> str:
-    return node_path.name(node.path)
-
-
 def _one_line(error: IcechunkError) -> str:
     lines = (line.strip() for line in valid_text(error.message).splitlines())
     return "; ".join(line for line in lines if line)
 
 
-def _groups(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+def _groups(asked: InspectionContext, task: Task) -> Iterator[Row]:
     _, snapshot = asked.opened()
     return group_rows(snapshot, asked.nodes(snapshot))
 
 
-def _variables(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+def _variables(asked: InspectionContext, task: Task) -> Iterator[Row]:
     storage, snapshot = asked.opened()
-    return variable_rows(storage, snapshot, task.parts, frozenset(asked.columns))
+    return variable_rows(storage, snapshot, task, frozenset(asked.columns))
 
 
 OF_NODES: Final[dict[str, Run]] = {"groups": _groups, "variables": _variables}

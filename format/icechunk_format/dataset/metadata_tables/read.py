@@ -32,12 +32,13 @@ import pyarrow as pa
 from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS, MetadataTable
 from icechunk_format.dataset.metadata_tables.inspection import (
     InspectionContext,
-    InspectionTask,
     Part,
     Run,
+    Task,
 )
 from icechunk_format.dataset.metadata_tables.manifests import (
     OF_MANIFESTS,
+    array_of,
     cut_manifests,
     manifest_costs,
 )
@@ -63,7 +64,7 @@ class InspectionPlan:
     """The tasks of a read, and what they share."""
 
     context: InspectionContext
-    tasks: list[InspectionTask]
+    tasks: list[Task]
 
     __repr__ = text_by("records.record_text")
     _repr_html_ = html_by("records.record_html")
@@ -189,14 +190,14 @@ def plan_inspection(
         group=group,
     )
     if table.scope != "group" or snapshot_id is None:
-        return InspectionPlan(context=context, tasks=[InspectionTask()])
+        return InspectionPlan(context=context, tasks=[()])
     snapshot = repository.snapshot(snapshot_id)
     if group is not None:
         # Raises on the driver if there is no such group.
         path = find_group(snapshot, group, place=str(repository.location))
         context = replace(context, group=str(path))
     if table.cut == "nowhere":
-        return InspectionPlan(context=context, tasks=[InspectionTask()])
+        return InspectionPlan(context=context, tasks=[()])
     arrays = context.arrays(snapshot)
     target = DEFAULT_REFS_PER_TASK if refs_per_task is None else refs_per_task
     costs = manifest_costs(snapshot, arrays)
@@ -205,7 +206,7 @@ def plan_inspection(
         tasks = _whole_arrays(snapshot, arrays, costs if opens else None, target)
     else:
         target = max(target, int(sum(float(c.sum()) for c in costs) // _MOST_TASKS))
-        tasks = [InspectionTask(parts) for parts in cut_manifests(arrays, costs, target)]
+        tasks = cut_manifests(arrays, costs, target)
     return InspectionPlan(context=context, tasks=tasks)
 
 
@@ -214,22 +215,19 @@ def _whole_arrays(
     arrays: Sequence[int],
     costs: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]] | None,
     target: int,
-) -> list[InspectionTask]:
+) -> list[Task]:
     """Group arrays into tasks; one task makes the row of an array."""
     each = np.full(len(arrays), float(_ARRAY_COST))
     if costs is not None:
         each += [float(c.sum()) for c in costs]
     tasks: dict[int, list[Part]] = {}
     for array, task in zip(arrays, ((np.cumsum(each) - each) // target).tolist(), strict=True):
-        manifests = snapshot.nodes[array].array
-        count = 0 if manifests is None else len(manifests.manifests)
+        count = len(array_of(snapshot.nodes[array]).manifests)
         tasks.setdefault(int(task), []).append((array, 0, count))
-    return [InspectionTask(tuple(parts)) for parts in tasks.values()]
+    return [tuple(parts) for parts in tasks.values()]
 
 
-def run_inspection(
-    context: InspectionContext, task: InspectionTask | None
-) -> Iterator[pa.RecordBatch]:
+def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task; None yields nothing: Spark runs one such task if a plan has none.
 
     Raises

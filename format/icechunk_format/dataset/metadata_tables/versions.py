@@ -7,7 +7,7 @@ functions, so that a hundred thousand snapshots reach Spark only as rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -28,9 +28,9 @@ from icechunk_format.spec.snapshot.file import Snapshot
 if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
-        InspectionTask,
         Row,
         Run,
+        Task,
     )
     from icechunk_format.repository.repository import Repository
 
@@ -70,11 +70,7 @@ def snapshot_rows(repository: Repository) -> Iterator[Row]:
     Spec version 2 lists its snapshots. In version 1 only those that a branch or tag reaches are
     found, and each costs a request.
     """
-    branches: dict[SnapshotId, list[str]] = {}
-    tags: dict[SnapshotId, list[str]] = {}
-    for names, refs in ((branches, repository.branches()), (tags, repository.tags())):
-        for name, snapshot_id in refs.items():
-            names.setdefault(snapshot_id, []).append(name)
+    branches, tags = names_of(repository.branches()), names_of(repository.tags())
     infos = sorted(repository.snapshots(), key=lambda info: (-info.flushed_at, info.id.raw))
     for info in infos:
         yield {
@@ -83,6 +79,14 @@ def snapshot_rows(repository: Repository) -> Iterator[Row]:
             "tags": tags.get(info.id, []),
             "pruned_logs": len(info.pruned_ancestor_tx_logs),
         }
+
+
+def names_of(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
+    """Return the names of branches or tags by the snapshots that they point to."""
+    names: dict[SnapshotId, list[str]] = {}
+    for name, snapshot_id in refs.items():
+        names.setdefault(snapshot_id, []).append(name)
+    return names
 
 
 def history_rows(repository: Repository, snapshot_id: SnapshotId) -> Iterator[Row]:
@@ -184,7 +188,7 @@ def change_rows(
         yield {"change": "unknown", "snapshot_id": snapshot_id}
 
 
-def _changes(asked: InspectionContext, task: InspectionTask) -> Iterator[Row]:
+def _changes(asked: InspectionContext, task: Task) -> Iterator[Row]:
     assert asked.older_id is not None, "plan_inspection asks for the older version"
     return change_rows(asked.repository(), asked.older_id, asked.version)
 

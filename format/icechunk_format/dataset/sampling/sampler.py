@@ -370,12 +370,12 @@ class Sampler:
         weight, owner = np.concatenate(weights), np.concatenate(owners)
         joined = {axis: np.concatenate(parts) for axis, parts in positions.items()}
         stored_values, stored = self._taken(variable, len(owner), joined)
-        numbers = decoder.decode_numeric(stored_values)
+        numbers, present = decoder.decode_numeric(stored_values)
         cells = variable.cells
-        values = numbers.values.astype(np.float64).reshape(len(owner), cells)
+        values = numbers.astype(np.float64).reshape(len(owner), cells)
         valid = np.ones(values.shape, np.bool_)
-        if numbers.valid is not None:
-            valid &= numbers.valid.reshape(values.shape)
+        if present is not None:
+            valid &= present.reshape(values.shape)
         if stored is not None:
             valid &= stored.reshape(values.shape)
         values = np.where(valid, values, 0.0) * weight[:, None]

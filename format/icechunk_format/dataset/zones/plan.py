@@ -354,11 +354,8 @@ def _cells(dataset: Dataset, grid: HorizontalGrid) -> tuple[CellAxis, CellAxis, 
 def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:
     """Return the numbers of a coordinate; NaN where one is missing."""
     stored = dataset.read(variable.name)
-    numbers = variable_decoder(variable.metadata).decode_numeric(stored)
-    values = numbers.values.reshape(stored.shape)
-    if numbers.valid is not None:
-        values = np.where(numbers.valid.reshape(stored.shape), values, np.nan)
-    return values
+    values, valid = variable_decoder(variable.metadata).decode_numeric(stored)
+    return values if valid is None else np.where(valid, values, np.nan)
 
 
 def _projection(

@@ -206,10 +206,8 @@ class Summing:
             [chosen[dims.index(dim)] for dim in column.dims]
         )
         assert column.decoder is not None
-        numbers = column.decoder.decode_numeric(stored)
-        values = numbers.values.astype(np.float64).reshape(stored.shape)
-        if numbers.valid is not None:
-            values[~numbers.valid.reshape(stored.shape)] = np.nan
+        values, valid = column.decoder.decode_numeric(stored)
+        values = np.where(True if valid is None else valid, values, np.nan).astype(np.float64)
         if column.dims == (dims[0],):
             values = values[:, None]
         elif column.dims == (dims[1], dims[0]):
@@ -368,26 +366,17 @@ class Summing:
         self, column: Column, values: NDArray[Any], shape: tuple[int, ...]
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         assert column.decoder is not None
-        numbers = column.decoder.decode_numeric(values)
-        found, valid = numbers.values, numbers.valid
+        found, valid = column.decoder.decode_numeric(values)
         if valid is None and found.dtype.kind == "f":
             # Without CF decoding NaN is a value; here it never is.
             missing = np.isnan(found)
             valid = ~missing if missing.any() else None
-        if valid is not None and valid.all():
-            valid = None
-        return (
-            found.reshape(values.shape),
-            None if valid is None else valid.reshape(values.shape),
-        )
+        return found, None if valid is None or valid.all() else valid
 
 
 def _numbers(column: pa.ChunkedArray, dtype: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the numbers of all rows of a column of bytes, and how many each row has."""
-    data = column.combine_chunks()
-    if isinstance(data, pa.ChunkedArray):
-        data = pa.concat_arrays(data.chunks)
-    data = data.cast(pa.large_binary())
+    data = column.combine_chunks().cast(pa.large_binary())
     offsets = np.frombuffer(data.buffers()[1], np.int64)[data.offset : data.offset + len(data) + 1]
     held = data.buffers()[2]
     item = np.dtype(dtype).itemsize

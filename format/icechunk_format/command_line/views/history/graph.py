@@ -17,7 +17,6 @@ from icechunk_format.display.lanes import placed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icechunk_format.command_line.views.screen import Glyphs
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 
@@ -33,40 +32,39 @@ class GraphRow:
     """The lanes on further lines of the same snapshot, and between it and the next one."""
 
 
-def graph_rows(ordered: Sequence[SnapshotInfo], glyphs: Glyphs) -> list[GraphRow]:
+def graph_rows(ordered: Sequence[SnapshotInfo]) -> list[GraphRow]:
     """Return the graph beside snapshots in the order of ``newest_first``."""
     return [
         GraphRow(
-            above=_joined(row.above, row.joined, glyphs) if len(row.joined) > 1 else None,
-            node=_drawn(row.beside, glyphs, row.lane),
-            below=_drawn(row.below, glyphs),
+            above=_joined(row.above, row.joined) if len(row.joined) > 1 else None,
+            node=_drawn(row.beside, row.lane),
+            below=_drawn(row.below),
         )
         for row in placed((info.id, info.parent_id) for info in ordered)
     ]
 
 
-def _drawn(lanes: Sequence[bool], glyphs: Glyphs, node: int = -1) -> str:
+def _drawn(lanes: Sequence[bool], node: int = -1) -> str:
     marks = (
-        glyphs.node if number == node else glyphs.lane if is_used else " "
-        for number, is_used in enumerate(lanes)
+        "●" if number == node else "│" if is_used else " " for number, is_used in enumerate(lanes)
     )
     return " ".join(marks).rstrip()
 
 
-def _joined(lanes: Sequence[bool], mine: Sequence[int], glyphs: Glyphs) -> str:
+def _joined(lanes: Sequence[bool], mine: Sequence[int]) -> str:
     first, last = mine[0], mine[-1]
     drawn = ""
     for number, is_used in enumerate(lanes):
         inside = first < number < last
         if number == first:
-            drawn += glyphs.fork
+            drawn += "├"
         elif number == last:
-            drawn += glyphs.corner
+            drawn += "┘"
         elif number in mine:
-            drawn += glyphs.join
+            drawn += "┴"
         elif is_used:
-            drawn += glyphs.crossing if inside else glyphs.lane
+            drawn += "┼" if inside else "│"
         else:
-            drawn += glyphs.across if inside else " "
-        drawn += glyphs.across if first <= number < last else " "
+            drawn += "─" if inside else " "
+        drawn += "─" if first <= number < last else " "
     return drawn.rstrip()

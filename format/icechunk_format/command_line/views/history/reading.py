@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.dataset.metadata_tables.versions import change_rows, operation_rows
+from icechunk_format.dataset.metadata_tables.versions import change_rows, names_of, operation_rows
 from icechunk_format.display.plain_text import iso_time, to_instant
 from icechunk_format.errors import NotFoundError
 from icechunk_format.progress import counted
@@ -91,10 +91,14 @@ def describe_snapshots(
     changes: Sequence[dict[str, int] | None],
 ) -> list[Document]:
     """Return the entries of the log."""
-    branches, tags = _names(repository.branches()), _names(repository.tags())
+    branches, tags = names_of(repository.branches()), names_of(repository.tags())
     return [
         {
-            **_described(info),
+            "snapshot_id": str(info.id),
+            "parent_id": None if info.parent_id is None else str(info.parent_id),
+            "committed_at": iso_time(to_instant(info.flushed_at)),
+            "message": info.message,
+            "metadata": info.metadata,
             "branches": branches.get(info.id, []),
             "tags": tags.get(info.id, []),
             "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
@@ -104,42 +108,22 @@ def describe_snapshots(
     ]
 
 
-def _names(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
-    names: dict[SnapshotId, list[str]] = {}
-    for name, snapshot_id in refs.items():
-        names.setdefault(snapshot_id, []).append(name)
-    return names
-
-
-def _described(info: SnapshotInfo) -> Document:
-    return {
-        "snapshot_id": str(info.id),
-        "parent_id": None if info.parent_id is None else str(info.parent_id),
-        "committed_at": iso_time(to_instant(info.flushed_at)),
-        "message": info.message,
-        "metadata": info.metadata,
-    }
-
-
 def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
     """Return everything about one snapshot that needs no manifest."""
     info = repository.snapshot_info(snapshot_id)
     snapshot = repository.snapshot(snapshot_id)
-    branches, tags = _names(repository.branches()), _names(repository.tags())
+    [described] = describe_snapshots(repository, [info], [None])
+    del described["changes"]
     arrays = sum(node.array is not None for node in snapshot.nodes)
     files = snapshot.manifest_files
-    has_parent = info.parent_id is not None
     return {
-        **_described(info),
-        "branches": branches.get(info.id, []),
-        "tags": tags.get(info.id, []),
-        "pruned_ancestors": len(info.pruned_ancestor_tx_logs),
+        **described,
         "group_count": len(snapshot.nodes) - arrays,
         "array_count": arrays,
         "manifest_count": len(files.ids),
         "manifest_bytes": int(files.size_bytes.sum()),
         "chunk_references": int(files.num_chunk_refs.sum()),
-        "changes": _changed(repository, info.parent_id, info.id) if has_parent else [],
+        "changes": _changed(repository, info.parent_id, info.id),
     }
 
 

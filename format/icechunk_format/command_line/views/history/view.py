@@ -49,19 +49,18 @@ def show_log(
 ) -> None:
     """Print the log with its graph."""
     now = datetime.now(UTC)
-    rows = graph_rows(infos, screen.glyphs)
+    rows = graph_rows(infos)
     room = max((len(row.node) for row in rows), default=0) + 2
     for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
         if row.above is not None:
-            screen.line(styled((row.above, "dim")))
+            screen.line(styled((screen.drawn(row.above), "dim")))
         elif number > 0:
-            screen.line(styled((rows[number - 1].below, "dim")))
-        screen.line(
-            styled((row.node.ljust(room), "dim"), (entry["snapshot_id"], "yellow"), *_labels(entry))
-        )
+            screen.line(styled((screen.drawn(rows[number - 1].below), "dim")))
+        lanes = (screen.drawn(row.node.ljust(room)), "dim")
+        screen.line(styled(lanes, (entry["snapshot_id"], "yellow"), *_labels(entry)))
         instant = to_instant(info.flushed_at)
         when = f"{shown_time(instant)} ({age(instant, now)})"
-        dot = f" {screen.glyphs.dot} "
+        dot = screen.drawn(" · ")
         facts = [when]
         if with_changes:
             facts.append(changes_text(entry["changes"]))
@@ -74,7 +73,7 @@ def show_log(
             for key, value in entry["metadata"].items()
         ]
         for line in lines:
-            whole = styled((row.below.ljust(room), "dim")).append_text(line)
+            whole = styled((screen.drawn(row.below.ljust(room)), "dim")).append_text(line)
             whole.rstrip()
             screen.line(whole)
 
@@ -180,7 +179,7 @@ def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
 def _updated(screen: Screen, change: Document) -> str:
     resized = change.get("resized") or ()
     words = [
-        f"{safe(one['dimension'])} {one['from']:,} {screen.glyphs.arrow} {one['to']:,}"
+        f"{safe(one['dimension'])} {one['from']:,} {screen.drawn('→')} {one['to']:,}"
         for one in resized
     ]
     if not words or not change.get("only_resized"):
@@ -235,5 +234,5 @@ def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]
     ]
     lines = [styled("    ").append_text(line) for line in columns_of(rows)]
     if len(infos) > _MOST_LINES:
-        lines.append(styled(f"    {screen.glyphs.more} and {len(infos) - _MOST_LINES:,} more"))
+        lines.append(styled(f"    {screen.drawn('…')} and {len(infos) - _MOST_LINES:,} more"))
     return lines
