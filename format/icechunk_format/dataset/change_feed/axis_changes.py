@@ -66,8 +66,6 @@ def by_label(
         A label is selected twice, so that rows cannot be told apart.
     """
     joined = pa.chunked_array([old_labels, new_labels]).combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):
-        joined = pa.concat_arrays(joined.chunks)
     codes = np.asarray(joined.dictionary_encode(null_encoding="encode").indices)
     at_old, at_new = older.positions(), newer.positions()
     old, new = codes[: len(old_labels)][at_old], codes[len(old_labels) :][at_new]

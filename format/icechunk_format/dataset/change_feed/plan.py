@@ -30,7 +30,7 @@ import pickle
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -64,9 +64,6 @@ from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.ids import SnapshotId
-
-if TYPE_CHECKING:
-    pass
 
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 
@@ -103,10 +100,7 @@ class _Version:
         return next((c for c in self.table.columns if c.source == source), None)
 
     def selections(self) -> list[DimSelection]:
-        return [
-            self.chosen.dims.get(dim) or DimSelection.whole(size)
-            for dim, size in zip(self.table.dims, self.table.sizes, strict=True)
-        ]
+        return self.table.selections(self.chosen.dims)
 
 
 def plan_feed(request: FeedRequest, steps: Sequence[Step], columns: Sequence[Column]) -> FeedPlan:

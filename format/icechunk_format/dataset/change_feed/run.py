@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import NotFoundError
 
@@ -166,6 +165,5 @@ class _Missing:
         if key.source not in self._labels:
             table = self._scan.context.table
             size = table.sizes[table.dims.index(key.source)]
-            whole = DimSelection.whole(size)
-            self._labels[key.source] = self._older.labels(key, size, whole)
+            self._labels[key.source] = self._older.labels(key, size)
         return self._labels[key.source]

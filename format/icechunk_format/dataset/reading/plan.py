@@ -14,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,6 @@ from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     chunk_axes,
     chunk_selections,
-    cut_axes,
     leading_variable,
 )
 from icechunk_format.dataset.reading.scan import ScanTask
@@ -93,29 +92,16 @@ def plan_tasks(request: PlanRequest) -> list[ScanTask]:
 
 
 def _plan_cells(request: PlanRequest) -> list[ScanTask]:
-    table, variables = request.table, request.variables
-    lead = leading_variable(variables, request.manifest_files)
-    axes = cut_axes(table, variables, lead)
-    return _cell_tasks(request, lead, axes, lambda variable: _element_extents(variable, table))
-
-
-def _plan_summary(request: PlanRequest) -> list[ScanTask]:
+    """Cut the selected cells of the table along chunks, or along the blocks of a summary."""
     table, variables = request.table, request.variables
     lead = leading_variable(variables, request.manifest_files)
     axes = block_axes(table, variables, lead)
-    return _cell_tasks(
-        request, lead, axes, lambda variable: _widened(_element_extents(variable, table), axes)
-    )
 
+    def extents_of(variable: Variable | None) -> Boxes:
+        extents = _element_extents(variable, table)
+        return _widened(extents, axes) if table.layout == "summary" else extents
 
-def _cell_tasks(
-    request: PlanRequest,
-    lead: Variable | None,
-    axes: Sequence[ChunkAxis],
-    extents_of: Callable[[Variable | None], Boxes],
-) -> list[ScanTask]:
-    """Cut the selected cells of the table along ``axes``."""
-    selections = _table_selections(request)
+    selections = table.selections(request.selections)
     target = rows_target(
         selected_rows(selections),
         request.rows_per_partition,
@@ -123,7 +109,7 @@ def _cell_tasks(
     )
     is_limited = request.only is not None
     skips = request.skip_missing and not is_limited
-    others = [v for v in request.variables if v is not lead] if skips else []
+    others = [v for v in variables if v is not lead] if skips else []
     cuts = cut(
         selections=selections,
         extents=extents_of(lead) if request.only is None else request.only[""],
@@ -144,15 +130,17 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         selections = chunk_selections(variable, request.selections, axes)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
         target = max(1, CHUNKS_TASK_BYTES // (item * _chunk_cells(axes)))
+        # The smallest target that keeps a plan below the default limit of tasks.
+        least = -(-selected_rows(selections) * 4 // MAX_DEFAULT_TASKS)
         if request.rows_per_partition is not None:
-            target = request.rows_per_partition
+            target = least = request.rows_per_partition
         cuts = cut(
             selections=selections,
             extents=_chunk_extents(variable, axes)
             if request.only is None
             else request.only[variable.path],
             axes=[RegularAxis(s.size, 1) for s in selections],
-            target=max(target, _fewest_rows(selections, request.rows_per_partition)),
+            target=max(target, least),
             skip_uncovered=only_stored,
         )
         parts.append((cuts, target))
@@ -189,15 +177,8 @@ PLAN_BY_LAYOUT: Final[Mapping[Layout, Callable[[PlanRequest], list[ScanTask]]]] 
     "cells": _plan_cells,
     "chunks": _plan_chunks,
     "refs": _plan_refs,
-    "summary": _plan_summary,
+    "summary": _plan_cells,
 }
-
-
-def _table_selections(request: PlanRequest) -> list[DimSelection]:
-    return [
-        request.selections.get(dim) or DimSelection.whole(size)
-        for dim, size in zip(request.table.dims, request.table.sizes, strict=True)
-    ]
 
 
 def _element_extents(variable: Variable | None, table: Table) -> Boxes:
@@ -249,14 +230,6 @@ def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
     return cells
 
 
-def _fewest_rows(selections: Sequence[DimSelection], rows_per_partition: int | None) -> int:
-    """Return the smallest target that keeps a plan below the default limit of tasks."""
-    if rows_per_partition is not None:
-        return rows_per_partition
-    rows = selected_rows(selections)
-    return -(-rows * 4 // MAX_DEFAULT_TASKS)
-
-
 def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
     """Make tasks from the boxes of several arrays; small arrays of one rank share tasks."""
     tasks: list[ScanTask] = []
@@ -271,14 +244,11 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
             continue
         # Rows of all arrays are scaled to one target, so that a group is full at that number.
         common = max(target for _, _, target in chosen)
-        scaled = [
-            replace(cuts, rows=np.maximum(1, cuts.rows * (common / target)).astype(np.int64))
-            for _, cuts, target in chosen
-        ]
+        scaled = [np.maximum(1, cuts.rows * (common / target)) for _, cuts, target in chosen]
         rows = np.concatenate([cuts.rows for _, cuts, _ in chosen])
         together = Cuts(
-            boxes=np.concatenate([cuts.boxes for cuts in scaled]),
-            rows=np.concatenate([cuts.rows for cuts in scaled]),
+            boxes=np.concatenate([cuts.boxes for _, cuts, _ in chosen]),
+            rows=np.concatenate(scaled).astype(np.int64),
         )
         owner = np.concatenate(
             [np.full(len(cuts.rows), number, dtype=np.int64) for number, cuts, _ in chosen]

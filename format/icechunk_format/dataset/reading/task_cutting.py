@@ -186,15 +186,9 @@ def _c_order(boxes: Boxes) -> NDArray[np.int64]:
 def _count_rows(boxes: Boxes, selections: Sequence[DimSelection]) -> NDArray[np.int64]:
     rows = np.ones(len(boxes), dtype=np.int64)
     for axis, selection in enumerate(selections):
-        rows *= _count_between(boxes[:, axis], selection)
+        ends = selection.rank(boxes[:, axis])
+        rows *= ends[:, 1] - ends[:, 0]
     return rows
-
-
-def _count_between(bounds: NDArray[np.int64], selection: DimSelection) -> NDArray[np.int64]:
-    if selection.indices is None:
-        return bounds[:, 1] - bounds[:, 0]
-    ends = np.searchsorted(selection.indices, bounds)
-    return np.asarray(ends[:, 1] - ends[:, 0], dtype=np.int64)
 
 
 class _CutAxis:

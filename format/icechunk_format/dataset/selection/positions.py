@@ -96,6 +96,16 @@ class DimSelection:
             return self.indices
         return np.arange(self.start, self.stop, dtype=np.int64)
 
+    def rank(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many positions are selected before each of some that are selected."""
+        if self.indices is None:
+            return positions - self.start
+        return np.searchsorted(self.indices, positions)
+
+    def within(self, start: int, stop: int) -> DimSelection:
+        """Return the selected positions from ``start`` up to but not including ``stop``."""
+        return self.intersect(DimSelection.span(self.size, start, stop))
+
     def intersect(self, other: DimSelection) -> DimSelection:
         """Return the positions that both select; both are of the same dimension."""
         assert self.size == other.size, "selections of two dimensions"
@@ -105,13 +115,13 @@ class DimSelection:
         if self.indices is None and other.indices is None:
             return DimSelection(size=self.size, start=start, stop=stop)
         if self.indices is None:
-            return other._within(start, stop)
+            return other._cut(start, stop)
         if other.indices is None:
-            return self._within(start, stop)
+            return self._cut(start, stop)
         common = np.intersect1d(self.indices, other.indices, assume_unique=True)
         return DimSelection._of_sorted(self.size, common)
 
-    def _within(self, lo: int, hi: int) -> DimSelection:
+    def _cut(self, lo: int, hi: int) -> DimSelection:
         assert self.indices is not None
         first, last = np.searchsorted(self.indices, [lo, hi])
         return DimSelection._of_sorted(self.size, self.indices[first:last])

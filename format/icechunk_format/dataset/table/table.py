@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
@@ -124,6 +125,13 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    def selections(self, chosen: Mapping[str, DimSelection]) -> list[DimSelection]:
+        """Return what is selected along each dimension; one that is absent is selected whole."""
+        return [
+            chosen.get(dim) or DimSelection.whole(size)
+            for dim, size in zip(self.dims, self.sizes, strict=True)
+        ]
 
     def column(self, name: str) -> Column:
         """Return a column by its name; case only matters between names that differ in nothing else.

@@ -65,13 +65,8 @@ class BlockQuestion:
     awaited: NDArray[np.int64]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class FetchedBlock:
-    """The stored bytes of a block: ``payloads[i]`` is chunk ``question.coords[positions[i]]``."""
-
-    question: BlockQuestion
-    positions: NDArray[np.int64]
-    payloads: list[bytes]
+FetchedBlock = tuple[NDArray[np.int64], list[bytes]]
+"""The stored bytes of a block: positions among the chunks of its question, and their bytes."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -164,7 +159,8 @@ class ArrayReader:
         UnsupportedError
             A codec, data type or grid of the array is not known here.
         """
-        return self.decode(self.fetch(self.ask(selections))).values
+        question = self.ask(selections)
+        return self.decode(question, self.fetch(question)).values
 
     def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
         """Read the elements ``[lower, upper)``; the errors are those of ``read``."""
@@ -200,9 +196,7 @@ class ArrayReader:
     def fetch(self, question: BlockQuestion) -> FetchedBlock:
         """Fetch the stored bytes of the chunks of a block."""
         positions, payloads = self.payloads(question.coords[question.wanted])
-        return FetchedBlock(
-            question=question, positions=question.wanted[positions], payloads=payloads
-        )
+        return question.wanted[positions], payloads
 
     def present(
         self, selections: Sequence[DimSelection]
@@ -228,32 +222,30 @@ class ArrayReader:
             return self.shards.stored(coords)
         return self.lookup.find(coords.astype(np.uint32)).positions
 
-    def decode(self, block: FetchedBlock) -> DecodedBlock:
+    def decode(self, asked: BlockQuestion, fetched: FetchedBlock) -> DecodedBlock:
         """Decode the chunks of a block and put them in their places."""
-        asked = block.question
+        positions, payloads = fetched
         shape = tuple(p.length for p in asked.picks)
         counts = [len(p.chunks) for p in asked.picks]
         present = np.zeros(len(asked.coords), dtype=bool)
-        present[block.positions] = True
+        present[positions] = True
         dtype = self.metadata.data_type.numpy
-        if len(asked.coords) == 1 and len(block.positions) == 1 and not asked.partial[0]:
+        if len(asked.coords) == 1 and len(positions) == 1 and not asked.partial[0]:
             # Common with large chunks: the block is one whole chunk.
-            whole = self.decode_chunk(asked.coords[0], block.payloads[0])
+            whole = self.decode_chunk(asked.coords[0], payloads[0])
             cell = tuple(slice(0, n) for n in shape)
             values = np.ascontiguousarray(whole[cell]).reshape(shape)
             return DecodedBlock(values=values, picks=asked.picks, present=present)
-        complete = len(block.positions) == len(asked.coords)
-        values = np.empty(shape, dtype=dtype) if complete else self._filled(shape)
-        order = np.unravel_index(block.positions, counts) if counts else ()
+        complete = len(positions) == len(asked.coords)
+        values = np.empty(shape, dtype=dtype) if complete else self.metadata.fill_array(shape)
+        order = np.unravel_index(positions, counts) if counts else ()
         places = zip(*(axis.tolist() for axis in order), strict=True) if counts else iter([()])
-        for position, place, payload in zip(
-            block.positions.tolist(), places, block.payloads, strict=False
-        ):
+        for position, place, payload in zip(positions.tolist(), places, payloads, strict=False):
             chunk = self.decode_chunk(asked.coords[position], payload)
             if asked.partial[position] and self._kept is not None:
                 self._kept.keep(self._key(asked.coords[position]), chunk)
             _place(values, chunk, asked.picks, place)
-        if self._kept is not None and len(asked.coords) > len(block.positions):
+        if self._kept is not None and not complete:
             self._place_kept(values, asked, present, counts)
         return DecodedBlock(values=values, picks=asked.picks, present=present)
 
@@ -331,9 +323,6 @@ class ArrayReader:
                 file_type="chunk",
                 field=error.facts.get("field"),
             ) from error
-
-    def _filled(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        return self.metadata.fill_array(shape)
 
     def _key(self, coords: NDArray[np.int64]) -> tuple[str, bytes]:
         return self.path, coords.tobytes()

@@ -77,11 +77,12 @@ class ScanArrays:
             self._storage, variable.node, variable.array, self.snapshot.manifest_files
         )
 
-    def labels(self, column: Column, size: int, selection: DimSelection) -> pa.Array:
-        """Return the values of a dimension column at the selected positions.
+    def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
+        """Return the values of a dimension column at the selected positions, or at all.
 
         ``column`` has the role ``dimension``; ``size`` is the length of that dimension.
         """
+        selection = selection or DimSelection.whole(size)
         if column.path is None or column.decoder is None:
             return pa.array(selection.positions(), type=column.arrow_type)
         start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)

@@ -48,29 +48,22 @@ class BlockRows:
 
 
 class BatchBuilder:
-    """Cuts blocks into batches; keeps label columns from block to block.
+    """Cuts blocks into batches; keeps label columns from block to block."""
 
-    Parameters
-    ----------
-    rows
-        Wanted rows of a batch.
-    """
-
-    def __init__(self, rows: int = BATCH_ROWS) -> None:
-        self._rows = rows
+    def __init__(self) -> None:
         self._kept: dict[Hashable, pa.Array] = {}
 
     def batches(self, block: BlockRows) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of one batch after another, all of the same length, by name."""
         shape = block.shape
         axis, inner = len(shape) - 1, 1
-        while axis >= 0 and inner * shape[axis] <= self._rows:
+        while axis >= 0 and inner * shape[axis] <= BATCH_ROWS:
             inner *= shape[axis]
             axis -= 1
         if axis < 0:
             yield from self._cut(block, 0, inner, self._columns(block, axis, inner, 1, ()), inner)
             return
-        steps = max(1, self._rows // inner)
+        steps = max(1, BATCH_ROWS // inner)
         # Even batches: 17 of 43 steps rather than 16 of 45 and a last one of 1.
         steps = -(-shape[axis] // -(-shape[axis] // steps))
         offset = 0

@@ -106,6 +106,8 @@ class BlockReads:
         self._convert = convert
         self._context = context
         self._dims = context.table.dims
+        # What the scan selects along each dimension of the table.
+        self.selections = context.table.selections(context.selections)
         self._columns = [column for column in columns if column.path is not None]
         self._readers: dict[str, ArrayReader] = {
             str(column.path): arrays.reader(str(column.path)) for column in self._columns
@@ -139,22 +141,13 @@ class BlockReads:
             for path in self._places
         ]
 
-    def selection(self, place: int) -> DimSelection:
-        """Return what the scan selects along a dimension of the table."""
-        table = self._context.table
-        chosen = self._context.selections.get(table.dims[place])
-        return chosen or DimSelection.whole(table.sizes[place])
-
     def boxes(self, task: ScanTask) -> Iterator[tuple[DimSelection, ...]]:
         """Yield what each box of the task selects along each dimension."""
-        table = self._context.table
         for part in task.parts:
             bounds = part[1:]
             yield tuple(
-                self.selection(place).intersect(
-                    DimSelection.span(size, bounds[2 * place], bounds[2 * place + 1])
-                )
-                for place, size in enumerate(table.sizes)
+                selection.within(bounds[2 * place], bounds[2 * place + 1])
+                for place, selection in enumerate(self.selections)
             )
 
     def pieces(self, task: ScanTask) -> Iterator[_Piece]:
@@ -212,7 +205,8 @@ class BlockReads:
                 _mark_stored(stored, picks, present, self._asked[path])
         values: dict[str, Any] = {}
         for path, places in self._places.items():
-            decoded = self._readers[path].decode(fetched.arrays.pop(path))
+            question = piece.questions[path]
+            decoded = self._readers[path].decode(question, fetched.arrays.pop(path))
             if stored is not None and path in self._asked:
                 _mark_stored(stored, decoded.picks, decoded.present, places)
             aligned = _aligned(decoded.values, places, len(shape))

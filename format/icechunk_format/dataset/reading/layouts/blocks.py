@@ -140,7 +140,7 @@ def _pieces(
     starts = np.arange(first - first % step, last, step, dtype=np.int64)
     edges = axis.start_of(np.append(starts, min(int(starts[-1]) + step, axis.count)))
     parts = [
-        selection.intersect(DimSelection.span(selection.size, low, high))
+        selection.within(low, high)
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     ]
     return [part for part in parts if part.count]

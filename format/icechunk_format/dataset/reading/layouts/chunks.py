@@ -33,7 +33,6 @@ from icechunk_format.dataset.reading.layouts.blocks import Block, BlockArray, cu
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
@@ -54,10 +53,8 @@ class _ChunkBlock:
     coords: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fetched:
-    positions: NDArray[np.int64]
-    payloads: list[bytes] | None
+# The positions of chunks that exist, as far as they were asked for, and their bytes if fetched.
+_Fetched = tuple[NDArray[np.int64], "list[bytes] | None"]
 
 
 def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -69,14 +66,14 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 
     def fetch(block: _ChunkBlock) -> _Fetched:
         if wants_data:
-            positions, payloads = block.reader.payloads(block.coords)
-            return _Fetched(positions=positions, payloads=payloads)
+            return block.reader.payloads(block.coords)
         if stored_only:
-            return _Fetched(positions=block.reader.stored(block.coords), payloads=None)
-        return _Fetched(positions=np.empty(0, dtype=np.int64), payloads=None)
+            return block.reader.stored(block.coords), None
+        return np.empty(0, dtype=np.int64), None
 
     def decode(block: _ChunkBlock, fetched: _Fetched) -> pa.RecordBatch:
-        rows = fetched.positions if stored_only else np.arange(len(block.coords))
+        positions, payloads = fetched
+        rows = positions if stored_only else np.arange(len(block.coords))
         coords = block.coords[rows]
         bounds = np.empty((*coords.shape, 2), dtype=np.int64)
         for number, axis in enumerate(block.reader.axes):
@@ -90,10 +87,11 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
             "shape": coordinate_lists(bounds[:, :, 1] - bounds[:, :, 0]),
             "dtype": pa.repeat(pa.scalar(text, pa.string()), len(rows)),
         }
-        if fetched.payloads is not None:
-            shapes = bounds[:, :, 1] - bounds[:, :, 0]
-            data = _decoded(block, fetched, rows, shapes) if table.decoded else fetched.payloads
-            columns["data"] = pa.array(data, type=pa.binary())
+        if payloads is not None:
+            if table.decoded:
+                found = dict(zip(positions.tolist(), payloads, strict=True))
+                payloads = _decoded(block, found, rows, bounds[:, :, 1] - bounds[:, :, 0])
+            columns["data"] = pa.array(payloads, type=pa.binary())
         return pa.RecordBatch.from_arrays(
             [columns[source] for source in sources], schema=context.arrow_schema
         )
@@ -117,8 +115,7 @@ def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterato
         variable = arrays.variable(reader.path)
         chosen = chunk_selections(variable, context.selections, reader.axes)
         box = [
-            selection.intersect(DimSelection.span(selection.size, part[1 + 2 * n], part[2 + 2 * n]))
-            for n, selection in enumerate(chosen)
+            selection.within(part[1 + 2 * n], part[2 + 2 * n]) for n, selection in enumerate(chosen)
         ]
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(
@@ -140,9 +137,11 @@ def _chunk_bytes(reader: ArrayReader) -> int:
 
 
 def _decoded(
-    block: _ChunkBlock, fetched: _Fetched, rows: NDArray[np.int64], shapes: NDArray[np.int64]
+    block: _ChunkBlock,
+    payloads: dict[int, bytes],
+    rows: NDArray[np.int64],
+    shapes: NDArray[np.int64],
 ) -> list[bytes]:
-    payloads = dict(zip(fetched.positions.tolist(), fetched.payloads or [], strict=True))
     fills: dict[tuple[int, ...], bytes] = {}
     data = []
     for row, shape in zip(rows.tolist(), map(tuple, shapes.tolist()), strict=True):

@@ -34,27 +34,17 @@ class TaskLabels:
         self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
         for column in columns:
             place = table.dims.index(column.source)
-            selections = [box[place] for box in boxes]
-            hull = DimSelection.span(
-                table.sizes[place],
-                min(s.start for s in selections),
-                max(s.stop for s in selections),
-            )
+            held = [box[place] for box in boxes]
+            start, stop = min(s.start for s in held), max(s.stop for s in held)
             # The selected positions of the whole task; each block takes a slice.
-            chosen = reads.selection(place).intersect(hull)
+            chosen = reads.selections[place].within(start, stop)
             values = arrays.labels(column, table.sizes[place], chosen)
             self._labels[place] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
         """Return dimension name and values along a block, by the place of the dimension."""
-        return {
-            place: (name, values.slice(_rank(chosen, block[place].start), block[place].count))
-            for place, (name, chosen, values) in self._labels.items()
-        }
-
-
-def _rank(chosen: DimSelection, position: int) -> int:
-    """Return the number of selected positions before a selected one."""
-    if chosen.indices is None:
-        return position - chosen.start
-    return int(np.searchsorted(chosen.indices, position))
+        found = {}
+        for place, (name, chosen, values) in self._labels.items():
+            [first] = chosen.rank(np.array([block[place].start])).tolist()
+            found[place] = (name, values.slice(first, block[place].count))
+        return found
