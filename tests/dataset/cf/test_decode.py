@@ -263,9 +263,9 @@ def test_numbers_for_summaries_agree_with_the_column(
 ) -> None:
     made = decoder(values, **attributes)
     assert made.is_numeric
-    numbers = made.decode_numeric(values)
-    assert numbers.values.dtype == kind
-    assert made.to_arrow(numbers.values, numbers.valid).equals(made.decode(values))
+    numbers, valid = made.decode_numeric(values)
+    assert numbers.dtype == kind
+    assert made.to_arrow(numbers, valid).equals(made.decode(values))
 
 
 def test_text_is_not_numeric() -> None:

@@ -116,15 +116,13 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
         ) from error
 
 
-def given_crs(text: Any, option: str = "crs") -> Any:
+def given_crs(text: Any) -> Any:
     """Read a reference system that a user gave, as a ``pyproj.CRS``.
 
     Parameters
     ----------
     text
         What pyproj takes: ``"EPSG:4326"``, WKT, PROJ's text, a number, a CRS.
-    option
-        The option, for the error.
 
     Raises
     ------
@@ -133,14 +131,14 @@ def given_crs(text: Any, option: str = "crs") -> Any:
     UnsupportedError
         pyproj is not installed.
     """
-    pyproj = geo_package("pyproj", f"option {option}")
+    pyproj = geo_package("pyproj", "option crs")
     try:
         return pyproj.CRS.from_user_input(text)
     except (pyproj.exceptions.CRSError, TypeError) as error:
         raise InvalidInputError(
-            f"{option}={text!r} is no coordinate reference system: give one such as 'EPSG:4326',"
+            f"crs={text!r} is no coordinate reference system: give one such as 'EPSG:4326',"
             " or its WKT",
-            option=option,
+            option="crs",
         ) from error
 
 

@@ -118,7 +118,7 @@ class Combining:
         counts = [zone.found[0, 0].size for zone in done]
         keys = pa.Table.from_batches([zone.key for zone in done]).combine_chunks()
         owner = pa.array(np.repeat(np.arange(len(done)), counts))
-        arrays: list[Any] = [_one(column).take(owner) for column in keys.columns]
+        arrays: list[Any] = [column.combine_chunks().take(owner) for column in keys.columns]
         labels = [self._labels_of(zone.split) for zone in done]
         arrays += [pa.concat_arrays(list(of_dim)) for of_dim in zip(*labels, strict=True)]
         flat, quantiles = (
@@ -158,8 +158,3 @@ class Combining:
                 for place, s, numbers in zip(context.others, chosen, index, strict=True)
             ]
         return self._labels[split]
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    held = column.combine_chunks()
-    return pa.concat_arrays(held.chunks) if isinstance(held, pa.ChunkedArray) else held

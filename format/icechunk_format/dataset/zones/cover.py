@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.zones.axes import CellAxis
 
 Coverage = Literal["fraction", "center", "touched"]
-COVERAGES: Final = ("fraction", "center", "touched")
 
 # Cells of the boxes around polygons that are looked at together.
 _MOST_CELLS: Final = 1 << 21

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.horizontal.reference_systems import geo_package
 
 Antimeridian = Literal["error", "split", "keep"]
-ANTIMERIDIAN: Final = ("error", "split", "keep")
 
 _POLYGON: Final = 3
 _MULTI_POLYGON: Final = 6

@@ -156,9 +156,8 @@ class _SummaryRun:
         if not any(column.source == c.source for c in self._summarised):
             return converted
         if decoder.is_numeric:
-            numbers = decoder.decode_numeric(values)
-            converted.values = np.broadcast_to(numbers.values.reshape(values.shape), shape)
-            valid = numbers.valid
+            numbers, valid = decoder.decode_numeric(values)
+            converted.values = np.broadcast_to(numbers, shape)
         else:
             # Only counts are shown, so any number will do.
             converted.values = np.broadcast_to(np.zeros((), dtype=np.int64), shape)
