@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,8 +59,7 @@ def bounded(bounds: dict[str, Any]) -> Iterator[None]:
         return cell_batches.join_thin(batches, schema, rows=min(rows, bounds["batch_rows"]))
 
     with pytest.MonkeyPatch.context() as patched:
-        for module in (cells, summary):
-            patched.setattr(module, "BatchBuilder", partial(cell_batches.BatchBuilder, rows))
+        patched.setattr(cell_batches, "BATCH_ROWS", rows)
         for module in (cells, summary, chunks_layout, refs_layout):
             patched.setattr(module, "join_thin", join_thin)
         patched.setattr(refs_layout, "BATCH_ROWS", rows)

@@ -136,17 +136,15 @@ def complex_pairs(
         fixed_width(np.ascontiguousarray(part), None, target.field(i).type)
         for i, part in enumerate((values.real, values.imag))
     ]
-    return _struct(parts, valid, target, len(values))
+    return structs(parts, valid, target, len(values))
 
 
 def structs(
-    values: NDArray[Any],
-    fields: list[pa.Array],
-    valid: NDArray[np.bool_] | None,
-    target: pa.DataType,
+    fields: list[pa.Array], valid: NDArray[np.bool_] | None, target: pa.DataType, length: int
 ) -> pa.Array:
     """Return the columns of a structured array as one struct column."""
-    return _struct(fields, valid, target, len(values))
+    nulls, bitmap = _bitmap(valid, length)
+    return pa.Array.from_buffers(target, length, [bitmap], null_count=nulls, children=fields)
 
 
 def texts_or_bytes(
@@ -191,6 +189,17 @@ def dictionary_texts(
     return pa.array(texts, pa.string()).take(indices)
 
 
+def scattered(values: pa.Array, where: NDArray[np.int64], length: int) -> pa.Array:
+    """Return a column that has the values at some rows and nulls elsewhere."""
+    if len(where) == length:
+        return values
+    index = np.zeros(length, dtype=np.int32)
+    index[where] = np.arange(len(where), dtype=np.int32)
+    absent = np.ones(length, dtype=bool)
+    absent[where] = False
+    return values.take(pa.array(index, mask=absent))
+
+
 def _bitmap(valid: NDArray[np.bool_] | None, length: int) -> tuple[int, pa.Buffer | None]:
     if valid is None:
         return 0, None
@@ -198,13 +207,6 @@ def _bitmap(valid: NDArray[np.bool_] | None, length: int) -> tuple[int, pa.Buffe
     if not nulls:
         return 0, None
     return nulls, pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _struct(
-    fields: list[pa.Array], valid: NDArray[np.bool_] | None, target: pa.DataType, length: int
-) -> pa.Array:
-    nulls, bitmap = _bitmap(valid, length)
-    return pa.Array.from_buffers(target, length, [bitmap], null_count=nulls, children=fields)
 
 
 def _raw_bytes(values: NDArray[Any], target: pa.DataType) -> pa.Array:

@@ -18,7 +18,7 @@ CF conventions, section 4.4.1 "Calendar".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,7 @@ _LEAP_MONTH_LENGTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _MONTH_STARTS: Final = np.concatenate([[0], np.cumsum(_MONTH_LENGTHS)]).astype(np.int64)
 _LEAP_MONTH_STARTS: Final = np.concatenate([[0], np.cumsum(_LEAP_MONTH_LENGTHS)]).astype(np.int64)
 
-# Days between 0000-03-01 and 1970-01-01, in the two calendars that count from 1970.
-_GREGORIAN_EPOCH: Final = 719468
+# Days between 0000-03-01 and 1970-01-01 in the Julian calendar.
 _JULIAN_EPOCH: Final = 719470
 # Day number of 1582-10-15, the first Gregorian day of the standard calendar.
 GREGORIAN_REFORM: Final = -141427
@@ -80,7 +79,7 @@ def day_number(calendar: str, year: int, month: int, day: int) -> int:
     if calendar == "julian":
         return _julian_day_number(year, month, day)
     if calendar == "proleptic_gregorian" or (year, month, day) >= (1582, 10, 15):
-        return _gregorian_day_number(year, month, day)
+        return int(_gregorian_day_numbers(year, month, day))
     if (year, month, day) > (1582, 10, 4):
         raise ValueError("the standard calendar skips 1582-10-05 to 1582-10-14")
     return _julian_day_number(year, month, day)
@@ -141,35 +140,20 @@ def _month_length(calendar: str, year: int, month: int) -> int:
     return (_LEAP_MONTH_LENGTHS if leap else _MONTH_LENGTHS)[month - 1]
 
 
-# Years that begin in March have the leap day at their end, so that month lengths are regular: five
-# months have 153 days. This holds in both calendars.
+def _gregorian_day_numbers(years: Any, months: Any, days: Any) -> Any:
+    """Return day numbers of dates, each given by numbers or by arrays."""
+    first_days = np.asarray((years - 1970) * 12 + months - 1).astype("M8[M]").astype("M8[D]")
+    return first_days.astype(np.int64) + days - 1
 
 
-def _gregorian_day_number(year: int, month: int, day: int) -> int:
-    one = np.array([year], np.int64), np.array([month], np.int64), np.array([day], np.int64)
-    return int(_gregorian_day_numbers(*one)[0])
-
-
-def _gregorian_day_numbers(
-    years: NDArray[np.int64], months: NDArray[np.int64], days: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    march_years = years - (months <= 2)
-    leap_days = march_years // 4 - march_years // 100 + march_years // 400
-    result: NDArray[np.int64] = (
-        365 * march_years + leap_days + _day_of_march_year(months, days) - _GREGORIAN_EPOCH
-    )
-    return result
+# Julian years that begin in March have the leap day at their end, so that month lengths are
+# regular: five months have 153 days.
 
 
 def _julian_day_number(year: int, month: int, day: int) -> int:
     march_year = year - (month <= 2)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return 365 * march_year + march_year // 4 + day_of_year - _JULIAN_EPOCH
-
-
-def _day_of_march_year(months: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.int64]:
-    result: NDArray[np.int64] = (153 * ((months + 9) % 12) + 2) // 5 + days - 1
-    return result
 
 
 def _julian_dates(

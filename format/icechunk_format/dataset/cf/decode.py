@@ -1,7 +1,7 @@
 """Decodes stored arrays by their CF attributes, following xarray's rules.
 
 Packed integers, sentinel values and counts of hours become temperatures, NULLs and timestamps.
-:func:`variable_decoder` reads the attributes once, on the driver, and returns a small value that
+`attribute_decoder` reads the attributes once, on the driver, and returns a small value that
 executors apply to every chunk.
 
 Rules of this file
@@ -24,7 +24,7 @@ CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf import arrow_values
 from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.cf.attributes import (
@@ -116,7 +115,7 @@ class VariableDecoder:
             return arrow_values.complex_pairs(flat, valid, self.arrow_type)
         if self._fields:
             columns = [child.decode(flat[child.name]) for child in self._fields]
-            return arrow_values.structs(flat, columns, valid, self.arrow_type)
+            return arrow_values.structs(columns, valid, self.arrow_type, len(flat))
         if self._text_encoding is not None:
             flat = self._texts(flat)
         return arrow_values.texts_or_bytes(flat, valid, self.arrow_type, name=self.name)
@@ -197,45 +196,6 @@ class VariableDecoder:
         return np.array(texts, dtype=object)
 
 
-def variable_decoder(
-    array: ArrayMetadata,
-    *,
-    decode_cf: bool = True,
-    timestamp_type: TimestampType = "ntz",
-    attributes: Mapping[str, Any] | None = None,
-    name: str | None = None,
-) -> VariableDecoder:
-    """Return the decoder of a Zarr array.
-
-    Parameters
-    ----------
-    array
-        Metadata of the array.
-    decode_cf
-        Whether attributes are applied; otherwise values are the stored ones.
-    timestamp_type
-        ``"ntz"`` for timestamps without a time zone, ``"utc"`` for instants.
-    attributes
-        Used instead of the array's own; :func:`inherit_time_attributes` makes them.
-    name
-        The variable, for errors; by default the last part of the node path.
-
-    Raises
-    ------
-    InvalidInputError
-        If a CF attribute cannot be used, naming variable, attribute and the way out.
-    UnsupportedError
-        If the data type has no SQL type.
-    """
-    return attribute_decoder(
-        array.attributes if attributes is None else attributes,
-        array.data_type,
-        decode_cf=decode_cf,
-        timestamp_type=timestamp_type,
-        name=name if name is not None else array.node_path.rpartition("/")[2],
-    )
-
-
 def attribute_decoder(
     attributes: Mapping[str, Any],
     data_type: DataType,
@@ -244,18 +204,35 @@ def attribute_decoder(
     timestamp_type: TimestampType = "ntz",
     name: str,
 ) -> VariableDecoder:
-    """Return the decoder of attributes and a data type; see :func:`variable_decoder`."""
+    """Return the decoder of an array.
+
+    Parameters
+    ----------
+    attributes
+        Its own, or what :func:`inherit_time_attributes` makes of them.
+    data_type
+        Of the array.
+    decode_cf
+        Whether attributes are applied; otherwise values are the stored ones.
+    timestamp_type
+        ``"ntz"`` for timestamps without a time zone, ``"utc"`` for instants.
+    name
+        The variable, for errors.
+
+    Raises
+    ------
+    InvalidInputError
+        If a CF attribute cannot be used, naming variable, attribute and the way out.
+    UnsupportedError
+        If the data type has no SQL type.
+    """
     dtype, kind = data_type.numpy, data_type.kind
     stored = str(dtype) if dtype.kind in "biufcMm" else data_type.name
     plain = _plain_decoder(dtype, kind, timestamp_type, name, nan_is_missing=decode_cf)
-    plan: dict[str, Any] = {
-        member: getattr(plain, member) for member in VariableDecoder.__dataclass_fields__
-    }
-    plan["encoding"] = {"dtype": stored}
-    plan["attributes"] = dict(attributes)
+    plan: dict[str, Any] = {"encoding": {"dtype": stored}, "attributes": dict(attributes)}
     if decode_cf and dtype.kind not in "Mm":
-        _apply_attributes(plan, dtype, kind, timestamp_type)
-    return VariableDecoder(**plan)
+        _apply_attributes(plan, dtype, kind, timestamp_type, name)
+    return replace(plain, **plan)
 
 
 def inherit_time_attributes(
@@ -310,10 +287,14 @@ def _plain_decoder(
 
 
 def _apply_attributes(
-    plan: dict[str, Any], dtype: np.dtype[Any], kind: str, timestamps: TimestampType
+    plan: dict[str, Any],
+    dtype: np.dtype[Any],
+    kind: str,
+    timestamps: TimestampType,
+    name: str,
 ) -> None:
     """Fill in the fields of a decoder from the attributes, in xarray's order."""
-    name: str = plan["name"]
+    stored = dtype
     attributes, encoding = plan["attributes"], plan["encoding"]
 
     def consume(attribute: str) -> Any:
@@ -330,8 +311,8 @@ def _apply_attributes(
         plan["_missing"] = other_missing(given, dtype, kind, name)
         return
     if dtype.kind in "iu" and "_Unsigned" in attributes:
-        dtype = _apply_unsigned(plan, dtype, consume("_Unsigned"))
-    missing, only_nan = numeric_missing(given, plan["_dtype"], dtype, encoding, name)
+        dtype = _apply_unsigned(plan, dtype, consume("_Unsigned"), name)
+    missing, only_nan = numeric_missing(given, stored, dtype, encoding, name)
     plan["_missing"] = missing
 
     scale_factor = packing_number(consume("scale_factor"), "scale_factor", name)
@@ -370,10 +351,12 @@ def _time_type(time: TimeScale, timestamps: TimestampType) -> pa.DataType:
     return arrow_values.timestamp_type(timestamps) if time.is_timestamp else pa.string()
 
 
-def _apply_unsigned(plan: dict[str, Any], dtype: np.dtype[Any], flag: Any) -> np.dtype[Any]:
+def _apply_unsigned(
+    plan: dict[str, Any], dtype: np.dtype[Any], flag: Any, name: str
+) -> np.dtype[Any]:
     kind = {"true": "u", "false": "i"}.get(str(flag).lower())
     if kind is None:
-        raise attribute_error(plan["name"], "_Unsigned", flag, 'allowed are "true" and "false"')
+        raise attribute_error(name, "_Unsigned", flag, 'allowed are "true" and "false"')
     if kind != dtype.kind:
         dtype = np.dtype(f"{kind}{dtype.itemsize}")
         plan["_integer_view"] = dtype

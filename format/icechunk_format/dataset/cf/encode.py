@@ -129,7 +129,7 @@ class VariableEncoder:
         if dtype.kind == "c":
             result = np.empty(len(column), dtype)
             for part, half in (("re", result.real), ("im", result.imag)):
-                half[...] = _floats(pc.struct_field(column, part), half.dtype)
+                half[...] = _numbers(pc.struct_field(column, part))
             return result
         if dtype.kind not in "biufMm":
             return self._texts_or_bytes(column)
@@ -373,11 +373,6 @@ def _numbers(column: pa.Array) -> NDArray[Any]:
     if column.null_count:
         column = pc.fill_null(column, pa.scalar(0).cast(column.type))
     found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return found
-
-
-def _floats(column: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    found: NDArray[Any] = _numbers(column).astype(dtype)
     return found
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.calendars import canonical_calendar, day_number
+from icechunk_format.dataset.cf.column_types import is_number
 from icechunk_format.dataset.selection.labels import DURATION_TEXT, read_duration
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
@@ -56,7 +57,7 @@ def kind_of(column: Column) -> Kind:
         Points cannot be found by labels of its type.
     """
     labels = column.arrow_type
-    if pa.types.is_integer(labels) or pa.types.is_floating(labels) or pa.types.is_decimal(labels):
+    if is_number(labels):
         return "number"
     if pa.types.is_timestamp(labels):
         return "time"
@@ -90,13 +91,8 @@ def check_column(name: str, arrow_type: pa.DataType, coordinate: str, kind: Kind
     types = pa.types
     is_time = types.is_timestamp(arrow_type) or types.is_date(arrow_type)
     is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type)
-    is_number = (
-        types.is_integer(arrow_type)
-        or types.is_floating(arrow_type)
-        or types.is_decimal(arrow_type)
-    )
     fits = {
-        "number": is_number,
+        "number": is_number(arrow_type),
         "time": is_time,
         "duration": types.is_duration(arrow_type),
         "calendar": is_time or is_text,
@@ -121,10 +117,12 @@ def column_numbers(
     Returns
     -------
     tuple
-        The numbers (0 where absent); where a value is present (NaN is absent); and where a value
-        exists in the calendar of the labels, or None where all do.
+        The numbers (0 where absent), or texts as they are; where a value is present (NaN is
+        absent); and where a value exists in the calendar of the labels, or None where all do.
     """
     valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if kind == "text":
+        return column, valid, None
     if kind == "calendar":
         numbers, exists = _calendar_numbers(column, str(calendar))
         return numbers, valid, exists
@@ -139,8 +137,8 @@ def column_numbers(
         column = column.cast(pa.float64())
     if pa.types.is_floating(column.type):
         floats: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-        is_number = ~np.isnan(floats)
-        return np.where(is_number, floats, 0), valid & is_number, None
+        is_there = ~np.isnan(floats)
+        return np.where(is_there, floats, 0), valid & is_there, None
     return _integers(column), valid, None
 
 
@@ -220,12 +218,12 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
     InvalidInputError
         It has no meaning for labels of that kind, or is negative.
     """
-    is_number = isinstance(value, int | float | np.number) and not isinstance(
+    is_plain = isinstance(value, int | float | np.number) and not isinstance(
         value, bool | np.timedelta64
     )
     read: float | None = None
     if kind == "number":
-        read = float(value) if is_number else None
+        read = float(value) if is_plain else None
         expected = "a number in the units of its labels, such as 0.2"
     elif kind == "text":
         expected = "left out, because texts have no distance"
@@ -236,7 +234,7 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
             read = value / timedelta(microseconds=1)
         elif isinstance(value, np.timedelta64):
             read = float(value / np.timedelta64(1, "us"))
-        elif is_number and float(value) in (0.0, float("inf")):
+        elif is_plain and float(value) in (0.0, float("inf")):
             read = float(value)
         expected = f"a duration such as {DURATION_TEXT}"
     if read is None or not read >= 0:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.cf.arrow_values import scattered
 from icechunk_format.dataset.horizontal.circles import circle_of
 from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
@@ -28,7 +29,7 @@ from icechunk_format.dataset.reading.chunk_edges import chunk_axes
 from icechunk_format.dataset.sampling.axis import Axis, Places
 from icechunk_format.dataset.sampling.earth import doubt_degrees, doubt_lengths, moved_points
 from icechunk_format.dataset.sampling.gather import Gather, chunk_numbers
-from icechunk_format.dataset.sampling.labels import column_numbers, coordinate_numbers
+from icechunk_format.dataset.sampling.labels import Kind, column_numbers, coordinate_numbers
 from icechunk_format.dataset.sampling.sampled import (
     AxisChoice,
     SampledVariable,
@@ -36,7 +37,6 @@ from icechunk_format.dataset.sampling.sampled import (
     TreeChoice,
 )
 from icechunk_format.dataset.sampling.sphere import SphereTree
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
@@ -100,11 +100,10 @@ class Sampler:
             Values cannot be in the reference system of the grid, or texts are no times.
         """
         plan = self.sampling
+        kinds: dict[int, tuple[Kind, str | None]]
         kinds = {axis.point: (axis.kind, axis.calendar) for axis in plan.axes}
         read = [
             column_numbers(column, *kinds.get(number, ("number", None)))
-            if kinds.get(number, ("number", None))[0] != "text"
-            else (column, column.is_valid().to_numpy(zero_copy_only=False), None)
             for number, column in enumerate(columns)
         ]
         numbers: list[Any] = [values for values, _, _ in read]
@@ -173,7 +172,7 @@ class Sampler:
         """
 
         def make() -> tuple[Axis, int]:
-            stored = self._labels(choice.column, choice.size)
+            stored = self.arrays.labels(choice.column, choice.size)
             labels, valid = coordinate_numbers(stored, choice.kind, choice.calendar)
             circle = None
             if choice.period is not None:
@@ -192,7 +191,7 @@ class Sampler:
 
     def _texts(self, choice: AxisChoice, column: pa.Array) -> Places:
         labels = self._cached(
-            ("texts",), choice, lambda: _with_cost(self._labels(choice.column, choice.size))
+            ("texts",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
         )
         found = pc.index_in(column.cast(labels.type), value_set=labels, skip_nulls=True)
         inside = found.is_valid().to_numpy(zero_copy_only=False)
@@ -215,9 +214,6 @@ class Sampler:
         decoded = column.decoder.decode(stored).cast(pa.float64())
         degrees: NDArray[np.float64] = decoded.to_numpy(zero_copy_only=False)
         return degrees.reshape(reader.shape)
-
-    def _labels(self, column: Column, size: int) -> pa.Array:
-        return self.arrays.labels(column, size, DimSelection.whole(size))
 
     def _cached(
         self, key: tuple[Any, ...], choice: AxisChoice, make: Callable[[], tuple[V, int]]
@@ -287,7 +283,7 @@ class Sampler:
         """Tell the labels of the first axis that a point lies outside of."""
         for choice in self.sampling.axes:
             if not places.along[choice.dim].inside[row]:
-                ends = pc.min_max(self._labels(choice.column, choice.size)).as_py()
+                ends = pc.min_max(self.arrays.labels(choice.column, choice.size)).as_py()
                 method = "" if choice.method == "nearest" else f", method {choice.method!r}"
                 near = "" if choice.tolerance is None else ", and none is within the tolerance"
                 return f": {choice.name!r} goes from {ends['min']} to {ends['max']}{method}{near}"
@@ -398,13 +394,7 @@ def _in_rows(
     """Put values in the rows of their points, as arrays where axes are kept; others are NULL."""
     sizes = [variable.selections[axis].count for axis in variable.kept]
     if not sizes:
-        if len(rows) == count:
-            return values
-        source = np.zeros(count, np.int64)
-        source[rows] = np.arange(len(rows))
-        absent = np.ones(count, np.bool_)
-        absent[rows] = False
-        return values.take(pa.array(source, mask=absent))
+        return scattered(values, rows, count)
     for size in reversed(sizes[1:]):
         offsets = np.arange(0, len(values) + 1, size, dtype=np.int32)
         values = pa.ListArray.from_arrays(offsets, values)

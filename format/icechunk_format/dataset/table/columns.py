@@ -25,10 +25,11 @@ from typing import Any
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import TimestampType
+from icechunk_format.dataset.cf.column_types import is_number
 from icechunk_format.dataset.cf.decode import (
     VariableDecoder,
+    attribute_decoder,
     inherit_time_attributes,
-    variable_decoder,
 )
 from icechunk_format.dataset.table.dimension_sets import DimensionSet
 from icechunk_format.dataset.table.layouts import Fields
@@ -190,11 +191,11 @@ class ColumnFactory:
         return columns
 
     def _decoder(self, variable: Variable) -> VariableDecoder:
-        return variable_decoder(
-            variable.metadata,
+        return attribute_decoder(
+            self._attributes.get(variable.name, variable.attributes),
+            variable.metadata.data_type,
             decode_cf=self._decode_cf,
             timestamp_type=self._timestamp_type,
-            attributes=self._attributes.get(variable.name, variable.attributes),
             name=variable.name,
         )
 
@@ -223,7 +224,8 @@ def summary_columns(cells: Sequence[Column], *, case_sensitive: bool) -> tuple[C
             statistics = [("count", pa.int64()), ("nulls", pa.int64())]
             if column.decoder is not None and column.decoder.is_numeric:
                 statistics += [("min", column.arrow_type), ("max", column.arrow_type)]
-            if is_number(column.arrow_type):
+            # Booleans have a sum, too.
+            if is_number(column.arrow_type) or pa.types.is_boolean(column.arrow_type):
                 total = pa.int64() if sums_to_integer(column.arrow_type) else pa.float64()
                 statistics += [("sum", total), ("mean", pa.float64()), ("m2", pa.float64())]
         columns += [
@@ -241,16 +243,6 @@ def summary_columns(cells: Sequence[Column], *, case_sensitive: bool) -> tuple[C
         ]
     check_names(columns, case_sensitive=case_sensitive)
     return tuple(columns)
-
-
-def is_number(arrow_type: pa.DataType) -> bool:
-    """Whether values of a type have a sum."""
-    return bool(
-        pa.types.is_integer(arrow_type)
-        or pa.types.is_floating(arrow_type)
-        or pa.types.is_boolean(arrow_type)
-        or pa.types.is_decimal(arrow_type)
-    )
 
 
 def sums_to_integer(arrow_type: pa.DataType) -> bool:

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.cf.decode import variable_decoder
+from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.horizontal.axes import HorizontalGrid, horizontal_grid
 from icechunk_format.dataset.horizontal.circles import detected_circle
 from icechunk_format.dataset.horizontal.reference_systems import (
@@ -166,9 +167,7 @@ class ZonalContext:
 
     def selection(self, place: int) -> DimSelection:
         """Return the selected positions of a dimension of the table."""
-        table = self.scan.table
-        chosen = self.scan.selections.get(table.dims[place])
-        return chosen or DimSelection.whole(table.sizes[place])
+        return self.scan.table.selections(self.scan.selections)[place]
 
     def split_ranges(self, split: int) -> list[tuple[int, int]]:
         """Return the range ``(start, stop)`` of a split along each other dimension."""
@@ -178,9 +177,7 @@ class ZonalContext:
     def split_selections(self, split: int) -> list[DimSelection]:
         """Return the selected positions of a split along each other dimension."""
         return [
-            self.selection(place).intersect(
-                DimSelection.span(self.scan.table.sizes[place], start, stop)
-            )
+            self.selection(place).within(start, stop)
             for place, (start, stop) in zip(self.others, self.split_ranges(split), strict=True)
         ]
 
@@ -295,7 +292,7 @@ def plan_zonal(
 
 def _check_numbers(column: Column) -> None:
     kind = column.arrow_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+    if not is_number(kind):
         raise InvalidInputError(
             f"variable {column.name!r} holds {kind} and not numbers: name others with variables=",
             variable=column.name,
@@ -352,9 +349,15 @@ def _cells(dataset: Dataset, grid: HorizontalGrid) -> tuple[CellAxis, CellAxis, 
 
 
 def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:
-    """Return the numbers of a coordinate; NaN where one is missing."""
     stored = dataset.read(variable.name)
-    values, valid = variable_decoder(variable.metadata).decode_numeric(stored)
+    data_type = variable.metadata.data_type
+    decoder = attribute_decoder(variable.attributes, data_type, name=variable.name)
+    return numbers_or_nan(decoder, stored)
+
+
+def numbers_or_nan(decoder: VariableDecoder, stored: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of stored values; NaN where one is missing."""
+    values, valid = decoder.decode_numeric(stored)
     return values if valid is None else np.where(valid, values, np.nan)
 
 

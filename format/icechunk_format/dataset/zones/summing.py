@@ -30,7 +30,7 @@ from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.zones.covering import COVER_SCHEMA, NO_GEOMETRY, binaries
-from icechunk_format.dataset.zones.plan import AREA, ZonalContext
+from icechunk_format.dataset.zones.plan import AREA, ZonalContext, numbers_or_nan
 from icechunk_format.dataset.zones.quantiles import Box, parts_within
 from icechunk_format.dataset.zones.statistics import CoverMatrix, block_parts, no_parts
 
@@ -155,10 +155,10 @@ class Summing:
         ys, xs = ys + top, xs + left
         box = ((int(ys.min()), int(ys.max()) + 1), (int(xs.min()), int(xs.max()) + 1))
         chosen = [
-            context.selection(place).intersect(DimSelection.span(axis.size, *ends))
-            for place, axis, ends in zip(context.places, context.columns, box, strict=True)
+            context.selection(place).within(*ends)
+            for place, ends in zip(context.places, box, strict=True)
         ]
-        ys, xs = _rank(chosen[0], ys), _rank(chosen[1], xs)
+        ys, xs = chosen[0].rank(ys), chosen[1].rank(xs)
         width = chosen[1].count
         weights = fractions
         if context.request.weights is not None:
@@ -206,8 +206,7 @@ class Summing:
             [chosen[dims.index(dim)] for dim in column.dims]
         )
         assert column.decoder is not None
-        values, valid = column.decoder.decode_numeric(stored)
-        values = np.where(True if valid is None else valid, values, np.nan).astype(np.float64)
+        values = numbers_or_nan(column.decoder, stored).astype(np.float64)
         if column.dims == (dims[0],):
             values = values[:, None]
         elif column.dims == (dims[1], dims[0]):
@@ -260,7 +259,7 @@ class Summing:
         within = context.split_selections(task.split)
         place = []
         for number, selection in zip(context.others, within, strict=True):
-            first = int(_rank(selection, np.array([block[number].start]))[0])
+            first = int(selection.rank(np.array([block[number].start]))[0])
             place.append((first, first + block[number].count))
         shape = block_shape(block)
         others = tuple(shape[number] for number in context.others)
@@ -383,10 +382,3 @@ def _numbers(column: pa.ChunkedArray, dtype: Any) -> tuple[NDArray[Any], NDArray
     values = np.frombuffer(b"" if held is None else held, np.uint8)
     numbers = values[offsets[0] : offsets[-1]].view(dtype) if len(values) else np.empty(0, dtype)
     return numbers, np.diff(offsets) // item
-
-
-def _rank(selection: DimSelection, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of positions among the selected ones."""
-    if selection.indices is None:
-        return positions - selection.start
-    return np.searchsorted(selection.indices, positions)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.cf.arrow_values import scattered
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
@@ -104,11 +105,12 @@ class RefColumns:
     def _chunk_id(self) -> pa.Array:
         where = np.flatnonzero(self._kind == KIND_NATIVE)
         ids = encode_many(self._refs.chunk_id[self._rows[where]])
-        return _scattered(ids, where, len(self._rows), pa.string())
+        return scattered(pa.array(ids, pa.string()), where, len(self._rows))
 
     def _texts(self, texts: Callable[[NDArray[np.int64]], Sequence[str | None]]) -> pa.Array:
         where = np.flatnonzero(self._kind == KIND_VIRTUAL)
-        return _scattered(texts(self._rows[where]), where, len(self._rows), pa.string())
+        values = pa.array(texts(self._rows[where]), pa.string())
+        return scattered(values, where, len(self._rows))
 
     def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
         # Inline chunks lie in the manifest and have no offset.
@@ -139,16 +141,3 @@ def coordinate_lists(values: NDArray[np.integer]) -> pa.Array:
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(ndim)
     flat = pa.array(values.reshape(-1).astype(np.int64))
     return pa.ListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _scattered(
-    values: Sequence[str | None], where: NDArray[np.int64], length: int, kind: pa.DataType
-) -> pa.Array:
-    """Return a column that has the values at some rows and nulls elsewhere."""
-    if len(where) == length:
-        return pa.array(values, type=kind)
-    index = np.zeros(length, dtype=np.int32)
-    index[where] = np.arange(len(where), dtype=np.int32)
-    absent = np.ones(length, dtype=bool)
-    absent[where] = False
-    return pa.array(values, type=kind).take(pa.array(index, mask=absent))
