@@ -23,6 +23,7 @@ from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
+from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, changes_between
 from icechunk_format.repository.history.graph import GraphEntry, version_graph
 from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
@@ -31,7 +32,7 @@ from icechunk_format.repository.lifecycle.create import create_repository
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
 from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_snapshots
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
-from icechunk_format.repository.lifecycle.restore import RestorePlace, restore_snapshot
+from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
@@ -301,14 +302,15 @@ class Repository:
         moved meanwhile; nothing was committed).
         """
         seen = self.resolve(branch=branch)
-        place = RestorePlace(
-            storage=self.storage,
-            tip=self.writable_tip(branch),
-            config=self.config,
-            spec_version=self.spec_version,
-        )
+        format = ManifestFormat(spec_version=self.spec_version, config=self.config)
         return restore_snapshot(
-            place, seen, self.resolve(snapshot=snapshot), message=message, metadata=metadata
+            self.storage,
+            self.writable_tip(branch),
+            format,
+            seen,
+            self.resolve(snapshot=snapshot),
+            message=message,
+            metadata=metadata,
         )
 
     # -- branches and tags ------------------------------------------------------------------

@@ -75,10 +75,6 @@ class ChangeSet:
             or any(not changes.is_empty for changes in self.chunks.values())
         )
 
-    def forget_chunks(self, node_id: NodeId) -> None:
-        """Drop the chunk changes of a deleted array."""
-        self.chunks.pop(node_id, None)
-
     def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Return the log of a commit of these changes without its chunks: see ``touched``."""
         created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()

@@ -211,12 +211,7 @@ class _Detector:
             if not self.tip.nodes.has_id(node_id):
                 there = self.tip.node(gone.path)
                 if there is not None:
-                    yield Conflict(
-                        kind=ConflictKind.DELETED_NODE_RECREATED,
-                        path=gone.path,
-                        node_id=there.id,
-                        snapshot_id=self._creator(there.id),
-                    )
+                    yield self._taken(ConflictKind.DELETED_NODE_RECREATED, gone.path, there.id)
                 continue
             changed = [
                 *self._naming("updated_groups", node_id),
@@ -241,12 +236,7 @@ class _Detector:
                 continue
             there = self.tip.node(path)
             if there is not None and not self._leaves(there):
-                yield Conflict(
-                    kind=ConflictKind.NODE_EXISTS,
-                    path=path,
-                    node_id=there.id,
-                    snapshot_id=self._creator(there.id),
-                )
+                yield self._taken(ConflictKind.NODE_EXISTS, path, there.id)
             above = parent(path)
             if above is None or self._is_our_group(targets.get(above)):
                 continue
@@ -333,6 +323,11 @@ class _Detector:
             snapshot_id=commit.snapshot_id,
             coords=coords,
         )
+
+    def _taken(self, kind: ConflictKind, path: NodePath, node_id: NodeId) -> Conflict:
+        """Return a conflict about a path that a node of theirs has, with who made it."""
+        made_by = self._creator(node_id)
+        return Conflict(kind=kind, path=path, node_id=node_id, snapshot_id=made_by)
 
     def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
         """Return a conflict about a node that is gone, with the commit that deleted it."""

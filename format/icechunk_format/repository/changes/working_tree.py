@@ -257,7 +257,7 @@ class WorkingTree:
         self._check_no_moves()
         node = self.existing(path)
         for gone in (node, *self.descendants(node.path)):
-            self.changes.forget_chunks(gone.id)
+            self.changes.chunks.pop(gone.id, None)
             self._new_paths.pop(gone.path, None)
             if self.changes.created.pop(gone.id, None) is None:
                 self.changes.updated.pop(gone.id, None)

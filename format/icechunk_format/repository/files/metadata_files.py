@@ -36,7 +36,7 @@ from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.transaction_log import NODE_LISTS, TransactionLog
 from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
@@ -377,15 +377,7 @@ def _snapshot_cost(snapshot: Snapshot) -> int:
 
 
 def _transaction_log_cost(log: TransactionLog) -> int:
-    node_lists = (
-        log.new_groups,
-        log.new_arrays,
-        log.deleted_groups,
-        log.deleted_arrays,
-        log.updated_groups,
-        log.updated_arrays,
-    )
-    ids = sum(map(len, node_lists)) + len(log.updated_chunks)
+    ids = sum(len(getattr(log, name)) for name in NODE_LISTS) + len(log.updated_chunks)
     coords = sum(chunks.nbytes for chunks in log.updated_chunks.values())
     return _FILE_COST + ids * _NODE_ID_COST + coords + len(log.moved_nodes) * _NODE_COST
 

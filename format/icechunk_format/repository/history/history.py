@@ -262,7 +262,6 @@ def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
         flushed_at=snapshot.flushed_at,
         message=snapshot.message,
         metadata_items=snapshot.metadata_items,
-        pruned_ancestor_tx_logs=(),
     )
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -32,10 +33,10 @@ from icechunk_format.spec.object_keys import (
 )
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
 from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.protocol import Storage
@@ -83,43 +84,27 @@ def create_repository(
     elif has_repository(storage):
         raise _already_exists(storage)
     now = now_in_microseconds()
-    # The id that the reference takes for the root where it finds none.
-    first = INITIAL_SNAPSHOT_ID
-    metadata = MetadataItems.of({RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version)
-    files = [
-        (
-            snapshot_key(first),
-            snapshot.encode(
-                Snapshot(
-                    id=first,
-                    parent_id=None,
-                    spec_version=spec_version,
-                    flushed_at=now,
-                    message=FIRST_MESSAGE,
-                    metadata_items=metadata,
-                    manifest_files=ManifestFiles.empty(),
-                )
-            ),
-        )
-    ]
+    root = Snapshot(
+        # The id that the reference takes for the root where it finds none.
+        id=INITIAL_SNAPSHOT_ID,
+        spec_version=spec_version,
+        flushed_at=now,
+        message=FIRST_MESSAGE,
+        metadata_items=MetadataItems.of(
+            {RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version
+        ),
+    )
+    files = [(snapshot_key(root.id), snapshot.encode(root))]
     if spec_version == SPEC_V1:
         # Spaces and tabs behind the JSON, at random, tell apart what rival creators store.
         mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
-        key, data = MAIN_REF, v1_refs.encode_ref_json(first) + mark
+        key, data = MAIN_REF, v1_refs.encode_ref_json(root.id) + mark
     else:
-        log = TransactionLog(id=first)
-        files.append((transaction_log_key(first), transaction_log.encode(log)))
+        log = TransactionLog(id=root.id)
+        files.append((transaction_log_key(root.id), transaction_log.encode(log)))
         info = RepoInfo(
-            branches={MAIN: first},
-            snapshots={
-                first: SnapshotInfo(
-                    id=first,
-                    parent_id=None,
-                    flushed_at=now,
-                    message=FIRST_MESSAGE,
-                    metadata_items=metadata,
-                )
-            },
+            branches={MAIN: root.id},
+            snapshots={root.id: snapshot_summary(root)},
             status=RepoStatus(set_at=now),
             latest_updates=(Update(details=RepoInitializedUpdate(), updated_at=now),),
         )

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from icechunk_format.display.lazily import html_by, text_by
@@ -82,14 +83,12 @@ def expire_snapshots(
     """
     cutoff = microseconds(older_than, argument="older_than")
 
-    def expired(info: RepoInfo) -> tuple[Transition, ExpireResult]:
-        return expire(
-            info,
-            cutoff,
-            delete_expired_branches=delete_expired_branches,
-            delete_expired_tags=delete_expired_tags,
-        )
-
+    expired = partial(
+        expire,
+        older_than=cutoff,
+        delete_expired_branches=delete_expired_branches,
+        delete_expired_tags=delete_expired_tags,
+    )
     if dry_run:
         _, result = expired(repo_info.decode(storage.get(REPO).data))
         return replace(result, dry_run=True)

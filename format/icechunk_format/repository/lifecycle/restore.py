@@ -24,7 +24,6 @@ Specification: "Snapshot Files", "Transaction Log Files".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,6 @@ from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.publish import update_branch_ref, update_repo
 from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
-from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key
@@ -69,18 +67,10 @@ from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, Tran
 from icechunk_format.storage.protocol import Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestorePlace:
-    """Place of a restore: the repository and the tip of the branch."""
-
-    storage: Storage
-    tip: BranchTip
-    config: RepositoryConfig
-    spec_version: int
-
-
 def restore_snapshot(
-    place: RestorePlace,
+    storage: Storage,
+    tip: BranchTip,
+    format: ManifestFormat,
     seen: SnapshotId,
     old_id: SnapshotId,
     *,
@@ -91,8 +81,10 @@ def restore_snapshot(
 
     Parameters
     ----------
-    place
+    tip
         The branch.
+    format
+        How files of the repository are written.
     seen
         Where the branch is.
     old_id
@@ -111,7 +103,7 @@ def restore_snapshot(
     CommitOutcomeUnknownError, ReadOnlyError, StorageError
         As for commits.
     """
-    storage, branch = place.storage, place.tip.branch
+    branch, spec_version = tip.branch, format.spec_version
     current, old = load_snapshot(storage, seen), load_snapshot(storage, old_id)
     snapshot_id = new_snapshot_id()
     log = difference(storage, current, old, snapshot_id=snapshot_id)
@@ -123,59 +115,60 @@ def restore_snapshot(
             snapshot=str(old_id),
         )
     written = Written()
-    marker = None if place.spec_version == SPEC_V1 else marker_on(old_id, old.flushed_at)
+    marker = None if spec_version == SPEC_V1 else marker_on(old_id, old.flushed_at)
     version = store_snapshot(
         storage,
-        ManifestFormat(spec_version=place.spec_version, config=place.config),
+        format,
         snapshot_id=snapshot_id,
         base=current,
         nodes=old.nodes,
         files=manifest_files_of(old.nodes, old.manifest_files, (), object_key=snapshot_key(old_id)),
-        log=EncodedLog(log, spec_version=place.spec_version),
+        log=EncodedLog(log, spec_version=spec_version),
         parent_id=seen,
         message=f"Restore snapshot {old_id}" if message is None else message,
-        metadata=commit_metadata(metadata, spec_version=place.spec_version),
+        metadata=commit_metadata(metadata, spec_version=spec_version),
         written=written,
         beside=() if marker is None else marker.files,
     )
-    moved = _advance(place, version.info, old_id, marker)
+    moved = _advance(storage, tip, version.info, old_id, marker)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
     return version.landed(branch)
 
 
 def _advance(
-    place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId, marker: Marker | None
+    storage: Storage, tip: BranchTip, new: SnapshotInfo, old_id: SnapshotId, marker: Marker | None
 ) -> TipMoved | None:
     if marker is None:
-        return _advance_v1(place, new, old_id)
+        return _advance_v1(storage, tip, new, old_id)
 
     def change(info: RepoInfo) -> Transition | TipMoved:
         if old_id not in info.snapshots:
-            raise _removed(place, old_id)
-        answer = add_commit(info, place.tip.branch, new)
+            raise _removed(storage, old_id)
+        answer = add_commit(info, tip.branch, new)
         return marker.added_to(answer) if isinstance(answer, Transition) else answer
 
-    return update_repo(place.storage, change, landed=lambda info: new.id in info.snapshots).declined
+    return update_repo(storage, change, landed=lambda info: new.id in info.snapshots).declined
 
 
-def _advance_v1(place: RestorePlace, new: SnapshotInfo, old_id: SnapshotId) -> TipMoved | None:
-    storage, branch = place.storage, place.tip.branch
-    moved = place.tip.advance(new)
+def _advance_v1(
+    storage: Storage, tip: BranchTip, new: SnapshotInfo, old_id: SnapshotId
+) -> TipMoved | None:
+    branch, moved = tip.branch, tip.advance(new)
     if moved is None and new.parent_id and storage.head(snapshot_key(old_id)) is None:
         key = ref_key(storage, "branch", branch)
         answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
         if answer.tip == new.parent_id:
-            raise _removed(place, old_id)
-        raise _removed(place, old_id, f"it was committed as {new.id}, which later ones build on")
+            raise _removed(storage, old_id)
+        raise _removed(storage, old_id, f"it was committed as {new.id}, which later ones build on")
     return moved
 
 
 def _removed(
-    place: RestorePlace, old_id: SnapshotId, outcome: str = "nothing was committed"
+    storage: Storage, old_id: SnapshotId, outcome: str = "nothing was committed"
 ) -> NotFoundError:
     return NotFoundError(
-        f"snapshot {old_id} of {place.storage.root_url} was removed while it was restored; "
+        f"snapshot {old_id} of {storage.root_url} was removed while it was restored; "
         f"{outcome}, and its data may be gone",
         kind="snapshot",
         name=str(old_id),

@@ -107,7 +107,6 @@ class _Files:
 
     refs: RefsOfVersion1
     keys: tuple[str, ...]
-    has_config: bool
 
 
 def upgrade_repository(
@@ -214,12 +213,7 @@ def _read_files(storage: Storage) -> _Files:
     )
     main = keys.get(("branch", MAIN))
     ordered = sorted(keys.values(), key=lambda key: key != main) + sorted(tombstones.values())
-    has_config = config is not None
-    return _Files(
-        refs=refs,
-        keys=(*ordered, CONFIG_YAML) if has_config else tuple(ordered),
-        has_config=has_config,
-    )
+    return _Files(refs=refs, keys=tuple(ordered) if config is None else (*ordered, CONFIG_YAML))
 
 
 class _PrefetchedHistory(RefFilesHistory):
@@ -314,7 +308,7 @@ def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
         branches={**info.branches, **files.refs.branches},
         tags={name: target for name, target in tags.items() if name not in deleted},
         deleted_tags=deleted,
-        config=files.refs.config if files.has_config else info.config,
+        config=info.config if files.refs.config is None else files.refs.config,
     )
 
 

@@ -16,18 +16,16 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
+from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
-from icechunk_format.spec.values.metadata_items import MetadataItems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +69,15 @@ def marker_on(
     message
         Message of the marker; None for "Snapshot ... is used again".
     """
-    made = SnapshotInfo(
+    marker = Snapshot(
         id=SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE)),
         parent_id=snapshot_id,
         flushed_at=max(now_in_microseconds(), flushed_at + 1),
         message=f"Snapshot {snapshot_id} is used again" if message is None else message,
-        metadata_items=MetadataItems.of({}),
-    )
-    whole = Snapshot(
-        id=made.id,
-        parent_id=snapshot_id,
-        spec_version=SPEC_V2,
-        flushed_at=made.flushed_at,
-        message=made.message,
-        metadata_items=made.metadata_items,
-        nodes=Nodes.of(()),
         manifest_files=ManifestFiles.empty() if manifest_files is None else manifest_files,
     )
     files = (
-        (snapshot_key(made.id), snapshot_file.encode(whole)),
-        (transaction_log_key(made.id), EncodedLog(TransactionLog(id=made.id)).file()),
+        (snapshot_key(marker.id), snapshot_file.encode(marker)),
+        (transaction_log_key(marker.id), EncodedLog(TransactionLog(id=marker.id)).file()),
     )
-    return Marker(info=made, files=files)
+    return Marker(info=snapshot_summary(marker), files=files)

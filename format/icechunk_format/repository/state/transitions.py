@@ -196,7 +196,7 @@ def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transit
     _check_name(name, "branch")
     if name in info.branches:
         raise taken("branch", name, f"exists already, at snapshot {info.branches[name]}")
-    _check_snapshot(info, snapshot_id)
+    info.check_listed(snapshot_id)
     return Transition(
         info=replace(info, branches={**info.branches, name: snapshot_id}),
         details=BranchCreatedUpdate(name=name),
@@ -220,7 +220,7 @@ def reset_branch(
     previous = existing_ref(info.branches, name, "branch")
     if expected is not None and previous != expected:
         return TipMoved(branch=name, tip=previous)
-    _check_snapshot(info, snapshot_id)
+    info.check_listed(snapshot_id)
     return Transition(
         info=replace(info, branches={**info.branches, name: snapshot_id}),
         details=BranchResetUpdate(name=name, previous_snap_id=previous),
@@ -240,7 +240,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
         )
     if name in info.deleted_tags:
         raise taken("tag", name, TAG_DELETED)
-    _check_snapshot(info, snapshot_id)
+    info.check_listed(snapshot_id)
     return Transition(
         info=replace(info, tags={**info.tags, name: snapshot_id}),
         details=TagCreatedUpdate(name=name),
@@ -352,16 +352,6 @@ def _check_name(name: str, kind: str) -> None:
             "NUL",
             kind=kind,
             name=name,
-        )
-
-
-def _check_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
-    if snapshot_id not in info.snapshots:
-        raise NotFoundError(
-            f"snapshot {snapshot_id} is not among the {len(info.snapshots)} snapshots of this "
-            "repository",
-            kind="snapshot",
-            name=str(snapshot_id),
         )
 
 
