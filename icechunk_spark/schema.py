@@ -19,18 +19,16 @@ import difflib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
     ByteType,
     DataType,
-    DateType,
     DayTimeIntervalType,
     DecimalType,
     DoubleType,
@@ -38,7 +36,6 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -57,23 +54,6 @@ METADATA_KEY: Final = "icechunk"
 # Key that marks JSON which Spark's metadata cannot hold, kept as text.
 _AS_JSON_TEXT: Final = "$json"
 
-_SIMPLE_TYPES: Final[dict[pa.DataType, DataType]] = {
-    pa.bool_(): BooleanType(),
-    pa.int8(): ByteType(),
-    pa.int16(): ShortType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us"): TimestampNTZType(),
-    pa.timestamp("us", tz="UTC"): TimestampType(),
-    pa.duration("us"): DayTimeIntervalType(DayTimeIntervalType.DAY, DayTimeIntervalType.SECOND),
-}
-
-
 # The estimates of Spark's optimizer for a row, and for a value of variable width.
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
@@ -87,15 +67,12 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     UnsupportedError
         No Spark type is known for it.
     """
-    simple = _SIMPLE_TYPES.get(arrow_type)
-    if simple is not None:
-        return simple
-    if pa.types.is_decimal128(arrow_type):
-        return DecimalType(arrow_type.precision, arrow_type.scale)
-    if pa.types.is_list(arrow_type):
-        return ArrayType(spark_type(arrow_type.value_type))
-    if pa.types.is_struct(arrow_type):
-        return StructType([StructField(item.name, spark_type(item.type)) for item in arrow_type])
+    with suppress(PySparkException):
+        found = from_arrow_type(arrow_type, prefer_timestamp_ntz=True)
+        # Spark also takes types that come back as others: texts of 64-bit offsets, nanoseconds.
+        comes_back = arrow_target(StructType([StructField("", found)])).field(0).type == arrow_type
+        if comes_back and not pa.types.is_null(arrow_type):
+            return found
     raise UnsupportedError(f"Arrow type {arrow_type} has no Spark type", arrow_type=str(arrow_type))
 
 

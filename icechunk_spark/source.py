@@ -124,10 +124,10 @@ class IcechunkDataSource(DataSource):
         """
         request = parse_write_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.writing.unplanned import make_writer
+        from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line():
-            return make_writer(request, schema, overwrite=overwrite)
+            return UnplannedWriter(request, _mode(overwrite), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, for the columns of `schema`."""
@@ -152,7 +152,11 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.streaming.batches import check_stream
         from icechunk_spark.streaming.staged import StagedStreamWriter
 
-        mode: Mode = "overwrite" if overwrite else "append"
+        mode = _mode(overwrite)
         with errors_on_one_line():
             check_stream(request, mode, schema)
         return StagedStreamWriter(request, mode, schema)
+
+
+def _mode(overwrite: bool) -> Mode:
+    return "overwrite" if overwrite else "append"

@@ -24,7 +24,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from datetime import datetime
 from functools import partial, reduce
@@ -43,15 +42,14 @@ from icechunk_format.maintenance.collecting.result import CollectResult, DeleteR
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_spark.maintenance import collect_tasks
-from icechunk_spark.maintenance.task_rows import grouped_rows
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
+from icechunk_spark.task_rows import collected, grouped_rows
 
 _PACKED: Final = spark_struct(collect_tasks.PACKED)
 _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
-_REPORT: Final = spark_struct(collect_tasks.REPORT)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
     "Only garbage was deleted, and every version is whole; collect again to finish the work"
@@ -216,11 +214,8 @@ class SparkCollector:
             depth=depth,
             dry_run=self._dry_run,
         )
-        swept = self._by_part(rows, count, sum(sent.values())).mapInArrow(
-            partial(collect_tasks.sweep, task), _REPORT
-        )
-        reports = [pickle.loads(bytes(row["report"])) for row in swept.collect()]
-        return sum(reports, DeleteReport())
+        by_part = self._by_part(rows, count, sum(sent.values()))
+        return sum(collected(by_part, partial(collect_tasks.sweep, task)), DeleteReport())
 
     def _by_part(self, rows: DataFrame, count: int, ids: int) -> DataFrame:
         """Return the rows grouped by part."""

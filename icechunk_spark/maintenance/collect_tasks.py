@@ -10,7 +10,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
@@ -20,8 +19,9 @@ import pyarrow as pa
 
 from icechunk_format.maintenance.collecting import parts as collect_parts
 from icechunk_format.maintenance.collecting.parts import SweepTask
+from icechunk_format.maintenance.collecting.result import DeleteReport
 from icechunk_format.storage.location import Location
-from icechunk_spark.maintenance.task_rows import batches_of, rows_of
+from icechunk_spark.task_rows import batches_of, rows_of
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -34,7 +34,6 @@ MANIFESTS = pa.schema(
         pa.field("refs", pa.int64()),
     ]
 )
-REPORT = pa.schema([pa.field("report", pa.binary())])
 
 
 def old_snapshots(
@@ -65,7 +64,7 @@ def referenced_chunks(location: Location, depth: int, batches: Batches) -> Batch
     yield from batches_of(collect_parts.chunks_of_manifests(location, manifests, depth), PACKED)
 
 
-def sweep(task: SweepTask, batches: Batches) -> Batches:
+def sweep(task: SweepTask, batches: Batches) -> Iterator[DeleteReport]:
     """Sweep the parts of a partition, and report on each.
 
     Rows are part, packed ids, and how many ids the part must get: given once for each part.
@@ -77,5 +76,4 @@ def sweep(task: SweepTask, batches: Batches) -> Batches:
         for _, ids, number in rows:
             kept.append(ids)
             expected += number
-        report = collect_parts.sweep_part(task, part, kept, expected)
-        yield from batches_of([(pickle.dumps(report),)], REPORT)
+        yield collect_parts.sweep_part(task, part, kept, expected)

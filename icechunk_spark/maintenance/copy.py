@@ -40,20 +40,26 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
-from icechunk_spark.maintenance.task_rows import (
+from icechunk_spark.options.location import upkeep_location
+from icechunk_spark.schema import spark_struct
+from icechunk_spark.session.errors import raised_in_jobs
+from icechunk_spark.session.partitions import cores_of
+from icechunk_spark.task_rows import (
     batches_of,
+    collected,
     grouped_rows,
     over_pieces,
     rows_of,
     work_rows,
 )
-from icechunk_spark.options.location import upkeep_location
-from icechunk_spark.schema import spark_struct
-from icechunk_spark.session.errors import raised_in_jobs
-from icechunk_spark.session.partitions import cores_of
 
-_REPORT: Final = pa.schema([pa.field("copied", pa.binary())])
-_FOUND: Final = pa.schema([pa.field("part", pa.int64()), pa.field("chunks", pa.binary()), *_REPORT])
+_FOUND: Final = pa.schema(
+    [
+        pa.field("part", pa.int64()),
+        pa.field("chunks", pa.binary()),
+        pa.field("copied", pa.binary()),
+    ]
+)
 # A part of more chunks than this is cut finer; 20 bytes each, several times.
 _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
@@ -114,20 +120,14 @@ def copy(
         found = found.persist()
         try:
             done = found.where(F.col("part") == _REPORTED).select("copied").collect()
-            manifests = _sum(done)
+            manifests = sum((pickle.loads(bytes(row["copied"])) for row in done), Copied())
             hold_copy(plan)
             tasks = min(part_count(depth), _WAVES * cores_of(spark))
             chunks = grouped_rows(found.where(F.col("part") != _REPORTED), "part", tasks)
-            task = partial(_copy_chunks, plan.context, depth)
-            chunks = chunks.mapInArrow(task, spark_struct(_REPORT))
-            copied = _sum(chunks.collect())
+            copied = collected(chunks, partial(_copy_chunks, plan.context, depth))
         finally:
             found.unpersist()
-    return finish_copy(plan, manifests, copied)
-
-
-def _sum(rows: list[Any]) -> Copied:
-    return sum((pickle.loads(bytes(row["copied"])) for row in rows), Copied())
+    return finish_copy(plan, manifests, sum(copied, Copied()))
 
 
 def _copy_manifests(
@@ -140,8 +140,6 @@ def _copy_manifests(
 
 def _copy_chunks(
     context: CopyContext, depth: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    copied = Copied()
+) -> Iterator[Copied]:
     for part, rows in groupby(rows_of(batches), key=itemgetter(0)):
-        copied += copy_part(context, (chunks for _, chunks, _ in rows), part, depth)
-    yield from batches_of([(pickle.dumps(copied),)], _REPORT)
+        yield copy_part(context, (chunks for _, chunks, _ in rows), part, depth)

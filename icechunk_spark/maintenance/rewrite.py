@@ -19,10 +19,10 @@ from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.task import run_task
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
-from icechunk_spark.maintenance.task_rows import answers_of
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
+from icechunk_spark.task_rows import answers_of
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000
@@ -73,6 +73,6 @@ def rewrite_manifests(
         f"rewriting manifests of {location}",
         "Nothing was committed; rewriting again starts afresh",
     ):
-        answers = list(answers_of(spark, plan.tasks, partial(run_task, plan.context)))
+        answers = answers_of(spark, plan.tasks, partial(run_task, plan.context))
     made = [part for answer in answers for part in answer]
     return one_process.finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)

@@ -33,14 +33,13 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_spark.maintenance.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
-from icechunk_spark.options.declare import fold_name
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.schema import spark_struct
 from icechunk_spark.session.errors import raised_in_jobs
 from icechunk_spark.session.partitions import cores_of
+from icechunk_spark.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
 
 _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
@@ -95,8 +94,7 @@ def verify(
     >>> found.where("severity = 'error'").show(truncate=False)  # doctest: +SKIP
     """
     given = collect_options(option_texts(options), use="read")
-    others = {name: value for name, value in options.items() if not _is_virtual(name)}
-    location = upkeep_location(path, others)
+    location = upkeep_location(path, options, also=(_AUTHORIZE, _VIRTUAL))
     report = Report(max_findings)
     state, context = plan_verification(
         location,
@@ -132,7 +130,3 @@ def verify(
         report.absorb(row.asDict() for row in found.collect())
     add_summary(report, state)
     return spark.createDataFrame(report.to_table(), schema=spark_struct(FINDINGS_SCHEMA))
-
-
-def _is_virtual(name: str) -> bool:
-    return fold_name(name).startswith(fold_name("virtual."))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.parse import collect_options
-from icechunk_spark.options.path import split_path
+from icechunk_spark.options.path import repository_path
 from icechunk_spark.options.python_values import option_texts
 
 if TYPE_CHECKING:
@@ -126,12 +127,7 @@ def mirror(
                 " icechunk_spark.mirrored",
                 option=name,
             )
-    root, table = split_path(str(path))
-    if table is not None:
-        raise InvalidInputError(
-            f"the path names the metadata table '{table}': give the repository's, {root!r}",
-            option="path",
-        )
+    root = repository_path(path)
     if given.get("layout", "cells") != "cells":
         raise InvalidInputError(
             f"layout={given['layout']} cannot be copied: a copy has cells", option="layout"
@@ -153,32 +149,21 @@ def mirror(
             virtual_options=given.get("virtual.storage.*"),
             **({"read_ahead_bytes": given[_AHEAD]} if _AHEAD in given else {}),
         )
-        return bring_up_to_date(request, _OnExecutors(spark))
+        return bring_up_to_date(request, partial(_on_executors, spark))
 
 
-class _OnExecutors:
-    """Runs the tasks of a copy with Spark."""
+def _on_executors(
+    spark: SparkSession, context: FileContext, pieces: Sequence[FileTask]
+) -> pa.Table:
+    """Write all files with Spark; return their rows."""
+    import pyarrow as pa
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    from icechunk_format.mirroring.parquet import ADDED, write_file
+    from icechunk_spark.session.errors import raised_in_jobs
+    from icechunk_spark.session.partitions import cores_of
+    from icechunk_spark.task_rows import answers_of
 
-    def __call__(self, context: FileContext, pieces: Sequence[FileTask], /) -> pa.Table:
-        """Write all files; return their rows."""
-        import pyarrow as pa
-
-        from icechunk_format.mirroring.parquet import ADDED
-        from icechunk_spark.maintenance.task_rows import work_rows
-        from icechunk_spark.mirroring.tasks import write_task
-        from icechunk_spark.schema import spark_struct
-        from icechunk_spark.session.errors import raised_in_jobs
-        from icechunk_spark.session.partitions import cores_of
-
-        with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
-            tasks = max(
-                cores_of(self._spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK)
-            )
-            rows = work_rows(self._spark, pieces, tasks).mapInArrow(
-                write_task(context), spark_struct(ADDED)
-            )
-            found = [row.asDict() for row in rows.collect()]
-        return pa.Table.from_pylist(found, schema=ADDED)
+    with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
+        tasks = max(cores_of(spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK))
+        found = answers_of(spark, pieces, partial(write_file, context), tasks)
+    return pa.Table.from_pylist(found, schema=ADDED)

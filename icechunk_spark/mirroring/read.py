@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.session.partitions import cores_of
@@ -42,6 +41,9 @@ _HADOOP: Final = {
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
+_WHY: Final = (
+    "here: a copy has what it was made with, so only 'storage.*' of the repository can be given"
+)
 
 
 def mirrored(
@@ -80,6 +82,7 @@ def mirrored(
     """
     from icechunk_format.mirroring.target import DeltaTarget
     from icechunk_format.mirroring.versions import find_files
+    from icechunk_spark.options.location import storage_alone
     from icechunk_spark.session.errors import errors_on_one_line
 
     versions = {"tag": tag, "snapshot": snapshot, "asOf": asOf}
@@ -91,7 +94,7 @@ def mirrored(
             tag=given.pop("tag", None),
             snapshot=given.pop("snapshot", None),
             as_of=given.pop("asOf", None),
-            storage=_storage(given),
+            storage=storage_alone(given, _WHY),
         )
     schema = _schema(found)
     if not found.paths:
@@ -136,9 +139,10 @@ def freshness(
     """
     from icechunk_format.mirroring.target import DeltaTarget
     from icechunk_format.mirroring.versions import freshness as of_copy
+    from icechunk_spark.options.location import storage_alone
     from icechunk_spark.session.errors import errors_on_one_line
 
-    storage = _storage(collect_options(option_texts(options), use="read"))
+    storage = storage_alone(collect_options(option_texts(options), use="read"), _WHY)
     with errors_on_one_line():
         return of_copy(DeltaTarget.of(target, target_options), storage=storage)
 
@@ -158,21 +162,6 @@ def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(_LISTING_TASKS)
         else:
             spark.conf.set(_LISTING_TASKS, before)
-
-
-def _storage(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client and the options of the repository's store among parsed options."""
-    foreign = sorted(set(given) - {"storage.*", "storage.client"})
-    if foreign:
-        raise InvalidInputError(
-            f"option '{foreign[0]}' means nothing here: a copy has what it was made with, so only"
-            " 'storage.*' of the repository can be given",
-            option=foreign[0],
-        )
-    return {
-        "client": given.get("storage.client", "auto"),
-        "options": dict(given.get("storage.*", {})),
-    }
 
 
 def _schema(found: MirroredFiles) -> StructType:

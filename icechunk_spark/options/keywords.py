@@ -16,8 +16,16 @@ from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import Option, Use, fold_name
-from icechunk_spark.options.parse import OPTIONS, STREAM_OPTIONS
+from icechunk_spark.options.parse import (
+    OPTIONS,
+    STREAM_OPTIONS,
+    collect_options,
+    parse_read_options,
+)
+from icechunk_spark.options.path import repository_path
 from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.options.read import ReadOptions
+from icechunk_spark.options.values import listed
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -26,6 +34,27 @@ _NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes", *STREA
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
     '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'
+)
+
+#: Options of reading that say which values of arrays are read, and from where.
+OF_VALUES: Final = (
+    "path",
+    "branch",
+    "tag",
+    "snapshot",
+    "asOf",
+    "storage.client",
+    "storage.*",
+    "virtual.authorize",
+    "virtual.storage.*",
+    "group",
+    "variables",
+    "decodeCf",
+    "timestampType",
+    "sel",
+    "sel.method",
+    "isel",
+    "readAheadBytes",
 )
 
 
@@ -42,9 +71,36 @@ def given_options(arguments: Mapping[str, Any], use: Use) -> dict[str, Any]:
     """Return the path and the options among the arguments of a function, as texts."""
     named = {option.keyword: arguments[option.keyword] for option in keyword_options(use)}
     given = {**named, **arguments["options"]}
-    if any(fold_name(name) == "path" for name in given):
-        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+    _refuse_second_path(given)
     return {"path": str(arguments["path"]), **option_texts(given)}
+
+
+def _refuse_second_path(options: Mapping[str, Any]) -> None:
+    """Refuse a path among the options of a function that has an argument for it."""
+    if any(fold_name(name) == "path" for name in options):
+        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
+
+
+def parse_options_of_values(
+    path: str, options: Mapping[str, Any], what: str, also: str
+) -> ReadOptions:
+    """Parse options of reading given as Python values: those of `OF_VALUES` and `also`.
+
+    Raises
+    ------
+    InvalidInputError
+        An option means nothing for `what`, or cannot be used.
+    """
+    _refuse_second_path(options)
+    texts = option_texts({"path": repository_path(path), **options})
+    taken = (*OF_VALUES, also)
+    foreign = [name for name in collect_options(texts, use="read") if name not in taken]
+    if foreign:
+        raise InvalidInputError(
+            f"option '{foreign[0]}' means nothing for {what}: it takes {listed(taken[1:])}",
+            option=foreign[0],
+        )
+    return parse_read_options(texts)
 
 
 def with_option_help(use: Use) -> Callable[[_Function], _Function]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.location import Location
 from icechunk_spark.options.parse import collect_options
-from icechunk_spark.options.path import split_path
+from icechunk_spark.options.path import repository_path
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.write import WriteRequest
@@ -24,8 +24,12 @@ def location_of(options: ReadOptions | WriteRequest) -> Location:
     )
 
 
-def upkeep_location(path: str, options: Mapping[str, Any]) -> Location:
+def upkeep_location(
+    path: str, options: Mapping[str, Any], *, also: Collection[str] = ()
+) -> Location:
     """Return the location of the repository at `path`, from ``storage.*`` options.
+
+    Options of the names `also` are passed over.
 
     Raises
     ------
@@ -33,17 +37,16 @@ def upkeep_location(path: str, options: Mapping[str, Any]) -> Location:
         An option is unknown or means nothing for upkeep, or the path names a metadata table.
     """
     given = collect_options(option_texts(options), use="read")
+    storage = storage_alone(
+        {name: value for name, value in given.items() if name not in also},
+        "for upkeep: only 'storage.*' options do, as in **{'storage.region': 'us-west-2'}",
+    )
+    return Location(repository_path(path), **storage)
+
+
+def storage_alone(given: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the arguments of `Location` in parsed options; refuse others, which mean nothing."""
     foreign = sorted(set(given) - {_STORAGE, _CLIENT})
     if foreign:
-        raise InvalidInputError(
-            f"option '{foreign[0]}' means nothing for upkeep: only 'storage.*' options do, as in"
-            " **{'storage.region': 'us-west-2'}",
-            option=foreign[0],
-        )
-    root, table = split_path(str(path))
-    if table is not None:
-        raise InvalidInputError(
-            f"the path names the metadata table '{table}': give the repository's, {root!r}",
-            option="path",
-        )
-    return Location(url=root, client=given.get(_CLIENT, "auto"), options=given.get(_STORAGE, {}))
+        raise InvalidInputError(f"option '{foreign[0]}' means nothing {why}", option=foreign[0])
+    return {"client": given.get(_CLIENT, "auto"), "options": dict(given.get(_STORAGE, {}))}

@@ -62,6 +62,17 @@ def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: U
     )
 
 
+def repository_path(path: object) -> str:
+    """Return a path that may name no metadata table."""
+    root, table = split_path(str(path))
+    if table is not None:
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}': give the repository's, {root!r}",
+            option="path",
+        )
+    return root
+
+
 def split_path(path: str) -> tuple[str, str | None]:
     """Split ``path#snapshots`` into the path and the metadata table.
 

@@ -185,16 +185,14 @@ def _named(path: Any) -> dict[str, str]:
 
 def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | None) -> DataFrame:
     # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
-    from icechunk_spark.reading.mapped_tasks import IcechunkTasks
     from icechunk_spark.reading.plan import plan_table
 
     with errors_on_one_line():
-        planned = plan_table(options, columns)
-    tasks = IcechunkTasks(planned.reader, planned.name)
+        tasks, schema, size_bytes = plan_table(options, columns)
     # A client of Connect has no context to broadcast with, and its functions are not written.
     if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
         tasks.broadcast(spark.sparkContext.broadcast)
-    return _numbers(spark, tasks, planned.size_bytes).mapInArrow(tasks, planned.schema)
+    return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)
 
 
 def _columns(schema: StructType | str) -> StructType:

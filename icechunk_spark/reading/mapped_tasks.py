@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from pyspark import Broadcast
 from pyspark.sql.datasource import InputPartition
@@ -24,17 +24,9 @@ from pyspark.sql.datasource import InputPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from icechunk_spark.reading.reader import IcechunkReader
+
 _BLOCK: Final = 64
-
-
-class TaskReader(Protocol):
-    """A reader that is pickled without its tasks."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition for each task."""
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one task."""
 
 
 class IcechunkTasks:
@@ -50,7 +42,7 @@ class IcechunkTasks:
         What ``explain`` calls the function.
     """
 
-    def __init__(self, reader: TaskReader, name: str = "icechunk") -> None:
+    def __init__(self, reader: IcechunkReader, name: str = "icechunk") -> None:
         self.__name__ = name
         tasks = [partition.value for partition in reader.partitions()]
         self._reader = reader

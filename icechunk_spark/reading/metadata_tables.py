@@ -22,7 +22,6 @@ from icechunk_format.dataset.metadata_tables.read import (
     run_inspection,
 )
 from icechunk_format.dataset.table.table import Column
-from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
@@ -137,6 +136,5 @@ def table_schema(table: MetadataTable) -> StructType:
 
 
 def _table(options: ReadOptions) -> MetadataTable:
-    if options.table is None:
-        raise InvalidInputError("no metadata table is named; give one as path#name", option="table")
+    assert options.table is not None, "callers ask for a metadata table"
     return METADATA_TABLES[options.table]

@@ -29,14 +29,14 @@ from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.changes import plan_changes, resolve_since
+from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions
-from icechunk_spark.reading.pushdown import make_pushdown_reader
+from icechunk_spark.reading.pushdown import PushdownReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
 if TYPE_CHECKING:
     from icechunk_format import SnapshotId
-    from icechunk_spark.reading.mapped_tasks import TaskReader
 
 # Guess of the cells of a block of the layout `summary`, which is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
@@ -101,14 +101,14 @@ class OpenedTable:
         # Spark's filters have the types of the user's schema, `where` has those of the table.
         ours = self.schema
         alike = {field.name for field in schema for our in ours if _is_same(field, our)}
-        return make_pushdown_reader(
+        return PushdownReader(
             lambda where: self._plan(columns, where),
             arrow_target(schema),
             where=self.options.where,
             columns=frozenset(alike),
         )
 
-    def planned(self, schema: StructType) -> tuple[TaskReader, int]:
+    def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and about how many bytes its rows have."""
         reader, rows = self._planned(schema, None)
         tasks = len(reader.partitions())
@@ -229,21 +229,13 @@ def shown_variables(variables: Sequence[Variable]) -> str:
     return shown + more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTable:
-    """A read that is ready to run."""
-
-    schema: StructType
-    """The columns that its rows have."""
-    reader: TaskReader
-    name: str
-    """What is read, as ``explain`` shows it."""
-    size_bytes: int
-    """About how many bytes its rows have, an upper bound where nothing better is known."""
-
-
-def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
+def plan_table(
+    options: ReadOptions, schema: StructType | None
+) -> tuple[IcechunkTasks, StructType, int]:
     """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
+
+    Returns the tasks, the columns of their rows, and about how many bytes the rows have: an upper
+    bound where nothing better is known.
 
     Parameters
     ----------
@@ -262,9 +254,7 @@ def plan_table(options: ReadOptions, schema: StructType | None) -> PlannedTable:
         opened.warn_of_left_out()
     wanted = opened.schema if schema is None else schema
     reader, size = opened.planned(wanted)
-    return PlannedTable(
-        schema=wanted, reader=reader, name=_shown(options, opened.snapshot), size_bytes=size
-    )
+    return IcechunkTasks(reader, _shown(options, opened.snapshot)), wanted, size
 
 
 def _shown(options: ReadOptions, snapshot: str) -> str:

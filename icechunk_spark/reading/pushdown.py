@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     Planner = Callable[[str | None], ScanPlan]
 
 
-def make_pushdown_reader(
-    plan: Planner, target: pa.Schema, *, where: str | None, columns: frozenset[str]
-) -> DataSourceReader:
-    """Return a reader that takes filters from Spark.
+class PushdownReader(IcechunkReader):
+    """A reader that is planned again with the filters that Spark hands over.
 
     Parameters
     ----------
@@ -58,21 +56,16 @@ def make_pushdown_reader(
     UnsupportedError
         This Spark is older than 4.1.
     """
-    if not hasattr(DataSourceReader, "pushFilters"):
-        raise UnsupportedError(
-            "option pushdown=true needs Spark 4.1 or later: leave it out, and give the condition"
-            " as option 'where' instead",
-            option="pushdown",
-        )
-    return PushdownReader(plan, target, where=where, columns=columns)
-
-
-class PushdownReader(IcechunkReader):
-    """A reader that is planned again with the filters that Spark hands over."""
 
     def __init__(
         self, plan: Planner, target: pa.Schema, *, where: str | None, columns: frozenset[str]
     ) -> None:
+        if not hasattr(DataSourceReader, "pushFilters"):
+            raise UnsupportedError(
+                "option pushdown=true needs Spark 4.1 or later: leave it out, and give the"
+                " condition as option 'where' instead",
+                option="pushdown",
+            )
         super().__init__(plan(where), target)
         self._plan = plan
         self._where = where

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
 
+Batches = Iterator[pa.RecordBatch]
+
 
 class IcechunkReader(DataSourceReader):
     """Reads one planned scan of arrays or of a metadata table.
@@ -47,7 +49,7 @@ class IcechunkReader(DataSourceReader):
         self,
         plan: ScanPlan | InspectionPlan | FeedPlan,
         target: pa.Schema,
-        run: Callable[..., Iterator[pa.RecordBatch]] = run_task,
+        run: Callable[..., Batches] = run_task,
     ) -> None:
         self._tasks: Sequence[Any] = plan.tasks
         self._context: Any = plan.context
@@ -65,8 +67,12 @@ class IcechunkReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
-        batches = cast("Generator[pa.RecordBatch, None, None]", self._run(self._context, task))
-        # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
-        with errors_on_one_line(), closing(batches):
-            for batch in batches:
-                yield fit_batch(batch, self._target)
+        return fit_batches(self._run(self._context, task), self._target)
+
+
+def fit_batches(batches: Batches, target: pa.Schema) -> Batches:
+    """Yield the batches of a generator with exactly the schema `target`."""
+    # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
+    with errors_on_one_line(), closing(cast("Generator[pa.RecordBatch, None, None]", batches)):
+        for batch in batches:
+            yield fit_batch(batch, target)

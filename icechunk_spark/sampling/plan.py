@@ -27,9 +27,9 @@ from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
 from icechunk_format.dataset.sampling.sampled import Sampling
 from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.parse import collect_options, parse_read_options
-from icechunk_spark.options.python_values import Names, option_texts
-from icechunk_spark.options.values import listed, parse_names
+from icechunk_spark.options.keywords import parse_options_of_values
+from icechunk_spark.options.python_values import Names
+from icechunk_spark.options.values import parse_names
 from icechunk_spark.reading.plan import open_group, shown_variables
 from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
@@ -37,26 +37,6 @@ from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.session.partitions import cores_of
 
-_TAKEN: Final = (
-    "path",
-    "branch",
-    "tag",
-    "snapshot",
-    "asOf",
-    "storage.client",
-    "storage.*",
-    "virtual.authorize",
-    "virtual.storage.*",
-    "group",
-    "variables",
-    "decodeCf",
-    "missingChunks",
-    "timestampType",
-    "sel",
-    "sel.method",
-    "isel",
-    "readAheadBytes",
-)
 # Numbers among which points without a place are dealt out.
 _SPREAD: Final = 1024
 _CHUNK: Final = "__icechunk_chunk"
@@ -106,19 +86,9 @@ def sampled_points(
                 f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
                 option=name,
             )
-    texts = option_texts({"path": str(path), "variables": variables, **options})
-    foreign = [name for name in collect_options(texts, use="read") if name not in _TAKEN]
-    if foreign:
-        raise InvalidInputError(
-            f"option '{foreign[0]}' means nothing for sampling: it takes {listed(_TAKEN[1:])}",
-            option=foreign[0],
-        )
-    read = parse_read_options(texts)
-    if read.table is not None:
-        raise InvalidInputError(
-            f"the path names the metadata table {read.table!r}, which has no places to sample",
-            option="path",
-        )
+    read = parse_options_of_values(
+        path, {"variables": variables, **options}, "sampling", also="missingChunks"
+    )
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)

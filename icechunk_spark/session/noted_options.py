@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from icechunk_format.errors import UnsupportedError
+from icechunk_spark.options.python_values import option_texts
+
 _FORMAT: Final = "icechunk"
 
 
@@ -45,6 +48,30 @@ class NotedOptions:
     def _is_ours(self, source: str | None = None) -> bool:
         chosen = source if source is not None else self._icechunk_format
         return chosen is not None and chosen.strip().lower() == _FORMAT
+
+
+class NotedWrite(NotedOptions):
+    """Mixin for Spark's writers, which also notes ways to cut files that arrays do not have."""
+
+    _icechunk_frame: Any
+    _icechunk_refused: str | None = None
+
+    def partitionBy(self, *columns: Any) -> Any:
+        """Note that partitions were asked for, and tell Spark."""
+        self._icechunk_refused = "partitionBy"
+        return super().partitionBy(*columns)  # type: ignore[misc]
+
+    def _icechunk_texts(self, path: str | None, partition_by: Any) -> dict[str, Any]:
+        """Return path and options as texts; refuse what was noted."""
+        refused = "partitionBy" if partition_by is not None else self._icechunk_refused
+        if refused is not None:
+            raise UnsupportedError(
+                f"{refused} means nothing for arrays: leave it out; option 'chunks' says how the"
+                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
+                method=refused,
+            )
+        named = {} if path is None else {"path": path}
+        return option_texts({**self._icechunk_options, **named})
 
 
 _MADE: Final[dict[tuple[type, type], type]] = {}

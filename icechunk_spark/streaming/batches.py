@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -37,8 +37,6 @@ from icechunk_spark.schema import write_schema
 from icechunk_spark.session.errors import errors_on_one_line
 from icechunk_spark.writing.planned import run_planned_write
 from icechunk_spark.writing.target import dataset_options
-
-OutputMode = Literal["append", "update", "complete"]
 
 # Spark's name of the query's id among the properties of its threads and tasks.
 QUERY_ID: Final = "sql.streaming.queryId"

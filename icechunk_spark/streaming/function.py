@@ -14,28 +14,19 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from icechunk_format.errors import UnsupportedError
-from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.write_request import parse_write_options
-from icechunk_spark.session.noted_options import NotedOptions
+from icechunk_spark.session.noted_options import NotedWrite
 
 
-class PlannedStream(NotedOptions):
+class PlannedStream(NotedWrite):
     """Mixin for Spark's classic `DataStreamWriter` that plans the batches of icechunk."""
 
-    _icechunk_frame: Any
     _icechunk_output_mode: str | None = None
-    _icechunk_partitioned: bool = False
 
     def outputMode(self, outputMode: str) -> Any:
         """Note the output mode, and tell Spark."""
         self._icechunk_output_mode = outputMode
         return super().outputMode(outputMode)  # type: ignore[misc]
-
-    def partitionBy(self, *columns: Any) -> Any:
-        """Note that partitions were asked for, and tell Spark."""
-        self._icechunk_partitioned = True
-        return super().partitionBy(*columns)  # type: ignore[misc]
 
     def start(
         self,
@@ -58,15 +49,8 @@ class PlannedStream(NotedOptions):
                 path, format, outputMode, partitionBy, queryName, **options
             )
             return started
-        if partitionBy is not None or self._icechunk_partitioned:
-            raise UnsupportedError(
-                "partitionBy means nothing for arrays: leave it out; option 'chunks' says how the"
-                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
-                method="partitionBy",
-            )
         self.options(**options)
-        named = {} if path is None else {"path": path}
-        texts = option_texts({**self._icechunk_options, **named})
+        texts = self._icechunk_texts(path, partitionBy)
         request = parse_write_options(texts, is_stream=True)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.session.errors import errors_on_one_line

@@ -16,13 +16,11 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -35,7 +33,8 @@ from icechunk_format.errors import (
 )
 from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.schema import arrow_target, fit_batch
+from icechunk_spark.reading.reader import fit_batches
+from icechunk_spark.schema import arrow_target
 from icechunk_spark.session.errors import errors_on_one_line
 
 try:
@@ -234,10 +233,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
-        batches = cast("Generator[pa.RecordBatch, None, None]", run_feed(None, task))
-        with errors_on_one_line(), closing(batches):
-            for batch in batches:
-                yield fit_batch(batch, self._target)
+        return fit_batches(run_feed(None, task), self._target)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the history of the repository needs no word of its readers."""

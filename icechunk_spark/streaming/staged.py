@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -27,6 +26,7 @@ from icechunk_spark.options.write import WriteRequest
 from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
 from icechunk_spark.streaming.batches import QUERY_ID, upkeep_after, write_once
+from icechunk_spark.task_rows import batches_of
 from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter
 
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -74,7 +74,9 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
             )
         number = context.getLocalProperty(_BATCH_ID) or "batch"
         folder = f"staging/stream-{_as_key(query)}-{_as_key(number)}"
-        batches = iterator if _TAKES_ARROW else self._batches(iterator)
+        batches = iterator
+        if not _TAKES_ARROW:
+            batches = batches_of(iterator, write_schema(self._schema), _ROWS_AT_ONCE)
         staged = self._writer(folder).write(batches)
         assert isinstance(staged, StagedRows)
         return StagedBatch(staged, query, folder)
@@ -109,26 +111,6 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
 
     def _writer(self, folder: str) -> UnplannedWriter:
         return UnplannedWriter(self._request, self._mode, self._schema, folder=folder)
-
-    def _batches(self, rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-        """Turn rows of Spark 4.0 into Arrow batches."""
-        schema = write_schema(self._schema)
-        waiting: list[Any] = []
-        for row in rows:
-            waiting.append(row)
-            if len(waiting) == _ROWS_AT_ONCE:
-                yield _as_batch(waiting, schema)
-                waiting = []
-        if waiting:
-            yield _as_batch(waiting, schema)
-
-
-def _as_batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        pa.array(values, type=field.type)
-        for values, field in zip(zip(*rows, strict=True), schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _as_key(text: str) -> str:

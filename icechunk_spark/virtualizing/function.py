@@ -126,10 +126,10 @@ def virtualize(
     from icechunk_format.virtualizing.planning.template import parse_template
     from icechunk_format.virtualizing.scanning.parse import check_parser
     from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
-    from icechunk_spark.maintenance.task_rows import answers_of
     from icechunk_spark.options.location import location_of
     from icechunk_spark.session.errors import raised_in_jobs
     from icechunk_spark.session.partitions import cores_of
+    from icechunk_spark.task_rows import answers_of
     from icechunk_spark.writing.target import dataset_options
 
     names = None if template is None else parse_template(template)

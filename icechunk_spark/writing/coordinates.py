@@ -11,24 +11,15 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    DoubleType,
-    FloatType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import DataType, DoubleType, FloatType, StringType
 
-_BYTES: Final = StructType([StructField("stream", BinaryType())])
+from icechunk_spark.task_rows import collected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,28 +63,19 @@ def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema
             F.count_if(_is_nan(column, kind)).alias(f"nans_{number}"),
         ]
     # Not `toArrow`: in classic sessions it reports failed tasks as bare errors of the JVM gateway.
-    (answer,) = frame.agg(*aggregates).mapInArrow(_as_bytes, _BYTES).collect()
-    found = pa.ipc.open_stream(bytes(answer[0])).read_all()
+    [found] = collected(
+        frame.agg(*aggregates), lambda batches: (batch for batch in batches if batch.num_rows)
+    )
     labels: dict[str, pa.Array] = {}
     for number, name in enumerate(dims):
         kind = schema.field(name).type
-        pieces = [chunk.flatten().cast(kind) for chunk in found.column(f"set_{number}").chunks]
+        pieces = [found.column(f"set_{number}").flatten().cast(kind)]
         if found.column(f"nulls_{number}")[0].as_py():
             pieces.append(pa.nulls(1, kind))
         if found.column(f"nans_{number}")[0].as_py():
             pieces.append(pa.array([float("nan")], kind))
         labels[name] = pa.concat_arrays(pieces)
     return Coordinates(labels=labels, row_count=found.column("rows")[0].as_py())
-
-
-def _as_bytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the aggregate's one row as an Arrow stream, which keeps all values exactly."""
-    for batch in batches:
-        if batch.num_rows:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as stream:
-                stream.write_batch(batch)
-            yield pa.RecordBatch.from_pydict({"stream": [sink.getvalue().to_pybytes()]})
 
 
 def _without_nan(column: Column, kind: DataType) -> Column:

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.python_values import Names, Sizes, option_texts
+from icechunk_spark.options.python_values import Names, Sizes
 from icechunk_spark.options.write_request import parse_mode, parse_write_options
-from icechunk_spark.session.noted_options import NotedOptions
+from icechunk_spark.session.noted_options import NotedWrite
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.result import WriteResult
@@ -101,23 +101,16 @@ def write(
     return run_planned_write(df, request, parse_mode(mode))
 
 
-class PlannedSave(NotedOptions):
+class PlannedSave(NotedWrite):
     """Mixin for Spark's `DataFrameWriter`, classic or Connect, that plans writes to icechunk."""
 
-    _icechunk_frame: Any
     _icechunk_mode: str | None = None
-    _icechunk_refused: str | None = None
 
     def mode(self, saveMode: str | None) -> Any:
         """Note the save mode, and tell Spark."""
         if saveMode is not None:
             self._icechunk_mode = saveMode
         return super().mode(saveMode)  # type: ignore[misc]
-
-    def partitionBy(self, *columns: Any) -> Any:
-        """Note that partitions were asked for, and tell Spark."""
-        self._icechunk_refused = "partitionBy"
-        return super().partitionBy(*columns)  # type: ignore[misc]
 
     def bucketBy(self, numBuckets: int, col: Any, *cols: Any) -> Any:
         """Note that buckets were asked for, and tell Spark."""
@@ -152,16 +145,8 @@ class PlannedSave(NotedOptions):
         if not self._is_ours(format):
             super().save(path, format, mode, partitionBy, **options)  # type: ignore[misc]
             return
-        refused = "partitionBy" if partitionBy is not None else self._icechunk_refused
-        if refused is not None:
-            raise UnsupportedError(
-                f"{refused} means nothing for arrays: leave it out; option 'chunks' says how the"
-                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
-                method=refused,
-            )
         self._note(options)
-        named = {} if path is None else {"path": path}
-        request = parse_write_options(option_texts({**self._icechunk_options, **named}))
+        request = parse_write_options(self._icechunk_texts(path, partitionBy))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write
 

@@ -24,23 +24,22 @@ Rules of this file
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.part import BLOCK, UNIT, WritePart
+from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.prepared import PreparedWrite
@@ -50,9 +49,10 @@ from icechunk_spark.options.location import location_of
 from icechunk_spark.options.write import WriteRequest
 from icechunk_spark.options.write_request import Mode
 from icechunk_spark.schema import write_schema
-from icechunk_spark.session.batches import bounded_by_rows
+from icechunk_spark.session.batches import bounded_by_rows, fitted
 from icechunk_spark.session.errors import raised_in_tasks
 from icechunk_spark.session.partitions import cores_of, together
+from icechunk_spark.task_rows import collected
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,
@@ -60,7 +60,8 @@ from icechunk_spark.writing.coordinates import (
     quoted,
 )
 from icechunk_spark.writing.target import dataset_options
-from icechunk_spark.writing.tasks import write_task
+
+Write = Callable[[WritePart, Iterable[pa.RecordBatch]], TaskReceipt]
 
 #: Most tasks of a write; with more units than this, a task gets several.
 MAX_TASKS: Final = 10_000
@@ -71,8 +72,6 @@ _UNITS_PER_CORE: Final = 2
 
 # A table from labels to indices is sent to every executor up to this many labels.
 _BROADCAST_LABELS: Final = 4_000_000
-
-_RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 
 
 def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> WriteResult:
@@ -106,16 +105,16 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
 
 def _write_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
-) -> tuple[WritePlan, list[Any]]:
+) -> tuple[WritePlan, list[TaskReceipt]]:
     found = collect_coordinates(frame, prepared.dims, schema)
     plan = plan_write(_for_rows(prepared, frame, found.row_count), found.labels, found.row_count)
-    receipts: list[Any] = []
+    receipts: list[TaskReceipt] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)
         assert part.numbers is not None, "cells are numbered"
         unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
-        receipts += _receipts(rows, write_task(write_batches, part))
+        receipts += _receipts(rows, write_batches, part)
     return plan, receipts
 
 
@@ -177,7 +176,7 @@ def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) 
 
 def _write_layout(
     frame: DataFrame, prepared: PreparedWrite, request: WriteRequest
-) -> tuple[WritePlan, list[Any]]:
+) -> tuple[WritePlan, list[TaskReceipt]]:
     """Write rows that are chunks or chunk references."""
     plan = plan_layout_write(prepared)
     (part,) = plan.parts
@@ -203,7 +202,7 @@ def _write_layout(
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
     rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
-    return plan, _receipts(rows, write_task(write_layout_batches, part))
+    return plan, _receipts(rows, write_layout_batches, part)
 
 
 def _dot(values: Column, strides: str) -> Column:
@@ -221,12 +220,17 @@ def _distributed(
     return rows.sortWithinPartitions(*order)
 
 
-def _receipts(
-    rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-) -> list[Any]:
+def _receipts(rows: DataFrame, write: Write, part: WritePart) -> list[TaskReceipt]:
+    """Write the rows of a part; return one receipt of each partition, even an empty one.
+
+    Spark's batches may differ from the part's schema in time zone and width of offsets.
+    """
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt]:
+        yield write(part, (fitted(batch, part.input_schema) for batch in batches))
+
     with bounded_by_rows(rows):
-        answers = rows.mapInArrow(task, _RECEIPTS).collect()
-    return [pickle.loads(bytes(answer[0])) for answer in answers]
+        return collected(rows, step)
 
 
 def _refuse_our_names(names: list[str]) -> None:

@@ -172,15 +172,3 @@ class UnplannedWriter(DataSourceArrowWriter):
                 limit=limit,
                 found=nbytes,
             )
-
-
-def make_writer(request: WriteRequest, schema: StructType, *, overwrite: bool) -> UnplannedWriter:
-    """Return the writer that Spark ships to its tasks, once the options and columns are checked.
-
-    Raises
-    ------
-    IcechunkError
-        The options or the columns cannot be written.
-    """
-    mode: Mode = "overwrite" if overwrite else "append"
-    return UnplannedWriter(request, mode, schema)

@@ -18,6 +18,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,9 +26,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.declare import fold_name
-from icechunk_spark.options.parse import collect_options, parse_read_options
-from icechunk_spark.options.python_values import Names, option_texts
+from icechunk_spark.options.keywords import parse_options_of_values
+from icechunk_spark.options.python_values import Names
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.options.values import parse_names
 from icechunk_spark.session.errors import errors_on_one_line
@@ -36,21 +36,6 @@ from icechunk_spark.session.partitions import cores_of, together
 if TYPE_CHECKING:
     from icechunk_format.dataset.zones.plan import ZonalContext
 
-#: Options of reading that mean nothing here.
-_FOREIGN: Final = frozenset(
-    {
-        "layout",
-        "coords",
-        "missingChunks",
-        "decoded",
-        "block",
-        "pushdown",
-        "rowsPerPartition",
-        "table",
-        "from",
-        "to",
-    }
-)
 _CHOICES: Final = {
     "coverage": ("fraction", "center", "touched"),
     "on_invalid": ("error", "null"),
@@ -150,7 +135,8 @@ def zonal(
             raise InvalidInputError(
                 f"{name}={value!r} is not known; choose {', '.join(_CHOICES[name])}", option=name
             )
-    parsed = _options(path, variables, options)
+    given = {"variables": variables, **options}
+    parsed = parse_options_of_values(path, given, "zonal", also="where")
     with errors_on_one_line():
         from icechunk_format.dataset.zones.cover import check_packages
         from icechunk_format.dataset.zones.plan import ZonalRequest
@@ -183,26 +169,6 @@ def zonal(
         return _mapped(rows, keys, _planned(parsed, request))
 
 
-def _options(path: str, variables: Names | None, options: dict[str, Any]) -> ReadOptions:
-    given = {"variables": variables, **options}
-    if any(fold_name(name) == "path" for name in options):
-        raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    texts = option_texts(given)
-    foreign = sorted(_FOREIGN & set(collect_options(texts, use="read")))
-    if foreign:
-        raise InvalidInputError(
-            f"option '{foreign[0]}' means nothing for zonal: leave it out", option=foreign[0]
-        )
-    parsed = parse_read_options({"path": str(path), **texts})
-    if parsed.table is not None:
-        raise InvalidInputError(
-            f"the path names the metadata table '{parsed.table}': give the repository's"
-            f" {parsed.path!r}",
-            option="path",
-        )
-    return parsed
-
-
 def _planned(options: ReadOptions, request: Any) -> ZonalContext:
     from icechunk_format.dataset.zones.plan import plan_zonal
     from icechunk_spark.reading.plan import open_group
@@ -227,25 +193,25 @@ def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext
     from icechunk_format.dataset.zones.combining import Combining
     from icechunk_format.dataset.zones.covering import COVER_SCHEMA
     from icechunk_format.dataset.zones.summing import PARTS_SCHEMA, Summing
-    from icechunk_spark.schema import arrow_target, spark_struct, spark_type
-    from icechunk_spark.zonal_statistics.steps import ArrayStep, CoverStep
+    from icechunk_spark.schema import spark_struct, spark_type
+    from icechunk_spark.zonal_statistics.steps import covered, step, summed
 
     added = [StructField(f.name, spark_type(f.type)) for f in context.result_fields()]
     _check_names([key.name for key in keys], [field.name for field in added])
     carried = [StructField(f"key{n}", key.dataType) for n, key in enumerate(keys)]
-    covered = StructType([*spark_struct(COVER_SCHEMA), *carried])
-    summed = StructType([*spark_struct(PARTS_SCHEMA), *carried])
+    of_cover = StructType([*spark_struct(COVER_SCHEMA), *carried])
+    of_parts = StructType([*spark_struct(PARTS_SCHEMA), *carried])
     result = StructType([*keys, *added])
     cores = context.request.cores
     rows = zones.repartition(min(_MOST_PARTITIONS, cores * _COVERING_TASKS_OF_A_CORE))
     names = [key.name for key in keys]
-    rows = rows.mapInArrow(CoverStep(context, names, arrow_target(covered)), covered)
+    rows = rows.mapInArrow(step(partial(covered, context, names), of_cover), of_cover)
     tasks = _summing_tasks(context)
     rows = together(rows, F.pmod(F.col("task"), F.lit(tasks)), tasks)
     rows = rows.sortWithinPartitions("task")
-    rows = rows.mapInArrow(ArrayStep(context, Summing, arrow_target(summed)), summed)
+    rows = rows.mapInArrow(step(partial(summed, context, Summing), of_parts), of_parts)
     rows = rows.repartition("zone", "split").sortWithinPartitions("zone", "split", "part")
-    return rows.mapInArrow(ArrayStep(context, Combining, arrow_target(result)), result)
+    return rows.mapInArrow(step(partial(summed, context, Combining), result), result)
 
 
 def _summing_tasks(context: ZonalContext) -> int:

@@ -2,22 +2,23 @@
 
 Rules of this file
 ------------------
-1. A step is pickled with the plan, which may hold credentials; it has no `repr` of its own.
+1. A step is pickled with the plan, which may hold credentials; its `repr` shows nothing of it.
 2. Batches are fitted to the schema that Spark was told, as in reads.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.zones.covering import Covering
-from icechunk_spark.schema import fit_batch
-from icechunk_spark.session.errors import errors_on_one_line
+from icechunk_spark.reading.reader import fit_batches
+from icechunk_spark.schema import arrow_target
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.zones.combining import Combining
@@ -25,58 +26,23 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.zones.summing import Summing
 
 
-class CoverStep:
-    """From zones to rows of cover; the geometry is the last column.
-
-    Parameters
-    ----------
-    context
-        The plan.
-    names
-        The names of the keys.
-    target
-        The schema of the rows.
-    """
-
-    def __init__(self, context: ZonalContext, names: Sequence[str], target: pa.Schema) -> None:
-        self._context = context
-        self._names = tuple(names)
-        self._target = target
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of cover."""
-        task = TaskContext.get()
-        partition = 0 if task is None else task.partitionId()
-        covering = Covering(self._context, self._names, partition)
-        with errors_on_one_line():
-            for batch in batches:
-                for rows in covering.rows(batch):
-                    yield fit_batch(rows, self._target)
+Batches = Iterator[pa.RecordBatch]
 
 
-class ArrayStep:
-    """From rows of cover to rows of parts, or from these to rows of the result.
+def step(make: Callable[[Batches], Batches], schema: StructType) -> Callable[[Batches], Batches]:
+    """Return the function for ``mapInArrow`` that makes rows of the schema that Spark was told."""
+    target = arrow_target(schema)
+    return lambda batches: fit_batches(make(batches), target)
 
-    Parameters
-    ----------
-    context
-        The plan.
-    run
-        The class that does the step.
-    target
-        The schema of the rows.
-    """
 
-    def __init__(
-        self, context: ZonalContext, run: type[Summing | Combining], target: pa.Schema
-    ) -> None:
-        self._context = context
-        self._run = run
-        self._target = target
+def covered(context: ZonalContext, names: Sequence[str], batches: Batches) -> Batches:
+    """Yield rows of cover for zones, whose last column is the geometry; `names` are of the keys."""
+    task = TaskContext.get()
+    covering = Covering(context, names, 0 if task is None else task.partitionId())
+    for batch in batches:
+        yield from covering.rows(batch)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of the step."""
-        some = (batch for batch in batches if batch.num_rows)
-        with errors_on_one_line():
-            for rows in self._run(self._context).rows(some):
-                yield fit_batch(rows, self._target)
+
+def summed(context: ZonalContext, run: type[Summing | Combining], batches: Batches) -> Batches:
+    """Yield rows of parts for rows of cover, or rows of the result for these."""
+    yield from run(context).rows(batch for batch in batches if batch.num_rows)

@@ -80,12 +80,11 @@ def first_attempt(name):
         return False
     return True
 
-def disturbed(write, part):
-    task = undisturbed(write, part)
+def disturbed(rows, step):
     def run(batches):
         if what == "speculate" and TaskContext.get().attemptNumber() > 0:
             (folder / "copied").touch()
-        answer = list(task(batches))  # everything is stored by now
+        answer = list(step(batches))  # everything is stored by now
         if TaskContext.get().partitionId() == 1:
             if what == "kill-executor" and first_attempt("killed"):
                 kill_this_executor()
@@ -94,11 +93,11 @@ def disturbed(write, part):
             if what == "speculate" and TaskContext.get().attemptNumber() == 0:
                 time.sleep(120)
         yield from answer
-    return run
+    return undisturbed(rows, run)
 
 if what in ("kill-executor", "fail-once", "speculate"):
-    undisturbed = planned_write.write_task
-    planned_write.write_task = disturbed
+    undisturbed = planned_write.collected
+    planned_write.collected = disturbed
 elif what == "die-after-tasks":
     after(planned_write, "_receipts")
 elif what == "die-after-creation":

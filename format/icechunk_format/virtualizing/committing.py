@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.prepare import branch_missing
@@ -17,11 +20,13 @@ from icechunk_format.dataset.writing.result import txn_metadata
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath
 from icechunk_format.virtualizing.placing.place import PlacedRefs
 from icechunk_format.virtualizing.placing.tasks import PlannedArray
-from icechunk_format.virtualizing.planning.record import Record, write_record
+from icechunk_format.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
+
+_FILES_PER_CHUNK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,7 @@ def commit_changes(
     for one in changes.placed:
         if one.manifests:
             session.add_manifests(one.path, one.manifests)
-    write_record(session, changes.group, changes.record)
+    _write_record(session, changes.group, changes.record)
     commit = session.commit(
         options.message or message,
         metadata=txn_metadata(options),
@@ -117,26 +122,12 @@ def commit_changes(
 def _change_array(session: WriteSession, array: PlannedArray) -> None:
     target = array.target
     metadata = target.metadata
-    if array.is_new:
-        if session.node(target.path) is not None:
-            session.delete(target.path)
-        session.create_array(
-            target.path,
-            metadata.to_bytes(),
-            shape=metadata.shape,
-            num_chunks=metadata.grid.num_chunks,
-            dimension_names=metadata.dimension_names,
-            node_id=target.node_id,
-        )
-    elif target.old_shape != metadata.shape:
-        session.update_metadata(
-            target.path,
-            metadata.to_bytes(),
-            shape=metadata.shape,
-            num_chunks=metadata.grid.num_chunks,
-        )
+    if array.is_new and session.node(target.path) is not None:
+        session.delete(target.path)
+    if target.old_shape != metadata.shape or array.is_new:
+        _put_array(session, metadata, target.node_id)
     if array.values is not None:
-        _set_values(session, array)
+        _set_values(session, metadata, array.values, array.first_changed)
     for lower, upper in array.cleared:
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         coords = np.indices(sizes).reshape(len(sizes), -1).T + np.array(lower, np.int64)
@@ -160,15 +151,58 @@ def _make_groups(session: WriteSession, changes: Changes) -> None:
             session.update_metadata(path, document.to_bytes())
 
 
-def _set_values(session: WriteSession, array: PlannedArray) -> None:
+def _write_record(session: WriteSession, group: NodePath, record: Record) -> None:
+    """Replace the record of a group; chunks of files that stay the same are kept."""
+    path = path_in(group, RECORD)
+    attributes = {
+        "description": "Files that the arrays of this group were made of; see virtualize",
+        ATTRIBUTE: record.to_json(),
+    }
+    document = build_group_metadata(attributes=attributes, node_path=path).to_bytes()
+    if session.node(path) is None:
+        session.create_group(path, document)
+    else:
+        session.update_metadata(path, document)
+    for name, (kind, values) in record.columns().items():
+        metadata = build_array_metadata(
+            shape=[len(values)],
+            data_type=parse_data_type(kind),
+            chunk_shape=[_FILES_PER_CHUNK],
+            dimension_names=["file"],
+            node_path=f"{path}/{name}",
+        )
+        _put_array(session, metadata)
+        _set_values(session, metadata, np.array(values, dtype=metadata.data_type.numpy))
+
+
+def _put_array(
+    session: WriteSession, metadata: ArrayMetadata, node_id: NodeId | None = None
+) -> None:
+    """Create an array, or give it another shape."""
+    path, document, shape = metadata.node_path, metadata.to_bytes(), metadata.shape
+    counts = metadata.grid.num_chunks
+    if session.node(path) is not None:
+        session.update_metadata(path, document, shape=shape, num_chunks=counts)
+        return
+    session.create_array(
+        path,
+        document,
+        shape=shape,
+        num_chunks=counts,
+        dimension_names=metadata.dimension_names,
+        node_id=node_id,
+    )
+
+
+def _set_values(
+    session: WriteSession, metadata: ArrayMetadata, values: NDArray[Any], first_changed: int = 0
+) -> None:
     """Store the values of an array, from the chunk of the first that changed."""
-    metadata, values = array.target.metadata, array.values
-    assert values is not None
     codecs, grid = metadata.chunk_codecs(), metadata.grid
     places, payloads = [], []
     for at in np.ndindex(*grid.num_chunks):
         lower, upper = grid.box_of(at)
-        if lower and upper[0] <= array.first_changed:
+        if lower and upper[0] <= first_changed:
             continue
         chunk = metadata.fill_array(grid.full_chunk_shape(at))
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
@@ -178,4 +212,4 @@ def _set_values(session: WriteSession, array: PlannedArray) -> None:
         payloads.append(codecs.encode(chunk))
     if places:
         coords = np.array(places, np.int64).reshape(len(places), metadata.ndim)
-        session.set_chunks(array.target.path, coords, payloads)
+        session.set_chunks(metadata.node_path, coords, payloads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -100,8 +99,3 @@ def _line(row: Row) -> str:
     where = "" if row.array is None else f" array {row.array!r}:"
     other = "" if row.compared_with is None else f" (compared with {row.compared_with})"
     return f"  {row.file}:{where} {row.difference}{other}"
-
-
-def counts(rows: Iterable[Row]) -> Counter[str]:
-    """Return how many files have each status."""
-    return Counter(row.status for row in rows)

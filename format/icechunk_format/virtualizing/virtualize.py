@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,12 +51,11 @@ from icechunk_format.virtualizing.committing import Changes, check_consent, comm
 from icechunk_format.virtualizing.placing.arrays import Builder
 from icechunk_format.virtualizing.placing.place import PlaceContext, PlacedRefs, place_references
 from icechunk_format.virtualizing.placing.tasks import place_tasks
-from icechunk_format.virtualizing.planning.plan import decide, new_record
+from icechunk_format.virtualizing.planning.plan import Decider, new_record
 from icechunk_format.virtualizing.planning.record import Record, read_record
 from icechunk_format.virtualizing.report import (
     KNOWN,
     REFUSED,
-    counts,
     refusal,
     report_table,
 )
@@ -239,14 +239,14 @@ class _Run:
     ) -> VirtualizeResult[pa.Table]:
         archive, base = self._archive, None if self._base is None else self._base.id
         pieces, headers = scan.pieces, scan.headers
-        decided = decide(
-            pieces,
-            headers,
+        decided = Decider(
+            pieces=pieces,
+            headers=headers,
             dims=archive.dims,
             template=archive.template,
             loadable=archive.loadable,
             record=self._record,
-        )
+        ).decide()
         if decided.is_refused and archive.on_mismatch == "fail":
             raise refusal(decided.rows, report_table(decided.rows))
         source = self._source(places)
@@ -284,7 +284,7 @@ class _Run:
             is_first=self._record is None,
         )
         snapshot_id = self._committed(changes, places, len(decided.taken))
-        number = counts(decided.rows)
+        number = Counter(row.status for row in decided.rows)
         return VirtualizeResult(
             snapshot_id=snapshot_id,
             files_added=len(decided.taken),
@@ -329,7 +329,8 @@ class _Run:
     # -- before -----------------------------------------------------------------------------
 
     def _containers(self) -> tuple[Any, ...]:
-        assert self._repository is not None
+        if self._repository is None:
+            return ()
         return tuple(self._repository.config.virtual_chunk_containers)
 
     def _format(self) -> ManifestFormat:
@@ -341,8 +342,7 @@ class _Run:
 
     def _places(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
         """Return the places that need a container, or refuse to add one."""
-        known = [] if self._repository is None else self._containers()
-        usable = [item for item in known if item.url_prefix.endswith("/")]
+        usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(places_of(outside))) if len(outside) else ()
         check_consent(set(found), set(), self._archive.containers)
@@ -351,7 +351,7 @@ class _Run:
     def _source(self, places: tuple[str, ...]) -> ChunkSource:
         return ChunkSource(
             location=self._archive.location,
-            containers=() if self._repository is None else self._containers(),
+            containers=self._containers(),
             authorized=(*self._archive.authorize, *places),
             virtual_options=self._archive.virtual_options,
         )
@@ -362,7 +362,7 @@ class _Run:
             location=archive.location,
             access=FileAccess(
                 places=(*archive.authorize, *places_of(_urls(files))),
-                containers=() if self._repository is None else self._containers(),
+                containers=self._containers(),
                 options=archive.virtual_options,
             ),
             parser=check_parser(archive.parser),
@@ -389,7 +389,7 @@ class _Run:
         self, placed: Sequence[PlacedRefs], files: Sequence[SourceFile]
     ) -> tuple[str, ...]:
         found = {place for one in placed for place in one.places}
-        for container in [] if self._repository is None else self._containers():
+        for container in self._containers():
             prefix = container.url_prefix
             if any(file.url.startswith(prefix) for file in files):
                 found.add(prefix)

@@ -25,6 +25,7 @@ from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.location import Location
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.collect import SparkCollector, _depth
+from icechunk_spark.task_rows import answering
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,8 @@ def test_credentials_stay_out_of_plans(spark, untidy, tmp_path):
         collect_tasks.sweep,
         SweepTask(location=location, phase=Phase.CHUNKS, older_than=soon(), depth=1, dry_run=True),
     )
-    frame = collector._frame([(0, b"")], number={0: 0}).mapInArrow(task, "report binary")
+    rows = collector._frame([(0, b"")], number={0: 0})
+    frame = rows.mapInArrow(answering(task), "answer binary")
     plan = frame._jdf.queryExecution().toString()
     assert secret not in plan
     assert secret not in repr(task)

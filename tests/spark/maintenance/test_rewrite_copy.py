@@ -15,8 +15,7 @@ from helpers.sessions.model import group_document, stored_contents
 from icechunk_format import maintenance as one_process
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.repository import Repository
-from icechunk_spark import maintenance
-from icechunk_spark.maintenance import task_rows
+from icechunk_spark import maintenance, task_rows
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +98,9 @@ def test_pieces_of_work_hold_no_credential_and_get_a_task_each(spark):
     assert rows.rdd.getNumPartitions() == 7
     # Of a module that workers can import, unlike this one.
     secret = partial(operator.concat, "s3cr3t-token")
-    plan = rows.mapInArrow(task_rows._task(secret), "answer binary")
+    task = task_rows.answering(lambda batches: map(secret, task_rows.pieces_in(batches)))
+    plan = rows.mapInArrow(task, "answer binary")
     assert "s3cr3t" not in plan._jdf.queryExecution().toString()
-    answers = list(task_rows.answers_of(spark, [str(n) for n in range(9)], secret))
+    answers = task_rows.answers_of(spark, [str(n) for n in range(9)], secret)
     assert sorted(answers) == [f"s3cr3t-token{n}" for n in range(9)]
-    assert list(task_rows.answers_of(spark, [], secret)) == []
+    assert task_rows.answers_of(spark, [], secret) == []

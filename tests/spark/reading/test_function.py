@@ -22,7 +22,6 @@ from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_spark.options.parse import parse_read_options
 from icechunk_spark.reading import function as reading
-from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.plan import plan_table
 
 pytestmark = pytest.mark.needs_reference
@@ -157,15 +156,16 @@ def test_explain_shows_place_version_and_selection(spark, weather, capsys):
 
 def test_explain_shows_no_credentials(weather):
     secrets = {"storage.client": "fsspec", "virtual.storage.secret": "hunter2"}
-    planned = plan_table(parse_read_options({"path": weather.path, **secrets}), None)
-    assert planned.name.startswith(f"icechunk {weather.path} snapshot=")
-    assert "hunter2" not in planned.name
+    planned, _, _ = plan_table(parse_read_options({"path": weather.path, **secrets}), None)
+    assert planned.__name__.startswith(f"icechunk {weather.path} snapshot=")
+    assert "hunter2" not in planned.__name__
 
 
 def test_tasks_travel_small_and_apart(weather):
-    planned = plan_table(parse_read_options({"path": weather.path, "rowsPerPartition": "1"}), None)
-    tasks = pickle.loads(pickle.dumps(IcechunkTasks(planned.reader)))
-    parts = planned.reader.partitions()
+    options = parse_read_options({"path": weather.path, "rowsPerPartition": "1"})
+    planned, _, _ = plan_table(options, None)
+    tasks = pickle.loads(pickle.dumps(planned))
+    parts = planned._reader.partitions()
     assert len(tasks) == len(parts) > 8
     assert [tasks._task(i).value for i in range(len(tasks))] == [part.value for part in parts]
     assert "object at" in repr(tasks)

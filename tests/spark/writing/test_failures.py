@@ -135,8 +135,8 @@ def beside_a_rival(monkeypatch):
     def begin(act):
         once = planned_write._receipts
 
-        def with_a_rival(rows, task):
-            receipts = once(rows, task)
+        def with_a_rival(*arguments):
+            receipts = once(*arguments)
             monkeypatch.setattr(planned_write, "_receipts", once)
             act()
             return receipts
@@ -193,9 +193,9 @@ def test_a_repeated_task_changes_nothing(spark, path, monkeypatch):
     """A second attempt stores chunks of its own, which no commit mentions."""
     once = planned_write._receipts
 
-    def twice(rows, task):
-        once(rows, task)  # an attempt whose receipts are lost
-        return once(rows, task)
+    def twice(*arguments):
+        once(*arguments)  # an attempt whose receipts are lost
+        return once(*arguments)
 
     monkeypatch.setattr(planned_write, "_receipts", twice)
     icechunk_spark.write(grid_frame(spark, hours(2, 3)), path, mode="append")

@@ -101,18 +101,7 @@ class Builder:
         metadata = self._metadata(path, document, added)
         is_stored = layout.is_stored(path)
         is_new = variable is None or (is_moved and not is_stored)
-        node_id = new_node_id() if variable is None or is_new else variable.node.id
-        planned = PlannedArray(
-            target=ArrayTarget(
-                name=metadata.node_path,
-                path=metadata.node_path,
-                node_id=node_id,
-                dims=tuple(name or "" for name in metadata.dimension_names or ()),
-                metadata=metadata,
-                old_shape=None if variable is None else variable.shape,
-            ),
-            is_new=is_new,
-        )
+        planned = _planned(metadata, variable, is_new=is_new)
         if is_stored:
             self._store(planned, path, added, own, variable)
         else:
@@ -185,35 +174,32 @@ class Builder:
         values = metadata.fill_array(metadata.shape)
         dims = self.decided.layout.dims
         names = metadata.dimension_names or ()
-        axes = {dim: names.index(dim) for dim in (*added, *own)}
+        axes = {names.index(dim): dims.index(dim) for dim in (*added, *own)}
+        lead = axes.get(0)
+
+        def part(starts: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+            box = [slice(None)] * metadata.ndim
+            for axis, number in axes.items():
+                box[axis] = slice(starts[number], starts[number] + lengths[number])
+            return tuple(box)
+
         before = None if variable is None else self._read(variable)
         changed = [] if before is None else [before.shape[0]]
         fresh = {id(member.placed) for member in self.decided.taken}
-        old = self.decided.old_starts
         for placed in self.decided.files:
             if before is None or not placed.is_old or id(placed) in fresh:
                 continue
-            target, source = [slice(None)] * metadata.ndim, [slice(None)] * metadata.ndim
-            for dim, axis in axes.items():
-                number = dims.index(dim)
-                length = placed.lengths[number]
-                was = old[placed.file.url][number]
-                target[axis] = slice(placed.starts[number], placed.starts[number] + length)
-                source[axis] = slice(was, was + length)
-                if axis == 0 and was != placed.starts[number]:
-                    changed.append(min(was, placed.starts[number]))
-            values[tuple(target)] = before[tuple(source)]
+            was, now = self.decided.old_starts[placed.file.url], placed.starts
+            values[part(now, placed.lengths)] = before[part(was, placed.lengths)]
+            if lead is not None and was[lead] != now[lead]:
+                changed.append(min(was[lead], now[lead]))
         for member in self.decided.taken:
             assert member.placed is not None
-            target = [slice(None)] * metadata.ndim
-            for dim, axis in axes.items():
-                number = dims.index(dim)
-                start = member.placed.starts[number]
-                target[axis] = slice(start, start + member.placed.lengths[number])
-                if axis == 0:
-                    changed.append(start)
             found = self._values_of(member, path, metadata)
-            values[tuple(target)] = found if own or not added else found.reshape(())
+            box = part(member.placed.starts, member.placed.lengths)
+            values[box] = found if own or not added else found.reshape(())
+            if lead is not None:
+                changed.append(member.placed.starts[lead])
         planned.values = values
         planned.first_changed = min(changed, default=0) if before is not None else 0
 
@@ -252,31 +238,20 @@ class Builder:
         keys = {placed.starts[axis]: placed.first[axis] for placed in self.decided.files}
         is_text = all(isinstance(key, str) for key in keys.values())
         data_type = parse_data_type("string" if is_text else "int64")
-        path = path_in(self.group, dim)
         metadata = build_array_metadata(
             shape=[len(keys)],
             data_type=data_type,
             chunk_shape=[_STORED_CHUNK],
             dimension_names=[dim],
             attributes=self._time_attributes(keys.values()),
-            node_path=path,
+            node_path=path_in(self.group, dim),
         )
-        values = metadata.fill_array(metadata.shape)
-        for start, key in keys.items():
-            values[start] = key
         variable = self._existing(dim)
-        return PlannedArray(
-            target=ArrayTarget(
-                name=path,
-                path=path,
-                node_id=new_node_id() if variable is None else variable.node.id,
-                dims=(dim,),
-                metadata=metadata,
-                old_shape=None if variable is None else variable.shape,
-            ),
-            is_new=variable is None,
-            values=values,
-        )
+        planned = _planned(metadata, variable, is_new=variable is None)
+        planned.values = metadata.fill_array(metadata.shape)
+        for start, key in keys.items():
+            planned.values[start] = key
+        return planned
 
     def _time_attributes(self, keys: Any) -> dict[str, Any]:
         # Keys of dates in names are microseconds; plain numbers are far smaller.
@@ -337,9 +312,7 @@ class Builder:
         scanned = member.scanned
         header = self.headers[scanned.header]
         row = [p for p, _ in header.arrays].index(path)
-        assert scanned.counts is not None
-        assert scanned.starts is not None
-        count = int(scanned.counts[row])
+        count = scanned.counts[row]
         parts = 1
         if path in self.decided.splits:
             own = json.loads(header.arrays[row][1])["chunk_grid"]["configuration"]["chunk_shape"]
@@ -374,6 +347,19 @@ class Builder:
             lower[axis] = first[axis]
             upper[axis] = first[axis] + -(-lengths[number] // chunk[axis])
         return tuple(lower), tuple(upper)
+
+
+def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
+    """Return an array as it will be, without values; ``variable`` is what it was."""
+    target = ArrayTarget(
+        name=metadata.node_path,
+        path=metadata.node_path,
+        node_id=new_node_id() if variable is None or is_new else variable.node.id,
+        dims=tuple(name or "" for name in metadata.dimension_names or ()),
+        metadata=metadata,
+        old_shape=None if variable is None else variable.shape,
+    )
+    return PlannedArray(target=target, is_new=is_new)
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:

@@ -113,10 +113,10 @@ def _task(
     for number, members in by_piece.items():
         piece = pieces[number]
         scans = [segment.member.scanned for segment in members if segment.member is not None]
-        rows = []
-        for segment, scanned in zip(members, scans, strict=True):
-            assert scanned.starts is not None
-            rows.append((scanned.starts[segment.row], segment.count // segment.parts))
+        rows = [
+            (scanned.starts[segment.row], segment.count // segment.parts)
+            for segment, scanned in zip(members, scans, strict=True)
+        ]
         assert piece.key is not None
         staged.append(
             StagedRows(

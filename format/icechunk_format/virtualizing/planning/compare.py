@@ -99,8 +99,8 @@ def _of_arrays(
 ) -> list[Difference]:
     found: list[Difference] = []
 
-    def differs(name: str, own: Any, other: Any) -> None:
-        text = f"{name} is {_shown(own)}, and {_shown(other)} elsewhere"
+    def differs(name: str, own: Any, other: Any, advice: str = "") -> None:
+        text = f"{name} is {_shown(own)}, and {_shown(other)} elsewhere{advice}"
         found.append(Difference(array=path, what=text))
 
     own_attributes, attributes = mine.get("attributes") or {}, theirs.get("attributes") or {}
@@ -121,11 +121,12 @@ def _of_arrays(
         and not is_loaded
         and not _can_split(mine, theirs, dims)
     ):
-        differs("the chunk shape", chunks[0], chunks[1])
-        found[-1] = Difference(
-            array=path,
-            what=f"{found[-1].what}; a Zarr array has one chunk shape: rewrite the file with the "
-            "chunks of the others, or name the array in loadable= if it is small",
+        differs(
+            "the chunk shape",
+            chunks[0],
+            chunks[1],
+            "; a Zarr array has one chunk shape: rewrite the file with the chunks of the others, or"
+            " name the array in loadable= if it is small",
         )
     if _decoding(mine["codecs"]) != _decoding(theirs["codecs"]) and not is_loaded:
         differs("the codecs (compression, byte order)", mine["codecs"], theirs["codecs"])
@@ -136,11 +137,9 @@ def _of_arrays(
         if name in _TIME and is_time:
             continue
         if name in MEANING:
-            differs(f"the attribute {name}", own, other)
-            if name == "units" and " since " in f"{own}{other}":
-                found[-1] = Difference(
-                    array=path, what=f"{found[-1].what}; name it in loadable= to convert times"
-                )
+            is_since = name == "units" and " since " in f"{own}{other}"
+            advice = "; name it in loadable= to convert times" if is_since else ""
+            differs(f"the attribute {name}", own, other, advice)
         else:
             text = f"the attribute {name} differs"
             found.append(Difference(array=path, what=text, is_fatal=False))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.arrange import Placed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """How arrays of files become arrays of the repository.
 
@@ -25,18 +26,20 @@ class Layout:
         The concatenated dimensions; those that files do not have.
     model
         The header that files are compared with.
-    documents
-        Its arrays by path.
     loaded, spread
         Arrays whose values are stored; scalars that become arrays along the first dimension.
     """
 
     dims: tuple[str, ...]
-    new_dims: tuple[str, ...]
-    model: Header
-    documents: Mapping[str, ArrayMetadata]
-    loaded: frozenset[str]
-    spread: frozenset[str]
+    new_dims: tuple[str, ...] = ()
+    model: Header = field(default_factory=Header)
+    loaded: frozenset[str] = frozenset()
+    spread: frozenset[str] = frozenset()
+
+    @cached_property
+    def documents(self) -> Mapping[str, ArrayMetadata]:
+        """The arrays of the model by path."""
+        return self.model.documents()
 
     def added_dims(self, path: str) -> tuple[str, ...]:
         """Return the dimensions that an array gets before its own."""
@@ -46,7 +49,7 @@ class Layout:
             if name in self.new_dims:
                 return (name,)
             return self.dims[:1] if path in self.spread else ()
-        is_data = path not in coordinate_paths({p: d.raw for p, d in self.documents.items()})
+        is_data = path not in coordinate_paths(self.documents)
         has_own = bool(self.own_dims(path))
         is_concatenated = has_own or not (set(self.dims) - set(self.new_dims))
         return self.new_dims if is_data and is_concatenated else ()
@@ -90,8 +93,8 @@ class Decided:
         All files with their places, those of the repository included.
     sizes
         Length of each concatenated dimension.
-    moved
-        By URL: the places that files of the repository leave.
+    old_starts
+        By URL: the places that files of the repository had.
     splits
         By array: the chunk length along the first axis, where chunks are cut.
     """
@@ -104,7 +107,6 @@ class Decided:
     old_starts: Mapping[str, tuple[int, ...]]
     splits: Mapping[str, int]
     digests: dict[str, str]
-    model_file: Member | None = None
 
     @property
     def is_refused(self) -> bool:

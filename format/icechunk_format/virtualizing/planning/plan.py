@@ -41,16 +41,9 @@ if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.template import Template
 
 
-def decide(
-    pieces: Sequence[ScannedPiece],
-    headers: Sequence[Header],
-    *,
-    dims: tuple[str, ...],
-    template: Template | None,
-    loadable: tuple[str, ...] | None,
-    record: Record | None,
-) -> Decided:
-    """Decide which files are taken.
+@dataclass(slots=True, kw_only=True)
+class Decider:
+    """Decides which files are taken.
 
     Parameters
     ----------
@@ -60,17 +53,8 @@ def decide(
         The concatenated dimensions, slowest first; none for a single file.
     record
         What the group was made of, where it has arrays.
-
-    Raises
-    ------
-    InvalidInputError
-        No file can be used at all, or the options do not fit the record.
     """
-    return _Decider(pieces, headers, dims, template, loadable, record).decide()
 
-
-@dataclass(slots=True)
-class _Decider:
     pieces: Sequence[ScannedPiece]
     headers: Sequence[Header]
     dims: tuple[str, ...]
@@ -80,6 +64,13 @@ class _Decider:
     members: list[Member] = field(default_factory=list)
 
     def decide(self) -> Decided:
+        """Decide it.
+
+        Raises
+        ------
+        InvalidInputError
+            No file can be used at all, or the options do not fit the record.
+        """
         rows: list[Row] = []
         for number, piece in enumerate(self.pieces):
             for scanned in piece.files:
@@ -136,7 +127,6 @@ class _Decider:
             old_starts=old_starts,
             splits=splits,
             digests=digests,
-            model_file=model_file,
         )
 
     # -- the model --------------------------------------------------------------------------
@@ -150,12 +140,10 @@ class _Decider:
                     f"now along {', '.join(self.dims)}; name the same dimensions",
                     option="concat_dim",
                 )
-            documents = {path: metadata_of(text, path) for path, text in given.model.arrays}
             layout = Layout(
                 dims=given.dims,
                 new_dims=given.new_dims,
                 model=given.model,
-                documents=documents,
                 loaded=frozenset(given.loaded),
                 spread=frozenset(given.spread),
             )
@@ -167,20 +155,11 @@ class _Decider:
         ]
         counted = Counter(member.scanned.header for member in full or self.members)
         if not counted:
-            model = Header(arrays=(), groups=())
-            empty = Layout(
-                dims=self.dims,
-                new_dims=(),
-                model=model,
-                documents={},
-                loaded=frozenset(),
-                spread=frozenset(),
-            )
-            return empty, None
+            return Layout(dims=self.dims), None
         most = max(counted.values())
         model_file = next(m for m in self.members if counted[m.scanned.header] == most)
         model = self.headers[model_file.scanned.header]
-        documents = {path: metadata_of(text, path) for path, text in model.arrays}
+        documents = model.documents()
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
         if not self.dims and len(rows) > 1:
             raise InvalidInputError(
@@ -199,14 +178,12 @@ class _Decider:
                     option="concat_dim",
                 )
         loaded = {p for p, d in documents.items() if is_loadable(d, p, self.loadable)}
-        spread = frozenset(self._spread(documents, new_dims))
         layout = Layout(
             dims=self.dims,
             new_dims=new_dims,
             model=model,
-            documents=documents,
             loaded=frozenset(loaded),
-            spread=spread,
+            spread=frozenset(self._spread(documents, new_dims)),
         )
         return layout, model_file
 

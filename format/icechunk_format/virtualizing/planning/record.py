@@ -21,13 +21,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
@@ -41,12 +38,8 @@ from icechunk_format.virtualizing.planning.arrange import Placed
 from icechunk_format.virtualizing.scanning.headers import Header
 from icechunk_format.virtualizing.scanning.source_files import SourceFile
 
-if TYPE_CHECKING:
-    from icechunk_format.repository.session.session import WriteSession
-
 RECORD: Final = "virtualized_files"
-_ATTRIBUTE: Final = "virtualized"
-_FILES_PER_CHUNK: Final = 10_000
+ATTRIBUTE: Final = "virtualized"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +88,24 @@ class Record:
             "splits": self.splits,
         }
 
+    def columns(self) -> dict[str, tuple[str, list[Any]]]:
+        """Return the data type and the values of each array of the record."""
+        files = self.files
+        columns: dict[str, tuple[str, list[Any]]] = {
+            "location": ("string", [placed.file.url for placed in files]),
+            "etag": ("string", [placed.file.etag or "" for placed in files]),
+            "size": ("int64", [placed.file.size or 0 for placed in files]),
+            "modified": ("int64", [placed.file.modified or 0 for placed in files]),
+        }
+        for axis, dim in enumerate(self.dims):
+            columns[f"{dim}_start"] = ("int64", [placed.starts[axis] for placed in files])
+            columns[f"{dim}_length"] = ("int64", [placed.lengths[axis] for placed in files])
+            columns[f"{dim}_keys"] = (
+                "string",
+                [json.dumps([placed.first[axis], placed.last[axis]]) for placed in files],
+            )
+        return columns
+
 
 def read_record(
     storage: Storage, snapshot: Snapshot, group: NodePath, source: ChunkSource
@@ -111,7 +122,7 @@ def read_record(
         return None
     path = str(node.path)
     attributes = parse_group_metadata(node.user_data, node_path=path).attributes
-    said: Any = attributes.get(_ATTRIBUTE)
+    said: Any = attributes.get(ATTRIBUTE)
     try:
         record = Record(
             dims=tuple(said["dims"]),
@@ -155,67 +166,6 @@ def read_record(
             f"the record of files is damaged: {error}; write to another group",
             object_key=path,
             file_type="group",
-            field=_ATTRIBUTE,
+            field=ATTRIBUTE,
         ) from error
     return record
-
-
-def write_record(session: WriteSession, group: NodePath, record: Record) -> None:
-    """Replace the record of a group; chunks of files that stay the same are kept."""
-    path = path_in(group, RECORD)
-    attributes = {
-        "description": "Files that the arrays of this group were made of; see virtualize",
-        _ATTRIBUTE: record.to_json(),
-    }
-    document = build_group_metadata(attributes=attributes, node_path=path).to_bytes()
-    if session.node(path) is None:
-        session.create_group(path, document)
-    else:
-        session.update_metadata(path, document)
-    files = record.files
-    columns: dict[str, tuple[str, list[Any]]] = {
-        "location": ("string", [placed.file.url for placed in files]),
-        "etag": ("string", [placed.file.etag or "" for placed in files]),
-        "size": ("int64", [placed.file.size or 0 for placed in files]),
-        "modified": ("int64", [placed.file.modified or 0 for placed in files]),
-    }
-    for axis, dim in enumerate(record.dims):
-        columns[f"{dim}_start"] = ("int64", [placed.starts[axis] for placed in files])
-        columns[f"{dim}_length"] = ("int64", [placed.lengths[axis] for placed in files])
-        columns[f"{dim}_keys"] = (
-            "string",
-            [json.dumps([placed.first[axis], placed.last[axis]]) for placed in files],
-        )
-    for name, (kind, values) in columns.items():
-        _write_column(session, f"{path}/{name}", kind, values)
-
-
-def _write_column(session: WriteSession, path: str, kind: str, values: list[Any]) -> None:
-    metadata = build_array_metadata(
-        shape=[len(values)],
-        data_type=parse_data_type(kind),
-        chunk_shape=[_FILES_PER_CHUNK],
-        dimension_names=["file"],
-        node_path=path,
-    )
-    counts = metadata.grid.num_chunks
-    if session.node(path) is None:
-        session.create_array(
-            path,
-            metadata.to_bytes(),
-            shape=metadata.shape,
-            num_chunks=counts,
-            dimension_names=metadata.dimension_names,
-        )
-    else:
-        session.update_metadata(path, metadata.to_bytes(), shape=metadata.shape, num_chunks=counts)
-    codecs = metadata.chunk_codecs()
-    payloads = []
-    for start in range(0, len(values), _FILES_PER_CHUNK):
-        chunk = metadata.fill_array([_FILES_PER_CHUNK])
-        part = values[start : start + _FILES_PER_CHUNK]
-        chunk[: len(part)] = np.array(part, dtype=chunk.dtype)
-        payloads.append(codecs.encode(chunk))
-    coords = np.arange(len(payloads), dtype=np.int64).reshape(-1, 1)
-    if payloads:
-        session.set_chunks(path, coords, payloads)

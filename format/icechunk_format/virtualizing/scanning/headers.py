@@ -58,9 +58,9 @@ class Header:
     ``volatile`` has these attributes of the first file, and does not count in comparisons.
     """
 
-    arrays: tuple[tuple[str, str], ...]
+    arrays: tuple[tuple[str, str], ...] = ()
     """Path and ``zarr.json`` of each array, sorted by path."""
-    groups: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, str], ...] = ()
     """Path and attributes of each group; the root is ``""``."""
     volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
@@ -96,16 +96,15 @@ def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return stays, {k: v for k, v in attributes.items() if k not in stays}
 
 
-def coordinate_paths(documents: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
     """Return which arrays describe others: coordinates, bounds, grid mappings."""
     found = set()
     for path, document in documents.items():
         folder = path.rpartition("/")[0]
-        if path.rpartition("/")[2] in (document.get("dimension_names") or ()):
+        if path.rpartition("/")[2] in (document.dimension_names or ()):
             found.add(path)
-        attributes = document.get("attributes") or {}
         for key in ("coordinates", "bounds", "climatology", "grid_mapping"):
-            words = str(attributes.get(key, "")).replace(":", " ").split()
+            words = str(document.attributes.get(key, "")).replace(":", " ").split()
             found |= {f"{folder}/{word}".lstrip("/") for word in words}
     return found & documents.keys()
 

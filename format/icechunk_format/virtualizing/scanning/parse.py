@@ -103,14 +103,6 @@ class ParsedArray:
     inline: list[bytes | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedFile:
-    """The arrays of a file, by path, and the attributes of its groups; the root is ``""``."""
-
-    arrays: list[ParsedArray]
-    groups: dict[str, dict[str, Any]]
-
-
 def check_parser(parser: str | Parser | None) -> str | Parser | None:
     """Return a parser as executors take it.
 
@@ -133,8 +125,8 @@ def check_parser(parser: str | Parser | None) -> str | Parser | None:
 
 def parse_file(
     file: SourceFile, store: FileStore, parser: str | Parser | None, opener: FileOpener
-) -> ParsedFile:
-    """Parse one file.
+) -> tuple[list[ParsedArray], dict[str, dict[str, Any]]]:
+    """Return the arrays of a file, by path, and the attributes of its groups; the root is ``""``.
 
     Raises
     ------
@@ -166,7 +158,7 @@ def parse_file(
     _walk(result._group, "", file.url, arrays, groups)
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
         arrays = [replace(array, text=_with_missing_value(array.text)) for array in arrays]
-    return ParsedFile(arrays=sorted(arrays, key=lambda array: array.path), groups=groups)
+    return sorted(arrays, key=lambda array: array.path), groups
 
 
 def _kind(file: SourceFile, store: FileStore, *, is_asked: bool) -> str:

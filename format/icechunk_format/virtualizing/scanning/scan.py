@@ -68,9 +68,9 @@ class ScannedFile:
     is_known: bool = False
     header: int = -1
     """Place in ``ScannedPiece.headers``."""
-    counts: NDArray[np.int64] | None = None
+    counts: list[int] = field(default_factory=list)
     """References of each array of the header."""
-    starts: NDArray[np.int64] | None = None
+    starts: list[int] = field(default_factory=list)
     """First row of each array in its staged stream."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Values of loaded arrays that belong to this file alone."""
@@ -126,7 +126,7 @@ def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) ->
     """
     answers: list[ScannedPiece] = []
     scanner = _Scanner(context)
-    opener = context.access.opener()
+    opener = FileOpener(context.access)
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
         waiting, blocks, count = list(piece), [0], 1
         while waiting:
@@ -201,12 +201,12 @@ class _Scanner:
         """Parse one file and note its references."""
         answer = ScannedFile(file=file)
         try:
-            parsed = parse_file(file, store, self._context.parser, opener)
-            for array in parsed.arrays:
+            arrays, groups = parse_file(file, store, self._context.parser, opener)
+            for array in arrays:
                 answer.array = array.path
                 self._check_extent(array, file)
-            header = header_of(parsed.arrays, parsed.groups)
-            self._values(answer, parsed.arrays, store, opener)
+            header = header_of(arrays, groups)
+            self._values(answer, arrays, store, opener)
             answer.array = None
             answer.header = self._headers.setdefault(header, len(self._headers))
         except UnsupportedError as error:
@@ -217,9 +217,9 @@ class _Scanner:
         except Exception as error:  # parsers are of others, and raise anything on broken files
             answer.problem = text_of(error)
             return answer
-        answer.counts = np.array([len(a.coords) for a in parsed.arrays], np.int64)
-        answer.starts = np.array([self._totals.get(a.path, 0) for a in parsed.arrays], np.int64)
-        for array in parsed.arrays:
+        answer.counts = [len(array.coords) for array in arrays]
+        answer.starts = [self._totals.get(array.path, 0) for array in arrays]
+        for array in arrays:
             if len(array.coords):
                 self._rows.setdefault(array.path, []).append(_batch(array))
                 self._totals[array.path] = self._totals.get(array.path, 0) + len(array.coords)
@@ -273,7 +273,7 @@ class _Scanner:
         documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
-        coordinates = coordinate_paths({path: document.raw for path, document in documents.items()})
+        coordinates = coordinate_paths(documents)
         for array in arrays:
             answer.array = array.path
             metadata = documents[array.path]

@@ -22,9 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-import pyarrow as pa
-
-from icechunk_format.dataset.writing.chunks.containers import places_of
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import shown
@@ -67,10 +64,6 @@ class FileAccess:
     places: tuple[str, ...]
     containers: tuple[VirtualChunkContainer, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def opener(self) -> FileOpener:
-        """Return what opens files in this process."""
-        return FileOpener(self)
 
 
 class FileOpener:
@@ -290,7 +283,7 @@ def _matching(pattern: str, options: Mapping[str, str]) -> list[SourceFile]:
     root_url = url_of(head) if not head.startswith("file://") else url_of(head[7:]) + "/"
     place = root_url if root_url.startswith("file://") else _bucket(root_url)
     # A name that is no file lends the key of the folder.
-    opener = FileAccess(places=(place,), options=options).opener()
+    opener = FileOpener(FileAccess(places=(place,), options=options))
     location, key = opener.find(root_url.rstrip("/") + "/x")
     prefix = key[:-1]
     wanted = re.compile(_expression(pattern[len(head) :]))
@@ -326,8 +319,3 @@ def _expression(pattern: str) -> str:
         body = fnmatch.translate(part).replace("(?s:", "(?:").replace(".*", "[^/]*")
         parts.append(body.removesuffix(r"\Z").removesuffix(r"\z") + "/")
     return "".join(parts).removesuffix("/")
-
-
-def places_of_files(files: Iterable[SourceFile]) -> tuple[str, ...]:
-    """Return the buckets and hosts of files, and the folder that local files share."""
-    return tuple(sorted(places_of(pa.array([file.url for file in files], pa.string()))))
