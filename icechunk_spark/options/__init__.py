@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from icechunk_spark.options.parse import OPTIONS, option_table_markdown
+from icechunk_spark.options.parse import OPTIONS
 
-__all__ = ["OPTIONS", "option_table_markdown"]
+__all__ = ["OPTIONS"]

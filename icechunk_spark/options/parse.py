@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
@@ -306,24 +306,3 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
     if not option.is_prefix
     for name in option.spellings
 }
-
-
-# --- the manual's table -----------------------------------------------------------------------
-
-
-def option_table_markdown(use: Use = "read") -> str:
-    """Return the manual's table of the options for `use`, one line per option."""
-    return "\n".join(_table_lines(use)) + "\n"
-
-
-def _table_lines(use: Use) -> Iterator[str]:
-    yield "| option | type | default | meaning |"
-    yield "|---|---|---|---|"
-    for option in OPTIONS:
-        if use in option.uses:
-            names = f"`{option.name}`"
-            if option.aliases:
-                names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"
-            default = option.default_text or "–"
-            meaning = (use == "write" and option.write_help) or option.help
-            yield f"| {names} | {option.type_text} | {default} | {meaning} |"

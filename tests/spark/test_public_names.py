@@ -16,7 +16,7 @@ import pytest
         "from icechunk_spark import freshness, mirror, mirrored",
         "from icechunk_spark import sample",
         "from icechunk_spark import zonal",
-        "from icechunk_spark.options import OPTIONS, option_table_markdown",
+        "from icechunk_spark.options import OPTIONS",
         "import icechunk_spark; icechunk_spark.options.OPTIONS",
         "from icechunk_spark import maintenance; maintenance.collect_garbage",
         "from icechunk_spark.maintenance import copy, expire_snapshots, rewrite_manifests, verify",

@@ -299,12 +299,3 @@ CHANGES: Final = _table(
     ("chunk_count", "number", "Chunks that were written or deleted; NULL unless `chunks`."),
     ("snapshot_id", "text", "Snapshot whose record is gone; NULL unless `unknown`."),
 )
-
-
-def tables_markdown() -> str:
-    """Return the manual's list of the tables, one line for each."""
-    lines = ["| table | one row for each | columns |", "|---|---|---|"]
-    for table in METADATA_TABLES.values():
-        columns = ", ".join(f"`{name}`" for name in table.names)
-        lines.append(f"| `{table.name}` | {table.row.partition(' ')[2]} | {columns} |")
-    return "\n".join(lines) + "\n"

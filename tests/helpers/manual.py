@@ -1,0 +1,59 @@
+"""Writes the tables of the manual that follow from declarations.
+
+``PYTHONPATH=tests .venv/bin/python tests/helpers/manual.py`` puts them between their marks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
+from icechunk_spark.options import OPTIONS
+
+REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+def option_table(use: str) -> str:
+    """Return the options for reading or writing, one line for each."""
+    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        if use in option.uses:
+            names = f"`{option.name}`"
+            if option.aliases:
+                names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"
+            default = option.default_text or "–"
+            meaning = (use == "write" and option.write_help) or option.help
+            lines.append(f"| {names} | {option.type_text} | {default} | {meaning} |")
+    return "\n".join(lines)
+
+
+def metadata_tables() -> str:
+    """Return the metadata tables, one line for each."""
+    lines = ["| table | one row for each | columns |", "|---|---|---|"]
+    for table in METADATA_TABLES.values():
+        columns = ", ".join(f"`{name}`" for name in table.names)
+        lines.append(f"| `{table.name}` | {table.row.partition(' ')[2]} | {columns} |")
+    return "\n".join(lines)
+
+
+TABLES: Final = (
+    ("options.md", "options", lambda: option_table("read")),
+    ("options.md", "write options", lambda: option_table("write")),
+    ("tables.md", "tables", metadata_tables),
+)
+
+
+def with_table(text: str, mark: str, table: str) -> str:
+    """Return a page with a table between its marks."""
+    parts = rf"(<!-- {mark} -->\n)\n?.*?\n?(<!-- /{mark} -->)"
+    found, count = re.subn(parts, lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
+    assert count == 1, f"<!-- {mark} --> is not there, or has no end"
+    return found
+
+
+if __name__ == "__main__":
+    for name, mark, made in TABLES:
+        page = REFERENCE / name
+        page.write_text(with_table(page.read_text("utf-8"), mark, made()), "utf-8")
