@@ -8,7 +8,7 @@ import pyarrow as pa
 from helpers.pages import Page
 
 from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.maintenance import CollectResult, ExpireResult
 from icechunk_format.mirroring.mirror import MirrorResult
 from icechunk_format.repository.commit.commit import CommitResult
@@ -20,12 +20,10 @@ from icechunk_format.virtualizing.result import VirtualizeResult
 ID = SnapshotId(bytes(12))
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True)
 class Held:
     """A result of any value."""
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     value: Any
 

@@ -33,7 +33,7 @@ from icechunk_format.dataset.table.label_order import described_order
 from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -91,6 +91,7 @@ def open_dataset(
     )
 
 
+@shown_by("groups.dataset")
 class Dataset:
     """A group: its arrays, and the tables that can be made of them.
 
@@ -132,9 +133,6 @@ class Dataset:
         )
         arrays = [Variable(n) for n in snapshot.children(path) if n.array is not None]
         self.variables: dict[str, Variable] = {variable.name: variable for variable in arrays}
-
-    __repr__ = text_by("groups.dataset_text")
-    _repr_html_ = html_by("groups.dataset_html")
 
     @property
     def data_variables(self) -> list[Variable]:

@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+_ClassT = TypeVar("_ClassT", bound=type[Any])
 
 
-def text_by(function: str) -> Callable[[Any], str]:
-    """Return a ``__repr__`` that calls a function such as ``groups.dataset_text``."""
-    return _shown_by(function, str)
+def shown_by(functions: str) -> Callable[[_ClassT], _ClassT]:
+    """Give a class its ``__repr__`` and ``_repr_html_``; it goes above ``dataclass``.
+
+    For ``groups.dataset``, the functions are ``dataset_text`` and ``dataset_html`` of ``groups``.
+    """
+
+    def decorate(shown: _ClassT) -> _ClassT:
+        shown.__repr__ = _shown_by(f"{functions}_text", str)  # type: ignore[assignment]
+        shown._repr_html_ = html_by(f"{functions}_html")
+        return shown
+
+    return decorate
 
 
 def html_by(function: str) -> Callable[[Any], str]:
-    """Return a ``_repr_html_`` that calls a function such as ``groups.dataset_html``."""
+    """Return a ``_repr_html_`` that calls a function such as ``history.repository_html``."""
     return _shown_by(function, lambda text: f"<pre>{escape(text)}</pre>")
 
 

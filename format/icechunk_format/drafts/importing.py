@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
@@ -73,6 +73,7 @@ _BYTES_PER_BATCH: Final = 64 * 2**20
 _CHUNKS_PER_BATCH: Final = 1024
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
     """Result of an import, or of its dry run. Chunks that versions share count once.
@@ -102,9 +103,6 @@ class ImportReport:
     bytes_copied: int
     virtual_prefixes: tuple[str, ...]
     snapshot_ids: Mapping[str, str] = field(default_factory=dict)
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def import_draft(

@@ -29,7 +29,7 @@ import pyarrow as pa
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.boxes import (
     Groups,
@@ -89,6 +89,7 @@ class MirrorRequest:
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorResult:
     """What a run did.
@@ -116,9 +117,6 @@ class MirrorResult:
     rows: int = 0
     bytes: int = 0
     full_copy: str | None = None
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:

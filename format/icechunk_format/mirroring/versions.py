@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.changes import versions_between
 from icechunk_format.mirroring.record import MirrorRecord
@@ -41,6 +41,7 @@ class MirroredFiles:
     schema_json: str
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
     """How a copy stands to its branch.
@@ -67,9 +68,6 @@ class Freshness:
     branch_snapshot_id: str
     branch_committed_at: datetime
     snapshots_behind: int | None
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     @property
     def is_fresh(self) -> bool:

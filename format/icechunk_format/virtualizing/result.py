@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 
 if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
@@ -14,6 +14,7 @@ Report = TypeVar("Report")
 """An Arrow table, or with Spark a DataFrame."""
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualizeResult(Generic[Report]):
     """What became of a call of ``virtualize``.
@@ -41,6 +42,3 @@ class VirtualizeResult(Generic[Report]):
     references: int
     places: tuple[str, ...]
     report: Report
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")

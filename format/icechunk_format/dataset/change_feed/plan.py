@@ -59,7 +59,7 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
@@ -68,15 +68,13 @@ from icechunk_format.spec.ids import SnapshotId
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlan:
     """The tasks of a feed, in the order of history; deletions of a step come before its writes."""
 
     tasks: list[FeedTask]
     context: None = None
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     @property
     def rows(self) -> int:

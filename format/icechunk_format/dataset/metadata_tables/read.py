@@ -45,7 +45,7 @@ from icechunk_format.dataset.metadata_tables.manifests import (
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
 from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
 from icechunk_format.repository.repository import Repository
@@ -59,15 +59,13 @@ _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionPlan:
     """The tasks of a read, and what they share."""
 
     context: InspectionContext
     tasks: list[Task]
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def resolve_change(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
 
@@ -81,15 +81,13 @@ class ScanContext:
         )
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
     """The tasks of a scan (none when nothing is selected), and what they share."""
 
     context: ScanContext
     tasks: list[ScanTask]
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -33,7 +33,7 @@ from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.dimensions import DimensionPlaces
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
 
@@ -48,6 +48,7 @@ class LabelChunks:
     values: NDArray[Any]
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """A write that is fully decided.
@@ -77,9 +78,6 @@ class WritePlan:
     labels: tuple[LabelChunks, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     array_table: pa.Table | None = None
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     @property
     def arrays(self) -> dict[str, ArrayTarget]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.ids import SnapshotId
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ TXN_APP_ID: Final = "txnAppId"
 TXN_VERSION: Final = "txnVersion"
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
     """Result of a write.
@@ -51,9 +52,6 @@ class WriteResult:
     chunks: int = 0
     manifests: int = 0
     commit: CommitResult | None = None
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:

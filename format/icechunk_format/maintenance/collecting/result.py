@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 
 MAX_SHOWN_ERRORS: Final = 10
@@ -81,6 +81,7 @@ def distinct_errors(*parts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectResult:
     """Result of a collection, or of its dry run: the objects deleted.
@@ -120,9 +121,6 @@ class CollectResult:
     delete_errors: tuple[str, ...] = ()
     skipped_phases: tuple[str, ...] = field(default=())
     dry_run: bool = False
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     def with_phase(self, phase: Phase, report: DeleteReport) -> CollectResult:
         """Add what one phase did."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
@@ -30,6 +30,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Place
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyResult:
     """Result of a copy.
@@ -55,9 +56,6 @@ class CopyResult:
     bytes: int
     skipped_chunks: int
     snapshot_id: SnapshotId
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def copy(

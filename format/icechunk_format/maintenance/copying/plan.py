@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -51,6 +51,7 @@ _PIECE_FILES: Final = 256
 _LOOKED_AT: Final = 1_000
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
     """A planned copy.
@@ -76,9 +77,6 @@ class CopyPlan:
     target_exists: bool
     manifests: tuple[NDArray[np.void], ...]
     references: int
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def plan_copy(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
@@ -57,6 +57,7 @@ class ArrayReplacement:
     files: tuple[ManifestReceipt, ...] = ()
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
     """Result of a rewrite, or of its dry run.
@@ -86,9 +87,6 @@ class RewriteResult:
     bytes_after: int | None
     left_out: tuple[str, ...] = ()
     dry_run: bool = False
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def commit_rewrite(

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance.rewriting.commit import (
     ArrayReplacement,
@@ -62,6 +62,7 @@ Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
 _FILES_PER_TASK: Final = 4_096
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
     """A planned rewrite; ``replaced`` names the manifests that go, without the files to come."""
@@ -73,9 +74,6 @@ class RewritePlan:
     replaced: tuple[ArrayReplacement, ...]
     context: RewriteContext
     tasks: tuple[RewriteTask, ...]
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
     @property
     def references(self) -> int:

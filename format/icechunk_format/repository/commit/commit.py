@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
@@ -56,6 +56,7 @@ _LONGEST_FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
     """A commit that landed.
@@ -81,9 +82,6 @@ class CommitResult:
     rebased: int = 0
     files_written: Mapping[str, int] = field(default_factory=dict)
     bytes_written: Mapping[str, int] = field(default_factory=dict)
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import History, versions_after
@@ -40,6 +40,7 @@ class Move:
     to_path: NodePath
 
 
+@shown_by("changes.changes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """Differences of a version from an older one.
@@ -72,9 +73,6 @@ class Changes:
     updated_chunks: Mapping[NodePath, NDArray[np.uint32]] = field(default_factory=dict)
     moved_nodes: tuple[Move, ...] = ()
     missing_logs: tuple[str, ...] = ()
-
-    __repr__ = text_by("changes.changes_text")
-    _repr_html_ = html_by("changes.changes_html")
 
 
 def changes_between(

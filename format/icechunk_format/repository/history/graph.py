@@ -12,11 +12,12 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 
+@shown_by("history.entry")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEntry:
     """One version, and the names that point to it.
@@ -32,9 +33,6 @@ class GraphEntry:
     snapshot: SnapshotInfo
     branches: tuple[str, ...]
     tags: tuple[str, ...]
-
-    __repr__ = text_by("history.entry_text")
-    _repr_html_ = html_by("history.entry_html")
 
 
 def version_graph(

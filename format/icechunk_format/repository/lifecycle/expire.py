@@ -26,7 +26,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import (
@@ -43,6 +43,7 @@ from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
 from icechunk_format.storage.protocol import Storage
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireResult:
     """Snapshots and refs that an expiration took out of history, or would take out.
@@ -64,9 +65,6 @@ class ExpireResult:
     deleted_branches: tuple[str, ...] = ()
     deleted_tags: tuple[str, ...] = ()
     dry_run: bool = False
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 def expire_snapshots(

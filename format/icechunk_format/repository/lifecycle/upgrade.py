@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import (
     ConflictError,
     FormatError,
@@ -70,6 +70,7 @@ _BATCH_FILES: Final = 64
 _BATCH_BYTES: Final = 64 * 1024 * 1024
 
 
+@shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeReport:
     """Result of an upgrade, or of its dry run.
@@ -96,9 +97,6 @@ class UpgradeReport:
     tags: int
     deleted_tags: int
     files_deleted: tuple[str, ...]
-
-    __repr__ = text_by("records.record_text")
-    _repr_html_ = html_by("records.record_html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType
@@ -20,6 +20,7 @@ from icechunk_format.spec.repo_info.updates import RepoStatus, Update
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 
+@shown_by("history.version")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotInfo:
     """Summary of a snapshot: all of it but its nodes.
@@ -46,9 +47,6 @@ class SnapshotInfo:
     message: str
     metadata_items: MetadataItems = NO_ITEMS
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
-
-    __repr__ = text_by("history.version_text")
-    _repr_html_ = html_by("history.version_html")
 
     @property
     def metadata(self) -> dict[str, Any]:

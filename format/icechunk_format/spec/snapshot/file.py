@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from icechunk_format.display.lazily import html_by, text_by
+from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.envelope import (
     DEFAULT_LEVEL,
     SPEC_V1,
@@ -86,6 +86,7 @@ NODE_SNAPSHOT = TableSchema(
 )
 
 
+@shown_by("groups.snapshot")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All nodes of one version of a repository.
@@ -121,9 +122,6 @@ class Snapshot:
     nodes: Nodes = field(default_factory=lambda: Nodes.of(()))
     manifest_files: ManifestFiles = field(default_factory=ManifestFiles.empty)
     duplicate_paths: tuple[str, ...] = field(default=(), compare=False)
-
-    __repr__ = text_by("groups.snapshot_text")
-    _repr_html_ = html_by("groups.snapshot_html")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.nodes))
