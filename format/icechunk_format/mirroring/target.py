@@ -7,6 +7,7 @@ Rules of this file
 2. Options of the store are passed on to ``deltalake`` and to nothing else: they may be credentials.
    ``DeltaTarget`` shows the URL alone.
 3. ``deltalake`` is imported when it is needed, since it is an extra.
+4. All that knows Delta's log is here, reading and committing, so that no other file depends on it.
 """
 
 from __future__ import annotations

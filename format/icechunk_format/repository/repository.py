@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. Each method is documented here, and its work is done in another module.
+1. One class is what users hold, so one file: methods are documented here, work is done elsewhere.
 2. A ``Repository`` does no I/O before a method is called, and it is pickled as its location.
 3. Each call reads branches, tags and settings, or checks that they have not changed.
 4. Nodes are returned as the format stores them; their Zarr metadata are not decoded.

@@ -25,12 +25,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.spec import object_keys
-from icechunk_format.spec.envelope import (
-    SPEC_V2,
-    FileType,
-    unwrap,
-    wrap,
-)
+from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_refs, write_refs

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -87,9 +88,9 @@ class RemoteStorage(Storage):
         check_key(key)
         return self._server.ask("look at", key, lambda: self._look_at(key))
 
+    @abstractmethod
     def _look_at(self, key: str) -> ObjectInfo | None:
         """Ask for an object without its bytes, in one request."""
-        raise NotImplementedError
 
     def _existing(self, key: str) -> ObjectInfo:
         info = self.head(key)
@@ -97,9 +98,9 @@ class RemoteStorage(Storage):
             raise missing_object(key, self.root_url)
         return info
 
+    @abstractmethod
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose keys start with a prefix that was checked."""
-        raise NotImplementedError
 
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -145,9 +146,9 @@ class BucketStorage(RemoteStorage):
         check_length(read, len(fetched.data), self.root_url)
         return fetched
 
+    @abstractmethod
     def _fetch(self, read: ReadRequest) -> Fetched:
         """Read a range in one request, under the conditions of the read."""
-        raise NotImplementedError
 
     # Writing
 
@@ -162,18 +163,18 @@ class BucketStorage(RemoteStorage):
         version = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
         return Lost() if version is None else Written(version=version)
 
+    @abstractmethod
     def _conditional_write(
         self, key: str, data: bytes, condition: CreateOnly | ReplaceIfUnchanged
     ) -> Callable[[], ObjectVersion] | None:
         """Return what sends a conditional write, exactly once; ``None`` if it would be lost."""
-        raise NotImplementedError
 
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         return self._server.call("write", key, lambda: self._write(key, data))
 
+    @abstractmethod
     def _write(self, key: str, data: bytes) -> ObjectVersion:
         """Overwrite an object, large ones in parts."""
-        raise NotImplementedError
 
     def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
         self._server.refuse_writing()
@@ -184,6 +185,6 @@ class BucketStorage(RemoteStorage):
         wanted = batches([check_key(key) for key in keys], _DELETE_BATCH)
         return [failure for batch in self._threads.map(self._delete, wanted) for failure in batch]
 
+    @abstractmethod
     def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         """Delete at most a thousand objects."""
-        raise NotImplementedError
