@@ -41,15 +41,8 @@ from icechunk_format.mirroring.changes import CellChanges, Source, cell_changes,
 from icechunk_format.mirroring.parquet import ADDED, FileContext, FileTask, write_file
 from icechunk_format.mirroring.record import MirrorRecord
 from icechunk_format.mirroring.selection import Selection
-from icechunk_format.mirroring.target import (
-    DeltaTarget,
-    TargetState,
-    Transaction,
-    commit,
-    delta_schema,
-    discard,
-    read_state,
-)
+from icechunk_format.mirroring.target import DeltaTarget, TargetState, read_state
+from icechunk_format.mirroring.transaction import Transaction, commit, delta_schema, discard
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
