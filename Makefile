@@ -30,7 +30,7 @@ bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=s
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
-test: test-fast $(SPARK40)/.ready java  ## every test, on the newest Spark and, where Spark matters, on 4.0
+test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## every test, on the newest Spark and, where Spark matters, on 4.0
 	$(PYTEST) tests/cluster tests/benchmarks tests/s3 tests/spark tests/manual tests/cloud tests/conformance
 	$(SPARK40)/bin/python $(SHARED) $(ON_SPARK40)
 
@@ -80,6 +80,10 @@ $(VENV)/.ready: pyproject.toml
 	@$(call PIP,$(VENV)) install "pip>=25.1"
 	@$(call PIP,$(VENV)) install --editable . "pyspark[connect]==4.3.0" --group test --group conformance --group check --group docs
 	@touch $@
+
+$(VENV)/spark-classes.jsa: tests/helpers/spark/loaded_classes.py $(VENV)/.ready | java
+	@echo "keeping the classes of Spark, so that each JVM of the tests starts in half the time"
+	-@$(PY) -W ignore $< 2>/dev/null
 
 $(SPARK40)/.ready: pyproject.toml
 	@python=$$(.ci/find-python) && echo "making $(SPARK40) with $$python (a few minutes, once)" && "$$python" -m venv --clear $(SPARK40)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from helpers.spark import loaded_classes
 from helpers.spark.session import running_spark
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Every JVM of the tests lives for a minute or two: code that is compiled once and quickly
-    # serves it better than the best code, and two cores have no time for parallel collectors.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("JDK_JAVA_OPTIONS", loaded_classes.java_options())
     config.addinivalue_line(
         "markers", "needs_reference: builds its repositories with the icechunk and zarr wheels"
     )
