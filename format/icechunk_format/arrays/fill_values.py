@@ -26,7 +26,9 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 MAX_CHUNK_NBYTES: Final = 2**34
 """Most bytes that a chunk may decode to; larger chunks are refused before memory is taken."""
 
-_SPECIAL_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Zarr's words for floats that JSON does not have."""
+
 _HEX_FLOAT_DTYPES: Final = {4: ">f2", 8: ">f4", 16: ">f8"}
 _FLOAT_BITS: Final = {2: ("u2", 0x7E00), 4: ("u4", 0x7FC00000), 8: ("u8", 0x7FF8000000000000)}
 
@@ -212,8 +214,8 @@ def _float(value: object, dtype: np.dtype[Any]) -> Any:
                 # A change of byte order keeps the payload of a NaN; a conversion need not.
                 return scalar.byteswap().view(dtype)[0] if not scalar.dtype.isnative else scalar[0]
             value = float(scalar[0])
-        elif value in _SPECIAL_FLOATS:
-            value = _SPECIAL_FLOATS[value]
+        elif value in NON_FINITE:
+            value = NON_FINITE[value]
         elif len(value) <= 400:
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -301,6 +303,16 @@ def _encode_float(scalar: Any) -> float | str:
         unsigned, standard = _FLOAT_BITS[size]
         bits = int(np.asarray(scalar).reshape(1).view(unsigned)[0])
         return "NaN" if bits == standard else f"0x{bits:0{2 * size}x}"
-    if np.isinf(scalar):
-        return "Infinity" if scalar > 0 else "-Infinity"
-    return float(scalar)
+    found: float | str = json_safe(float(scalar))
+    return found
+
+
+def json_safe(value: Any) -> Any:
+    """Return JSON that strict parsers read: Zarr's words for floats that are not finite."""
+    if isinstance(value, dict):
+        return {key: json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -11,7 +11,6 @@ Rules of this file
 from __future__ import annotations
 
 import json
-import math
 import sys
 import textwrap
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from icechunk_format.arrays.fill_values import json_safe
 from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.display.plain_text import safe
 
@@ -101,7 +101,7 @@ class Screen:
         Everything beyond ASCII is escaped, so no text of a repository acts on a terminal.
         """
         if self.as_json:
-            text = json.dumps(_finite(document), indent=2, ensure_ascii=True, allow_nan=False)
+            text = json.dumps(json_safe(document), indent=2, ensure_ascii=True, allow_nan=False)
             sys.stdout.write(text + "\n")
 
     @contextmanager
@@ -145,17 +145,6 @@ class Screen:
         if not typer.confirm(question, default=False, err=True):
             self.aside("not confirmed; nothing was changed")
             raise typer.Exit(ExitCode.NOT_CONFIRMED)
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with words for the numbers that JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 class _Console(Console):

@@ -69,7 +69,7 @@ def arrow_type(
     if dtype.names is not None:
         return pa.struct(
             [
-                (field, arrow_type(dtype[field], _kind(dtype[field]), timestamps, name=name))
+                (field, arrow_type(dtype[field], kind, timestamps, name=name))
                 for field in dtype.names
             ]
         )
@@ -91,10 +91,6 @@ def arrow_type(
         f"option variables",
         variable=name,
     )
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    return {"U": "string", "T": "string", "S": "bytes", "V": "bytes"}.get(dtype.kind, "other")
 
 
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:

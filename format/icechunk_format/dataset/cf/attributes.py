@@ -15,13 +15,12 @@ import codecs
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
+from icechunk_format.arrays.fill_values import NON_FINITE, json_safe
 from icechunk_format.errors import InvalidInputError
-
-_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def numeric_missing(
@@ -81,8 +80,8 @@ def _missing_number(
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
-        if value in _NON_FINITE:
-            return _NON_FINITE[value]
+        if value in NON_FINITE:
+            return NON_FINITE[value]
         if dtype.kind == "f":
             number = _float_of_base64(value)
             if number is not None:
@@ -97,23 +96,18 @@ def other_missing(
     given: Mapping[str, Any], dtype: np.dtype[Any], kind: str, name: str
 ) -> tuple[Any, ...]:
     """Return the missing values of text, bytes and complex numbers; structs have none."""
-    values = [
-        item for raw in given.values() if raw is not None for item in _alternatives(raw, dtype)
-    ]
+    present = [raw for raw in given.values() if raw is not None]
     if dtype.kind == "c":
-        numbers = [_complex(value, name) for value in values]
+        # Two numbers are the parts of one value.
+        numbers = [_complex(value, name) for value in present]
         return tuple(dtype.type(number) for number in numbers if number == number)
+    values = [item for raw in present for item in _as_list(raw)]
     if kind == "string":
         return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
     if kind == "bytes" and dtype.kind in "SO":
         decoded = (_bytes_of_base64(value) for value in values if isinstance(value, str))
         return tuple(dict.fromkeys(value for value in decoded if value is not None))
     return ()
-
-
-def _alternatives(raw: Any, dtype: np.dtype[Any]) -> Sequence[Any]:
-    """Return a list of missing values; the two parts of a complex number are one value."""
-    return [raw] if dtype.kind == "c" else _as_list(raw)
 
 
 def _complex(value: Any, name: str) -> complex:
@@ -135,7 +129,7 @@ def packing_number(value: Any, attribute: str, name: str) -> int | float | None:
     items = _as_list(value)
     number = items[0] if len(items) == 1 else None
     if isinstance(number, str):
-        number = _NON_FINITE.get(number)
+        number = NON_FINITE.get(number)
     if not isinstance(number, (int, float)) or not math.isfinite(number):
         raise attribute_error(name, attribute, value, "it should be one finite number")
     return int(number) if isinstance(number, bool) else number
@@ -192,15 +186,6 @@ def _bytes_of_base64(text: str) -> bytes | None:
 
 def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
-
-
-def json_safe(value: Any) -> Any:
-    """Return JSON that strict parsers read: Zarr's words for floats that are not finite."""
-    if isinstance(value, (list, tuple)):
-        return [json_safe(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def attribute_error(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:

@@ -16,30 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
+from icechunk_format.dataset.cf.arrow_values import numpy_dtype
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.cf.decode import VariableDecoder
 
-_EPOCH: Final = "1970-01-01"
 BOOLEAN_FLAGS: Final[dict[str, Any]] = {"flag_values": [0, 1], "flag_meanings": "false true"}
 """CF attributes of integers that were booleans: xarray takes ``dtype=bool`` for all or nothing, so
 that missing values become true."""
-
-_NUMBERS: Final = {
-    pa.bool_(): "bool",
-    pa.int8(): "int8",
-    pa.int16(): "int16",
-    pa.int32(): "int32",
-    pa.int64(): "int64",
-    pa.uint8(): "uint8",
-    pa.uint16(): "uint16",
-    pa.uint32(): "uint32",
-    pa.uint64(): "uint64",
-    pa.float16(): "float16",
-    pa.float32(): "float32",
-    pa.float64(): "float64",
-}
 
 
 def check_column_type(
@@ -161,34 +146,22 @@ def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict
         No array holds such values; the message says which types can be written.
     """
     types = pa.types
-    number = _NUMBERS.get(found)
-    if number is not None:
-        return data_type_from_numpy(number), {}
-    if types.is_timestamp(found):
-        return data_type_from_numpy("int64"), {
-            "units": f"microseconds since {_EPOCH}",
-            "calendar": "proleptic_gregorian",
-        }
-    if types.is_date(found):
-        return data_type_from_numpy("int64"), {
-            "units": f"days since {_EPOCH}",
-            "calendar": "proleptic_gregorian",
-        }
+    dtype = _number_dtype(found)
+    if dtype is not None:
+        return data_type_from_numpy(dtype), {}
+    if types.is_timestamp(found) or types.is_date(found):
+        unit = "days" if types.is_date(found) else "microseconds"
+        attributes = {"units": f"{unit} since 1970-01-01", "calendar": "proleptic_gregorian"}
+        return data_type_from_numpy("int64"), attributes
     if types.is_duration(found):
-        return data_type_from_numpy("int64"), {
-            "dtype": "timedelta64[us]",
-            "units": "microseconds",
-        }
+        attributes = {"dtype": "timedelta64[us]", "units": "microseconds"}
+        return data_type_from_numpy("int64"), attributes
     if types.is_string(found) or types.is_large_string(found):
         return data_type_from_numpy("string"), {}
     if types.is_binary(found) or types.is_large_binary(found):
         return data_type_from_numpy("bytes"), {}
     if types.is_decimal(found) and found.scale == 0 and found.precision == 20:
         return data_type_from_numpy("uint64"), {}
-    if types.is_struct(found):
-        dtype = _struct_dtype(found)
-        if dtype is not None:
-            return data_type_from_numpy(dtype), {}
     hint = "cast it to DOUBLE or BIGINT" if types.is_decimal(found) else "cast it, or leave it out"
     raise InvalidInputError(
         f"column {name!r} is {sql_name(found)}, which no array holds; {hint}. Arrays hold BOOLEAN, "
@@ -199,7 +172,12 @@ def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict
     )
 
 
-def _struct_dtype(found: pa.DataType) -> np.dtype[Any] | None:
+def _number_dtype(found: pa.DataType) -> np.dtype[Any] | None:
+    """Return the NumPy type of numbers, booleans and structs of these; None for other types."""
+    if pa.types.is_boolean(found) or pa.types.is_integer(found) or pa.types.is_floating(found):
+        return numpy_dtype(found)
+    if not pa.types.is_struct(found):
+        return None
     fields = list(found)
     kinds = {field.type for field in fields}
     if [field.name for field in fields] == ["re", "im"] and len(kinds) == 1:
@@ -207,11 +185,5 @@ def _struct_dtype(found: pa.DataType) -> np.dtype[Any] | None:
             return np.dtype(np.complex64)
         if kinds == {pa.float64()}:
             return np.dtype(np.complex128)
-    members: list[tuple[str, Any]] = []
-    for field in fields:
-        nested = _struct_dtype(field.type) if pa.types.is_struct(field.type) else None
-        number = _NUMBERS.get(field.type)
-        if nested is None and number is None:
-            return None
-        members.append((field.name, nested if nested is not None else np.dtype(number)))
-    return np.dtype(members)
+    members: list[tuple[str, Any]] = [(field.name, _number_dtype(field.type)) for field in fields]
+    return None if any(dtype is None for _, dtype in members) else np.dtype(members)

@@ -32,11 +32,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import DataType
+from icechunk_format.arrays.fill_values import json_safe
 from icechunk_format.dataset.cf import arrow_values
 from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.cf.attributes import (
     attribute_error,
-    json_safe,
     known_text_encoding,
     numeric_missing,
     other_missing,

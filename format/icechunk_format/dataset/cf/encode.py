@@ -178,11 +178,7 @@ class VariableEncoder:
                 return np.where(wrong, 0, numbers).astype(target)
         low, high = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
         if low < limits.min or high > limits.max:
-            wrong = np.zeros(len(numbers), np.bool_)
-            if low < limits.min:
-                wrong |= numbers < max(low, limits.min)
-            if high > limits.max:
-                wrong |= numbers > min(high, limits.max)
+            wrong = (numbers < max(low, limits.min)) | (numbers > min(high, limits.max))
             self._check(wrong, numbers, valid, self._limits(target))
         return numbers.astype(target)
 
@@ -228,14 +224,7 @@ class VariableEncoder:
                 absent=missing_value({}, child, data_type),
                 decoder=child,
             )
-            values = pc.struct_field(column, field)
-            if column.null_count and encoder.absent is None:
-                values = values.filter(column.is_valid())
-                result[field][column.is_valid().to_numpy(zero_copy_only=False)] = encoder.encode(
-                    values
-                )
-                continue
-            result[field] = encoder.encode(values)
+            result[field] = encoder.encode(pc.struct_field(column, field))
         return result
 
     def _texts_or_bytes(self, column: pa.Array) -> NDArray[Any]:

@@ -17,7 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.calendars import GREGORIAN_REFORM, day_number
-from icechunk_format.dataset.cf.times import MICROSECONDS_PER_DAY, NOT_A_TIME, TimeScale
+from icechunk_format.dataset.cf.times import (
+    MICROSECONDS_PER_DAY,
+    NOT_A_TIME,
+    TimeScale,
+    time_of_day,
+)
 from icechunk_format.errors import InvalidInputError
 
 _ISO_TEXT: Final = re.compile(
@@ -106,15 +111,13 @@ def _microseconds_of_texts(column: pa.Array, time: TimeScale, name: str) -> NDAr
                 variable=name,
                 value=text,
             )
-        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-        if hour > 23 or minute > 59 or second > 59:
+        clock = time_of_day(*match.groups()[3:])
+        if clock is None:
             raise InvalidInputError(
                 f"column {name!r} has {text!r}, an impossible time of day", variable=name
             )
-        seconds = 3600 * hour + 60 * minute + second
-        days = _day(calendar, year, month, day, text=text, name=name)
-        fraction = int((match[7] or "").ljust(6, "0"))
-        known.append(days * MICROSECONDS_PER_DAY + seconds * 1_000_000 + fraction)
+        days = _day(calendar, *map(int, match.groups()[:3]), text=text, name=name)
+        known.append(days * MICROSECONDS_PER_DAY + clock)
     place = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
     if not known:
         return np.zeros(len(column), np.int64)

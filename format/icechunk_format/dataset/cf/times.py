@@ -367,18 +367,27 @@ def _reference_time(text: str, calendar: str) -> int:
             raise ValueError(f"the date {text!r} names no month")
         month = str(named[0])
     days = day_number(calendar, int(fields["year"]), int(month), int(fields["day"] or 1))
-    hour, minute, second = (int(fields[part] or 0) for part in ("hour", "minute", "second"))
-    if hour > 23 or minute > 59 or second > 59:
+    clock = time_of_day(*(fields[part] for part in ("hour", "minute", "second", "fraction")))
+    if clock is None:
         raise ValueError(f"the date {text!r} has an impossible time of day")
-    fraction = (fields["fraction"] or "").ljust(6, "0")
-    if fraction[6:].strip("0"):
+    if (fields["fraction"] or "")[6:].strip("0"):
         raise ValueError(f"the date {text!r} is finer than a microsecond")
-    seconds = 3600 * hour + 60 * minute + second
     zone = re.fullmatch(r"([+-])(\d{1,2}):?(\d{2})?", fields["zone"] or "")
     if zone is not None:
-        shift = 3600 * int(zone[2]) + 60 * int(zone[3] or 0)
-        seconds += shift if zone[1] == "-" else -shift
-    return days * MICROSECONDS_PER_DAY + seconds * 1_000_000 + int(fraction[:6])
+        shift = (3600 * int(zone[2]) + 60 * int(zone[3] or 0)) * 1_000_000
+        clock += shift if zone[1] == "-" else -shift
+    return days * MICROSECONDS_PER_DAY + clock
+
+
+def time_of_day(
+    hour: str | None, minute: str | None, second: str | None, fraction: str | None
+) -> int | None:
+    """Return the microseconds since midnight; None where the clock has no such time."""
+    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
+    if hours > 23 or minutes > 59 or seconds > 59:
+        return None
+    whole = 3600 * hours + 60 * minutes + seconds
+    return whole * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
 
 
 def _too_fine(name: str) -> UnsupportedError:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy, parse_data_type
-from icechunk_format.arrays.fill_values import decode_fill_value, default_fill_value
+from icechunk_format.arrays.fill_values import NON_FINITE, decode_fill_value, default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.column_types import (
@@ -339,11 +339,10 @@ def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any
     """Return a missing value as xarray writes it: floats in base64, others as they are."""
     if key == "missing_value" or data_type.kind != "float" or isinstance(value, list):
         return value
-    words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
     if isinstance(value, str):
-        if value not in words:
+        if value not in NON_FINITE:
             return value
-        value = words[value]
+        value = NON_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInputError(
             f"encoding of {name!r}: {key}={value!r} is no number", variable=name, key=key
