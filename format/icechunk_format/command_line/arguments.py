@@ -19,15 +19,14 @@ import typer
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
 
 RepositoryArgument = Annotated[
-    str,
-    typer.Argument(metavar="REPOSITORY", help="Path or URL of the repository.", show_default=False),
+    str, typer.Argument(metavar="REPOSITORY", help="Path or URL of the repository.")
 ]
 OptionOption = Annotated[
     list[str] | None,
@@ -37,7 +36,6 @@ OptionOption = Annotated[
         metavar="NAME=VALUE",
         help="Option of the store, named as in Spark: storage.region=us-west-2, storage.anon=true,"
         " ... Can be repeated. Credentials are better left to the environment.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
@@ -63,7 +61,6 @@ OlderThanOption = Annotated[
         "--older-than",
         metavar="AGE",
         help="An age, such as 30d, 12h or 4w, or a time, such as 2026-01-31T00:00:00Z.",
-        show_default=False,
     ),
 ]
 MessageOption = Annotated[
@@ -104,23 +101,18 @@ def parse_options(given: Sequence[str] | None) -> GivenOptions:
     storage: dict[str, str] = {}
     virtual: dict[str, str] = {}
     single: dict[str, str] = {}
-    for item in given or ():
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise InvalidInputError(
-                "an --option has no '='; write it as NAME=VALUE, such as storage.region=us-west-2"
-            )
-        plain = name.strip().lower().replace("_", "-")
+    for name, value in _pairs(given, "an --option", "storage.region"):
+        plain = name.lower().replace("_", "-")
         if plain in (_CLIENT, _AUTHORIZE):
             target, key = single, plain
         elif plain.startswith(_VIRTUAL) and len(plain) > len(_VIRTUAL):
-            target, key = virtual, name.strip()[len(_VIRTUAL) :]
+            target, key = virtual, name[len(_VIRTUAL) :]
         elif plain.startswith(_STORAGE) and len(plain) > len(_STORAGE):
-            target, key = storage, name.strip()[len(_STORAGE) :]
+            target, key = storage, name[len(_STORAGE) :]
         else:
-            raise _unknown_option(name.strip())
+            raise _unknown_option(name)
         if key in target:
-            raise InvalidInputError(f"--option {name.strip()} is given twice; give it once")
+            raise InvalidInputError(f"--option {name} is given twice; give it once")
         target[key] = value
     prefixes = (part.strip() for part in single.get(_AUTHORIZE, "").split(","))
     return GivenOptions(
@@ -140,16 +132,21 @@ def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
         One has no ``=``, or a name that was given before.
     """
     found: dict[str, str] = {}
+    for name, value in _pairs(given, "a --target-option", "AWS_REGION"):
+        if name in found:
+            raise InvalidInputError(f"--target-option {name} is given twice; give it once")
+        found[name] = value
+    return found
+
+
+def _pairs(given: Sequence[str] | None, what: str, example: str) -> Iterator[tuple[str, str]]:
     for item in given or ():
         name, equals, value = item.partition("=")
         if not equals:
             raise InvalidInputError(
-                "a --target-option has no '='; write it as NAME=VALUE, such as AWS_REGION=us-west-2"
+                f"{what} has no '='; write it as NAME=VALUE, such as {example}=us-west-2"
             )
-        if name.strip() in found:
-            raise InvalidInputError(f"--target-option {name.strip()} is given twice; give it once")
-        found[name.strip()] = value
-    return found
+        yield name.strip(), value
 
 
 def _unknown_option(name: str) -> InvalidInputError:

@@ -29,18 +29,12 @@ def set_config(
     call: Call,
     setting: Annotated[
         str,
-        typer.Argument(
-            metavar="SETTING",
-            help="Name, with dots between parts: compression.level.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="SETTING", help="Name, with dots between parts: compression.level."),
     ],
     value: Annotated[
         str,
         typer.Argument(
-            metavar="VALUE",
-            help="A JSON value or a word; null returns to the default.",
-            show_default=False,
+            metavar="VALUE", help="A JSON value or a word; null returns to the default."
         ),
     ],
 ) -> None:

@@ -84,8 +84,7 @@ def log(
 def show(
     call: Call,
     version: Annotated[
-        str | None,
-        typer.Argument(metavar="[VERSION]", help="Branch, tag or snapshot id.", show_default=False),
+        str | None, typer.Argument(metavar="[VERSION]", help="Branch, tag or snapshot id.")
     ] = None,
     branch: BranchOption = None,
     tag: TagOption = None,
@@ -141,9 +140,7 @@ def tree(
 
 def diff(
     call: Call,
-    older: Annotated[
-        str, typer.Argument(metavar="OLDER", help="Branch, tag or snapshot id.", show_default=False)
-    ],
+    older: Annotated[str, typer.Argument(metavar="OLDER", help="Branch, tag or snapshot id.")],
     newer: Annotated[
         str, typer.Argument(metavar="[NEWER]", help="Branch, tag or snapshot id.")
     ] = "main",
@@ -190,7 +187,7 @@ def operations(
     with screen.working("Reading the operations log"):
         found, cut = history_reading.read_operations(opened, number or None)
     call.document(operations=found, truncated=cut)
-    if not screen.as_json and not history_reading.has_operations(opened):
+    if not screen.as_json and opened.spec_version == 1:
         screen.aside("repositories of spec version 1 keep no log of operations")
     history_view.show_operations(screen, found)
     if cut:

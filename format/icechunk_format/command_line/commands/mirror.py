@@ -18,22 +18,18 @@ from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, iso_time, safe, size
 
 _TargetArgument = Annotated[
-    str,
-    typer.Argument(metavar="TARGET", help="Path or URL of the Delta table.", show_default=False),
+    str, typer.Argument(metavar="TARGET", help="Path or URL of the Delta table.")
 ]
 _TargetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--target-option",
         metavar="NAME=VALUE",
         help="Option of the store of TARGET, in the words of deltalake: AWS_REGION=us-west-2, ..."
         " Can be repeated. Credentials are better left to the environment.",
-        show_default=False,
     ),
 ]
 _Names = Annotated[
-    str | None,
-    typer.Option("--variables", metavar="NAMES", help="Variables to copy, separated by commas."),
+    str | None, typer.Option(metavar="NAMES", help="Variables to copy, separated by commas.")
 ]
 
 
@@ -43,22 +39,17 @@ def mirror(
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
     ] = "main",
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="PATH", help="Group to copy.")
-    ] = None,
+    group: Annotated[str | None, typer.Option(metavar="PATH", help="Group to copy.")] = None,
     variables: _Names = None,
     sel: Annotated[
         str | None,
-        typer.Option(
-            "--sel", metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."
-        ),
+        typer.Option(metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."),
     ] = None,
     isel: Annotated[
-        str | None,
-        typer.Option("--isel", metavar="POSITIONS", help="Positions to copy: 'time=0:24'."),
+        str | None, typer.Option(metavar="POSITIONS", help="Positions to copy: 'time=0:24'.")
     ] = None,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="CONDITION", help="Rows to copy, as in SQL.")
+        str | None, typer.Option(metavar="CONDITION", help="Rows to copy, as in SQL.")
     ] = None,
     every_snapshot: Annotated[
         bool,

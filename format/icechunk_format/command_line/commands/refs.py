@@ -23,18 +23,12 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
-_NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the branch or tag.", show_default=False)
-]
+_NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]
 _AtOption = Annotated[
     str, typer.Option("--at", metavar="VERSION", help="Branch, tag or snapshot id to begin at.")
 ]
-_BranchArgument = Annotated[
-    str, typer.Argument(metavar="BRANCH", help="The branch to move.", show_default=False)
-]
-_ToArgument = Annotated[
-    str, typer.Argument(metavar="TO", help="Branch, tag or snapshot id.", show_default=False)
-]
+_BranchArgument = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch to move.")]
+_ToArgument = Annotated[str, typer.Argument(metavar="TO", help="Branch, tag or snapshot id.")]
 
 
 def list_branches(call: Call) -> None:
@@ -66,10 +60,7 @@ def delete_branch(call: Call, name: _NameArgument, yes: YesOption = False) -> No
 def fast_forward(
     call: Call,
     branch: _BranchArgument,
-    to: Annotated[
-        str,
-        typer.Argument(metavar="TO", help="The branch that stands on it.", show_default=False),
-    ],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The branch that stands on it.")],
 ) -> None:
     """Move a branch to one that stands on it."""
     before = call.repository.resolve(branch=branch)
@@ -110,7 +101,6 @@ def reset(
     expect: Annotated[
         str | None,
         typer.Option(
-            "--expect",
             metavar="ID",
             help="Snapshot at which the branch has to be; anywhere else is a conflict.",
         ),

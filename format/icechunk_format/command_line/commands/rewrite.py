@@ -27,17 +27,13 @@ def rewrite_manifests(
     path: Annotated[
         list[str] | None,
         typer.Option(
-            "--path",
-            metavar="PATH",
-            help="Only this array, or the arrays of this group; repeatable.",
+            metavar="PATH", help="Only this array, or the arrays of this group; repeatable."
         ),
     ] = None,
     splitting: Annotated[
         str | None,
         typer.Option(
-            "--splitting",
-            metavar="JSON",
-            help="Splitting rules as in the configuration, which is the default.",
+            metavar="JSON", help="Splitting rules as in the configuration, which is the default."
         ),
     ] = None,
     message: MessageOption = None,

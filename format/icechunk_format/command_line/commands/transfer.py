@@ -14,29 +14,19 @@ from icechunk_format.command_line.arguments import DryRunOption, TagOption, loca
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, safe, size
 
-CopiedArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="Repository to copy from.", show_default=False)
-]
+CopiedArgument = Annotated[str, typer.Argument(metavar="SOURCE", help="Repository to copy from.")]
 DraftArgument = Annotated[
-    str,
-    typer.Argument(metavar="SOURCE", help="Repository of a format before 1.0.", show_default=False),
+    str, typer.Argument(metavar="SOURCE", help="Repository of a format before 1.0.")
 ]
 _TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="Path or URL to write to, in another store or not.",
-        show_default=False,
-    ),
+    str, typer.Argument(metavar="TARGET", help="Path or URL to write to, in another store or not.")
 ]
 _TargetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--target-option",
         metavar="NAME=VALUE",
         help="Option of the store of TARGET, like --option for the other one; none of those are"
         " used for it.",
-        show_default=False,
     ),
 ]
 
@@ -52,7 +42,6 @@ def copy(
     target_branch: Annotated[
         str | None,
         typer.Option(
-            "--target-branch",
             metavar="NAME",
             help="Branch to create or to move forward there; default: that of --branch, or main.",
         ),

@@ -34,7 +34,7 @@ def verify(
         bool, typer.Option("--deep", help="Also fetch and decode every chunk.")
     ] = False,
     max_findings: Annotated[
-        int, typer.Option("--max-findings", min=1, metavar="N", help="The most findings.")
+        int, typer.Option(min=1, metavar="N", help="The most findings.")
     ] = 10_000,
 ) -> None:
     """Check every file, reference and chunk object.
@@ -64,12 +64,8 @@ def verify(
         )
     findings: list[dict[str, Any]] = table.to_pylist()
     counts = {name: sum(row["severity"] == name for row in findings) for name in _STYLES}
-    call.document(
-        errors=counts["error"],
-        warnings=counts["warning"],
-        infos=counts["info"],
-        findings=findings,
-    )
+    totals = {f"{severity}s": count for severity, count in counts.items()}
+    call.document(**totals, findings=findings)
     _show(call.screen, findings, counts)
     if counts["error"]:
         raise typer.Exit(ExitCode.FINDINGS)

@@ -40,7 +40,7 @@ def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
     return keys
 
 
-_REPOSITORY: Final[Keys] = {"repository": "path or URL, without credentials"}
+_REPOSITORY: Final = "path or URL, without credentials"
 _DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}
 _VERSION: Final[Keys] = {
     **_columns(SNAPSHOTS, leave_out=("pruned_logs",)),
@@ -84,24 +84,21 @@ _REF: Final[Keys] = {
     "committed_at": "when that snapshot was committed",
     "message": "its message",
 }
-_BRANCH: Final[Keys] = {**_REPOSITORY, "branch": "name", "snapshot_id": "where it is or was"}
-_TAG: Final[Keys] = {**_REPOSITORY, "tag": "name", "snapshot_id": "where it is or was"}
+_BRANCH: Final[Keys] = {"branch": "name", "snapshot_id": "where it is or was"}
+_TAG: Final[Keys] = {"tag": "name", "snapshot_id": "where it is or was"}
 _MOVED: Final[Keys] = {
-    **_REPOSITORY,
     "branch": "name",
     "previous_snapshot_id": "where it was",
     "snapshot_id": "where it is",
 }
 
 _CONFIG: Final[Keys] = {
-    **_REPOSITORY,
     "stored": "settings that the repository stores, an object",
     "effective": "these with the defaults of all others, an object",
 }
 
-DOCUMENTS: Final[dict[str, Keys]] = {
+_KEYS: Final[dict[str, Keys]] = {
     "log": {
-        **_REPOSITORY,
         "snapshots": (
             "list, newest first",
             {**_VERSION, "changes": ("how much it changed; null without a record", _COUNTS)},
@@ -109,7 +106,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "truncated": "whether there are older ones",
     },
     "show": {
-        **_REPOSITORY,
         **_VERSION,
         "group_count": "number of groups, the root among them",
         "array_count": "number of arrays",
@@ -120,19 +116,16 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_STORED,
     },
     "tree": {
-        **_REPOSITORY,
         "snapshot_id": "the version",
         "group": "path of the group that was asked for",
         "nodes": ("list by path", _NODE),
     },
     "diff": {
-        **_REPOSITORY,
         "from_snapshot_id": "the older version",
         "to_snapshot_id": "the newer version",
         "changes": ("list by path", _CHANGE),
     },
     "operations": {
-        **_REPOSITORY,
         "operations": (
             "list, newest first",
             # Times come first.
@@ -140,12 +133,11 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         ),
         "truncated": "whether there are older ones",
     },
-    "branch list": {**_REPOSITORY, "branches": ("list by name", _REF)},
+    "branch list": {"branches": ("list by name", _REF)},
     "branch create": _BRANCH,
     "branch delete": _BRANCH,
     "branch fast-forward": _MOVED,
     "tag list": {
-        **_REPOSITORY,
         "tags": ("list by name", _REF),
         "deleted_tags": "names of deleted tags",
     },
@@ -153,14 +145,12 @@ DOCUMENTS: Final[dict[str, Keys]] = {
     "tag delete": _TAG,
     "reset": _MOVED,
     "restore": {
-        **_REPOSITORY,
         "branch": "name",
         "restored_snapshot_id": "the earlier version",
         "previous_snapshot_id": "where the branch was",
         "snapshot_id": "the new version",
     },
     "verify": {
-        **_REPOSITORY,
         "errors": "number of findings of that severity; the exit code is 3 where there are any",
         **_each("number of findings of that severity", "warnings infos"),
         "findings": (
@@ -178,7 +168,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         ),
     },
     "expire": {
-        **_REPOSITORY,
         "released_snapshots": "ids that left every history",
         "edited_snapshots": "ids of snapshots that got another parent",
         "deleted_branches": "names",
@@ -186,7 +175,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
     },
     "gc": {
-        **_REPOSITORY,
         "bytes_deleted": "bytes",
         **_each(
             "number", "snapshots_deleted transaction_logs_deleted manifests_deleted chunks_deleted"
@@ -200,7 +188,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
     },
     "rewrite-manifests": {
-        **_REPOSITORY,
         "branch": "name",
         "snapshot_id": "the new version; null where nothing was to do, and in a dry run",
         "manifests_before": "number of files; in a dry run an estimate, like the next",
@@ -212,7 +199,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
     },
     "upgrade": {
-        **_REPOSITORY,
         **_DRY_RUN,
         "was_needed": "whether something was to do",
         "was_half_done": "whether an interrupted upgrade was finished",
@@ -220,7 +206,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "files_deleted": "keys of files of version 1",
     },
     "copy": {
-        **_REPOSITORY,
         "target": "path or URL of the other repository",
         "branch": "name in the target",
         **_each("number of files that were stored", "snapshots manifests chunks"),
@@ -229,7 +214,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "snapshot_id": "where the branch of the target is",
     },
     "import-draft": {
-        **_REPOSITORY,
         "target": "path or URL of the new repository",
         **_DRY_RUN,
         "kind": "which draft it was: 'numbered refs' or 'state file'",
@@ -243,7 +227,6 @@ DOCUMENTS: Final[dict[str, Keys]] = {
         "snapshot_ids": "object of ids in the draft to new ids",
     },
     "mirror": {
-        **_REPOSITORY,
         "target": "path or URL of the Delta table",
         "branch": "name",
         "version": "version of the table that holds the snapshot",
@@ -268,7 +251,12 @@ DOCUMENTS: Final[dict[str, Keys]] = {
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
-"""Command to the keys of its document."""
+
+DOCUMENTS: Final = {
+    command: keys if command == "freshness" else {"repository": _REPOSITORY, **keys}
+    for command, keys in _KEYS.items()
+}
+"""Command to the keys of its document; a table names its repository."""
 
 
 def keys_text(command: str) -> str:

@@ -112,12 +112,11 @@ def show_tree(
         screen.line("no groups and no arrays yet")
         return
     by_path = {node["path"]: node for node in nodes}
-    children = _children(by_path, top)
     shows_shards = any(node.get("shards") for node in nodes)
     shows_sizes = any("stored_bytes" in node for node in nodes if node["type"] == "array")
     hidden = set() if shows_shards else {"shards"}
     hidden |= set() if shows_sizes else {"stored", "size"}
-    walked = list(_walk(by_path, children, top))
+    walked = list(_walk(_children(by_path, top), top))
     table = [[styled((name, "dim")) for name in _HEADER if name not in hidden]]
     for path, guide, _ in walked:
         node = by_path.get(path)
@@ -166,9 +165,7 @@ def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]
     return children
 
 
-def _walk(
-    by_path: Mapping[str, Document], children: Mapping[str, list[str]], top: str
-) -> Iterator[tuple[str, str, str]]:
+def _walk(children: Mapping[str, list[str]], top: str) -> Iterator[tuple[str, str, str]]:
     """Yield each path with what is drawn before its name, and before lines below it."""
     waiting = [(top, "", "")]
     while waiting:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from icechunk_format.dataset.metadata_tables.versions import change_rows, names_of, operation_rows
 from icechunk_format.display.plain_text import iso_time, to_instant
 from icechunk_format.errors import NotFoundError
 from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
-from icechunk_format.spec.envelope import SPEC_V1
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.progress import ProgressOption
     from icechunk_format.repository.repository import Repository
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 Document = dict[str, Any]
+_T = TypeVar("_T")
 
 COUNTED: Final = {
     "new_groups": "new group",
@@ -56,13 +56,15 @@ def find_history(
     """
     if tips is not None and len(tips) == 1:
         # One line needs no graph, and in spec version 1 each snapshot costs a request.
-        line = repository.ancestry(snapshot=tips[0])
-        infos = list(line if limit is None else islice(line, limit + 1))
-    else:
-        known = {info.id: info for info in repository.snapshots()}
-        infos = newest_first(known, known if tips is None else tips)
-    cut = limit is not None and len(infos) > limit
-    return (infos[:limit] if cut else infos), cut
+        return _first(repository.ancestry(snapshot=tips[0]), limit)
+    known = {info.id: info for info in repository.snapshots()}
+    return _first(newest_first(known, known if tips is None else tips), limit)
+
+
+def _first(items: Iterable[_T], limit: int | None) -> tuple[list[_T], bool]:
+    """Return the first items, and whether there are more."""
+    found = list(islice(items, None if limit is None else limit + 1))
+    return found[:limit], limit is not None and len(found) > limit
 
 
 def count_changes(
@@ -191,18 +193,11 @@ def _plain(value: Any) -> Any:
 
 def read_operations(repository: Repository, limit: int | None) -> tuple[list[Document], bool]:
     """Return entries of the operations log, newest first, and whether there are more."""
-    rows = operation_rows(repository.operations())
-    chosen = list(rows if limit is None else islice(rows, limit + 1))
-    cut = limit is not None and len(chosen) > limit
+    rows, cut = _first(operation_rows(repository.operations()), limit)
     found = []
-    for row in chosen[:limit]:
+    for row in rows:
         at = row.pop("at")
         details = json.loads(row.pop("details"))
         instant = None if at is None else to_instant(at)
         found.append({"at": iso_time(instant), **row, "details": details})
     return found, cut
-
-
-def has_operations(repository: Repository) -> bool:
-    """Tell whether the repository keeps a log of operations."""
-    return repository.spec_version != SPEC_V1
