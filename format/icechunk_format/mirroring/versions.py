@@ -11,11 +11,11 @@ from typing import Any, Final
 import pyarrow.fs as pa_fs
 
 from icechunk_format.display.lazily import shown_by
+from icechunk_format.display.plain_text import to_instant
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.mirroring.changes import versions_between
 from icechunk_format.mirroring.record import MirrorRecord
 from icechunk_format.mirroring.target import DeltaTarget, Mirrored, files_of, records
-from icechunk_format.repository.history.resolve import to_datetime
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
@@ -123,7 +123,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
         committed_at=record.committed,
         branch=record.branch,
         branch_snapshot_id=str(tip),
-        branch_committed_at=to_datetime(repository.snapshot_info(tip).flushed_at),
+        branch_committed_at=to_instant(repository.snapshot_info(tip).flushed_at),
         snapshots_behind=None if after is None else len(after),
     )
 

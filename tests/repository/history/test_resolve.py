@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from icechunk_format.display.plain_text import to_instant
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
-from icechunk_format.repository.history.resolve import nearest_names, to_datetime
+from icechunk_format.repository.history.resolve import nearest_names
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, branch_ref_key, snapshot_key
@@ -108,7 +109,7 @@ def test_ancestry_is_newest_first_with_what_each_commit_said(repository):
     assert [info.message for info in history] == ["commit 3", "commit 2", "commit 1"]
     assert [info.metadata for info in history] == [{"number": n} for n in (3, 2, 1)]
     assert history[-1].parent_id is None
-    assert to_datetime(history[0].flushed_at) == at_second(3)
+    assert to_instant(history[0].flushed_at) == at_second(3)
 
 
 def test_a_snapshot_is_read_by_id_and_by_text(repository):
@@ -209,4 +210,4 @@ def test_many_names_are_shortened_and_the_nearest_come_first():
 
 
 def test_times_beyond_the_calendar_do_not_break_a_listing():
-    assert to_datetime(2**64 - 1).year == 9999
+    assert to_instant(2**64 - 1).year == 9999

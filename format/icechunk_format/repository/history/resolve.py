@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
+from icechunk_format.display.plain_text import to_instant
 from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
@@ -153,7 +154,7 @@ def _as_of(
         if info.flushed_at <= instant:
             return info.id
         earliest = info.flushed_at
-    begins = "" if earliest is None else to_datetime(earliest).isoformat()
+    begins = "" if earliest is None else to_instant(earliest).isoformat()
     raise NotFoundError(
         f"branch {branch!r} of {repository_url} has no snapshot at or before "
         f"{as_of.isoformat()}; its history begins at {begins}",
@@ -179,14 +180,6 @@ def microseconds(instant: datetime, *, argument: str) -> int:
             argument=argument,
         )
     return (instant - _EPOCH) // timedelta(microseconds=1)
-
-
-def to_datetime(flushed_at: int) -> datetime:
-    """Return microseconds since 1970 as an instant in UTC, or the last one that Python knows."""
-    try:
-        return _EPOCH + timedelta(microseconds=flushed_at)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def _listed(list_existing: Callable[[], Iterable[object]]) -> list[str]:
