@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -36,12 +36,13 @@ from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.progress import ProgressOption, counted
-from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
+from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
     ManifestReceipt,
     store_manifests,
 )
+from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle import create
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
@@ -54,13 +55,12 @@ from icechunk_format.spec.manifest.chunk_refs import (
     KIND_VIRTUAL,
     ChunkRefs,
 )
-from icechunk_format.spec.node_path import parent
+from icechunk_format.spec.node_path import ancestors
 from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
@@ -142,24 +142,25 @@ def import_draft(
         raise NotFoundError(problem, kind="snapshot")
     if not dry_run:
         check_writable(storage)
-    infos = _infos(versions)
-    create.check_new_root(storage, infos)
+    imported = _imported(versions)
+    create.check_new_root(storage, imported)
     branches, tags, chosen_main = draft.branches(), draft.tags(), None
     if MAIN not in branches:
         tips = {*branches.values(), *tags.values()}
         newest = max(versions, key=lambda version: (version.id in tips, version.written_at))
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
-    work.store(infos[INITIAL_SNAPSHOT_ID], [])
+    work.store(imported[INITIAL_SNAPSHOT_ID], [])
     what = "Reading versions" if dry_run else "Importing versions"
     for version in counted(versions, progress, what, len(versions)):
-        work.store(infos[_snapshot_id(version.id)], draft.nodes(version.id))
+        work.store(imported[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
         refs = RefsOfVersion1(
             branches={name: _snapshot_id(tip) for name, tip in branches.items()},
             tags={name: _snapshot_id(tip) for name, tip in tags.items()},
         )
         metadata = MetadataItems.of({"imported_draft": {"kind": draft.kind, **draft.properties()}})
+        infos = {key: snapshot_summary(version) for key, version in imported.items()}
         state = upgraded_state(refs, infos, now=None, metadata_items=metadata)
         create.create_object(storage, REPO, repo_info.encode(state))
     return ImportReport(
@@ -188,16 +189,15 @@ def _node_id(node: DraftNode) -> NodeId:
     return NodeId(hashlib.blake2b(text.encode(), digest_size=NodeId.SIZE).digest())
 
 
-def _infos(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, SnapshotInfo]:
-    """Return what ``repo`` says of all versions, the empty first one among them."""
-    root = SnapshotInfo(
+def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
+    """Return all versions without their nodes, the empty first one among them."""
+    root = Snapshot(
         id=INITIAL_SNAPSHOT_ID,
-        parent_id=None,
         flushed_at=max(min(version.written_at for version in versions) - 1, 0),
         message=create.FIRST_MESSAGE,
         metadata_items=MetadataItems.of({RESERVED_METADATA: {"is_root": True}}),
     )
-    infos = {root.id: root}
+    imported = {root.id: root}
     for version in versions:
         try:
             metadata = MetadataItems.of({**version.properties, "draft_snapshot_id": version.id})
@@ -206,14 +206,14 @@ def _infos(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, SnapshotInfo]:
             raise FormatError(problem, object_key=version.id, file_type="snapshot") from error
         above = root.id if version.parent_id is None else _snapshot_id(version.parent_id)
         own = _snapshot_id(version.id)
-        infos[own] = SnapshotInfo(
+        imported[own] = Snapshot(
             id=own,
             parent_id=above,
-            flushed_at=max(version.written_at, infos[above].flushed_at + 1),
+            flushed_at=max(version.written_at, imported[above].flushed_at + 1),
             message=version.message,
             metadata_items=metadata,
         )
-    return infos
+    return imported
 
 
 class _Import:
@@ -227,28 +227,21 @@ class _Import:
         self.inline = self.virtual = 0
         self.virtual_prefixes: set[str] = set()
 
-    def store(self, info: SnapshotInfo, nodes: list[DraftNode]) -> None:
-        """Write one version, whose parent is written."""
+    def store(self, version: Snapshot, nodes: list[DraftNode]) -> None:
+        """Write one version with its nodes; its parent is written."""
         stored = [self._stored(node) for node in _with_groups(nodes)]
         if self._target is None:
             return
         files = [receipt for _, receipts in stored for receipt in receipts]
-        own, key = Nodes.of(node for node, _ in stored), snapshot_key(info.id)
-        version = Snapshot(
-            id=info.id,
-            flushed_at=info.flushed_at,
-            message=info.message,
-            metadata_items=info.metadata_items,
-            nodes=own,
-            manifest_files=manifest_files_of(own, ManifestFiles.empty(), files, object_key=key),
-        )
-        log = TransactionLog(id=info.id)
-        if info.parent_id is not None:
+        own = Nodes.of(node for node, _ in stored)
+        version = replace(version, nodes=own, manifest_files=files_of_receipts(files))
+        log = TransactionLog(id=version.id)
+        if version.parent_id is not None:
             # Not by the cache of versions, which may hold what an earlier import wrote.
-            above = snapshot_key(info.parent_id)
+            above = snapshot_key(version.parent_id)
             before = snapshot.decode(self._target.get(above).data, object_key=above)
-            log = difference(self._target, before, version, snapshot_id=info.id)
-        log_key = transaction_log_key(info.id)
+            log = difference(self._target, before, version, snapshot_id=version.id)
+        key, log_key = snapshot_key(version.id), transaction_log_key(version.id)
         self._target.put_many(
             [(key, snapshot.encode(version)), (log_key, transaction_log.encode(log))]
         )
@@ -303,14 +296,11 @@ class _Import:
 def _with_groups(nodes: list[DraftNode]) -> list[DraftNode]:
     """Return nodes sorted by path, with a group for each parent that is missing."""
     by_path = {node.path: node for node in nodes}
+    document = build_group_metadata().to_bytes()
     for node in nodes:
-        above = parent(node.path)
-        while above is not None:
-            if above not in by_path:
-                document = build_group_metadata().to_bytes()
-                by_path[above] = DraftNode(id=-1, path=above, user_data=document)
-            if by_path[above].array is not None:
+        for above in ancestors(node.path):
+            added = DraftNode(id=-1, path=above, user_data=document)
+            if by_path.setdefault(above, added).array is not None:
                 problem = f"array {above!r} has the node {node.path!r} below it; only groups have"
                 raise FormatError(problem, file_type="draft snapshot", field=node.path)
-            above = parent(above)
     return [by_path[path] for path in sorted(by_path)]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
-from icechunk_format.arrays.named_configuration import shortened
+from icechunk_format.arrays.named_configuration import named_configuration_json, shortened
+from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.drafts.records import MAX_U32, Field
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
@@ -37,11 +38,7 @@ DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
 """A chunk reference: the columns of ``DraftChunks`` in order."""
 
 _COLUMNS: Final = ("coords", "kind", "offset", "length")
-# In the order in which zarr-python writes them.
-_MEMBERS: Final = (
-    *("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
-    *("attributes", "dimension_names", "zarr_format", "node_type", "storage_transformers"),
-)
+_GROUP: Final = build_group_metadata().raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ def make_node(
     attributes
         None if they are elsewhere.
     array
-        Members of the ``zarr.json`` of an array, by ``array_members``.
+        The ``zarr.json`` of an array without attributes, by ``array_document``.
     """
     path = record["path"].of(str)
     if attributes is None:
@@ -93,10 +90,8 @@ def make_node(
         )
     if not isinstance(attributes, dict):
         raise record.error(f"attributes are an object, found {shortened(attributes)}")
-    kind = "group" if array is None else "array"
-    members = {"attributes": attributes, "zarr_format": 3, "node_type": kind, **(array or {})}
     try:
-        user_data = dump_document({name: members[name] for name in _MEMBERS if name in members})
+        user_data = dump_document({**(array or _GROUP), "attributes": attributes})
         metadata = None if array is None else parse_array_metadata(user_data, node_path=path)
         if metadata is not None:
             # Asked for here, so that what is not known fails with the node and not with its chunks.
@@ -114,10 +109,10 @@ def make_node(
         raise record.error(f"it makes no node: {error}") from error
 
 
-def array_members(
+def array_document(
     fields: Field, data_type: Any, chunk_shape: Field, fill_value: Any
 ) -> dict[str, Any]:
-    """Return members of the ``zarr.json`` of an array.
+    """Return the ``zarr.json`` of an array without attributes, in the order of zarr-python.
 
     Parameters
     ----------
@@ -137,14 +132,12 @@ def array_members(
             fill_value = json.loads(fill_value)
     except (FormatError, ValueError, RecursionError) as error:
         raise fields.error(f"bad data type or fill value: {error}") from error
-    codecs = []
-    for codec in fields["codecs"].items():
-        configuration = codec.get("configuration")
-        codecs.append({"name": codec["name"].of(str)})
-        if configuration is not None:
-            codecs[-1]["configuration"] = configuration.json()
+    codecs = [
+        named_configuration_json(codec["name"].of(str), codec.get("configuration").json())
+        for codec in fields["codecs"].items()
+    ]
     sizes = [size.integer(1) for size in chunk_shape.items()]
-    names, transformers = fields.get("dimension_names"), fields.get("storage_transformers")
+    names = fields.get("dimension_names").value
     return {
         "shape": fields["shape"].value,
         "data_type": data_type,
@@ -152,8 +145,11 @@ def array_members(
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill_value,
         "codecs": codecs,
-        **({} if names is None else {"dimension_names": names.value}),
-        "storage_transformers": [] if transformers is None else transformers.value,
+        "attributes": {},
+        **({} if names is None else {"dimension_names": names}),
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": fields.get("storage_transformers", []).value,
     }
 
 

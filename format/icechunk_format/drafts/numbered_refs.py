@@ -23,11 +23,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
+from icechunk_format.arrays.fill_values import json_safe
 from icechunk_format.drafts.model import (
     DraftChunk,
     DraftNode,
     DraftSnapshot,
-    array_members,
+    array_document,
     make_node,
 )
 from icechunk_format.drafts.records import MAX_U32, Field, read_record
@@ -37,7 +38,6 @@ from icechunk_format.storage.protocol import Storage
 
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
-_NOT_FINITE: Final = {"None": "NaN", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _ENDINGS: Final = ("", ".json", ".msgpack")
 # A letter or a sign between the numbers of a key would be another kind of number.
 _BETWEEN: Final = r"[^0-9A-Za-z+\-]"
@@ -72,12 +72,12 @@ class NumberedRefs:
     @property
     def branches(self) -> dict[str, str]:
         """Every branch and the id of its newest version."""
-        return {name: self._target(keys[0]) for name, keys in self.branch_files.items()}
+        return {name: str(self._target(keys[0])) for name, keys in self.branch_files.items()}
 
     @property
     def tags(self) -> dict[str, str]:
         """Every tag and the id of its version."""
-        return {name: self._target(key) for name, key in self._tag_files.items()}
+        return {name: str(self._target(key)) for name, key in self._tag_files.items()}
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -90,64 +90,63 @@ class NumberedRefs:
     def _ref(self, object_key: str) -> Field:
         return read_record(self.storage, object_key, "draft ref")
 
-    def _target(self, object_key: str) -> str:
-        return str(_id(self._ref(object_key)["snapshot"]))
+    def _target(self, object_key: str) -> DraftId:
+        return _id(self._ref(object_key)["snapshot"])
 
-    def snapshot(self, snapshot_id: str) -> DraftSnapshot | None:
-        """Read one version."""
-        record = self._record(snapshot_id)
-        if record is None:
+    def record(self, snapshot_id: str) -> Field | None:
+        """Read the file of one version."""
+        found = DraftId.parse_exact(snapshot_id)
+        key = None if found is None else self._find("s/", found)
+        if key is None:
             return None
+        record = read_record(self.storage, key, "draft snapshot")
+        own = record["metadata"]["id"]
+        if _id(own) != found:
+            raise own.error(f"the file of {snapshot_id} says another id")
+        return record
+
+    def snapshot(self, record: Field) -> DraftSnapshot:
+        """Return the version of a file."""
         own = record["metadata"]
-        if str(_id(own["id"])) != snapshot_id:
-            raise own["id"].error(f"the file of {snapshot_id} says another id")
         return DraftSnapshot(
-            id=snapshot_id,
-            parent_id=self._parent(snapshot_id, record),
+            id=str(_id(own["id"])),
+            parent_id=self._parent(_id(own["id"]), record),
             written_at=own["written_at"].instant(),
             message=own["message"].of(str),
             properties=record["properties"].mapping(),
         )
 
-    def _record(self, snapshot_id: str) -> Field | None:
-        found = DraftId.parse_exact(snapshot_id)
-        key = None if found is None else self._find("s/", found)
-        return None if key is None else read_record(self.storage, key, "draft snapshot")
-
-    def _parent(self, snapshot_id: str, record: Field) -> str | None:
+    def _parent(self, own: DraftId, record: Field) -> str | None:
         history = record["short_term_history"].items()
-        times = {str(_id(item["id"])): item["written_at"].instant() for item in history}
-        times.pop(snapshot_id, None)
+        times = {_id(item["id"]): item["written_at"].instant() for item in history}
+        times.pop(own, None)
         newest = max(times.values(), default=None)
         last = [found for found, time in times.items() if time == newest]
         parent = last[0] if last else None
         if len(last) > 1 or (not last and record["total_parents"].integer(0, MAX_U32)):
-            before = self._previous.get(snapshot_id)
+            before = self._previous.get(own)
             parent = before if before in last or not last else parent
-        known = None if parent is None else DraftId.parse_exact(parent)
-        return None if known is None or self._find("s/", known) is None else parent
+        return None if parent is None or self._find("s/", parent) is None else str(parent)
 
     @cached_property
-    def _previous(self) -> dict[str, str]:
+    def _previous(self) -> dict[DraftId, DraftId]:
         """For each version that a branch file names, the version that the file before it names."""
-        before: dict[str, str] = {}
+        before: dict[DraftId, DraftId] = {}
         for keys in self.branch_files.values():
             for older, newer in pairwise(map(self._target, reversed(keys))):
                 if older != newer:
                     before.setdefault(newer, older)
         return before
 
-    def nodes(self, snapshot_id: str) -> Iterator[DraftNode]:
+    def nodes(self, record: Field) -> Iterator[DraftNode]:
         """Read the nodes of a version."""
-        record = self._record(snapshot_id)
-        for path, node in () if record is None else record["nodes"].fields():
+        for path, node in record["nodes"].fields():
             if node["path"].of(str) != path:
                 raise node["path"].error(f"the node is listed as {path!r}")
             yield self._node(node)
 
     def _node(self, record: Field) -> DraftNode:
-        given = record.get("user_attributes")
-        attributes = {} if given is None else given.of(dict).get("Inline")
+        attributes = record.get("user_attributes", {"Inline": {}}).get("Inline").value
         if record["node_data"].value == "Group":
             return make_node(record, attributes)
         parts = record["node_data"]["Array"].items()
@@ -160,7 +159,7 @@ class NumberedRefs:
         if isinstance(data_type, dict):
             data_type = f"r{fields['data_type']['rawbits'].integer(8, 8 * MAX_U32)}"
         fill_value = _fill_value(fields["fill_value"], data_type)
-        array = array_members(fields, data_type, fields["chunk_shape"], fill_value)
+        array = array_document(fields, data_type, fields["chunk_shape"], fill_value)
         ids = [_id(manifest["object_id"]) for manifest in manifests.items()]
         keys = [self._find("m/", found) or f"m/{found}" for found in ids]
         return make_node(record, attributes, array, keys)
@@ -224,5 +223,4 @@ def _fill_value(tagged: Field, data_type: str) -> Any:
 
 
 def _number(value: Any) -> Any:
-    is_number = value is not None and not isinstance(value, float)
-    return value if is_number else _NOT_FINITE.get(str(value), value)
+    return "NaN" if value is None else json_safe(value)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgpack
 
 from icechunk_format.arrays.named_configuration import shortened
-from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.storage.protocol import Storage
 
 MAX_RECORD_BYTES: Final = 512 * 2**20
@@ -25,8 +26,7 @@ MAX_RECORD_BYTES: Final = 512 * 2**20
 
 MAX_U32: Final = 2**32 - 1
 MAX_U64: Final = 2**64 - 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMES: Final = {str: "a text", int: "an integer", list: "a list", dict: "an object"}
+_NAMES: Final = {str: "text", int: "integer", list: "list", dict: "named fields", bytes: "bytes"}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _T = TypeVar("_T")
@@ -35,14 +35,7 @@ _T = TypeVar("_T")
 def read_object(storage: Storage, object_key: str, file_type: str) -> bytes:
     """Return a whole object, unless it is larger than any of its kind may be."""
     found = storage.head(object_key)
-    if found is None:
-        raise NotFoundError(
-            f"there is no object {object_key!r} below {storage.root_url}, although the draft names "
-            f"it as a {file_type}; the copy of the repository is incomplete",
-            kind="object",
-            key=object_key,
-        )
-    if found.size > MAX_RECORD_BYTES:
+    if found is not None and found.size > MAX_RECORD_BYTES:
         problem = f"it has {found.size} bytes; up to {MAX_RECORD_BYTES} are read"
         raise FormatError(problem, object_key=object_key, file_type=file_type)
     return storage.get(object_key).data
@@ -65,11 +58,6 @@ def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
         problem = f"neither a JSON object nor a MessagePack map ({error or type(error).__name__})"
         raise FormatError(problem, object_key=object_key, file_type=file_type) from error
     record = Field(value, object_key, file_type)
-    if isinstance(value, list):
-        raise record.error(
-            "its fields are stored by position, but the draft gives names and no order; convert "
-            "the record to named fields"
-        )
     record.mapping()
     return record
 
@@ -93,10 +81,14 @@ class Field:
         """Return the value, which must be of a type of JSON."""
         value = self.value
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.error(f"{_NAMES[kind]} is expected, found {shortened(value)}")
+            raise self.error(f"expected {_NAMES[kind]}, found {shortened(value)}")
         if isinstance(value, str) and _SURROGATE.search(value):
             raise self.error(f"{shortened(value)} is not valid Unicode")
         return value
+
+    def maybe(self, take: Callable[[Field], _T]) -> _T | None:
+        """Return what a function takes from the value; None where it is null."""
+        return None if self.value is None else take(self)
 
     def _below(self, name: object, value: Any) -> Field:
         path = f"{self.path}.{name}" if self.path else str(name)
@@ -108,10 +100,10 @@ class Field:
             raise self._below(name, None).error("the field is missing")
         return self._below(name, fields[name])
 
-    def get(self, name: str) -> Field | None:
-        """Return a field of an object; None where it is missing or null."""
+    def get(self, name: str, default: Any = None) -> Field:
+        """Return a field of an object; with the default where it is missing or null."""
         value = self.of(dict).get(name)
-        return None if value is None else self._below(name, value)
+        return self._below(name, default if value is None else value)
 
     def mapping(self) -> dict[str, Any]:
         """Return an object, whose names are texts."""
@@ -144,27 +136,24 @@ class Field:
         """Return a time in RFC 3339 as microseconds since 1970."""
         text = self.of(str)
         try:
-            passed = datetime.fromisoformat(text) - _EPOCH
-        except (ValueError, TypeError) as error:
+            passed = microseconds(datetime.fromisoformat(text), argument="the time")
+        except (ValueError, InvalidInputError) as error:
             raise self.error(f"{text!r} is no time with a time zone ({error})") from error
-        return self._below("microseconds", passed // timedelta(microseconds=1)).integer()
+        return self._below("microseconds", passed).integer()
 
     def raw(self, size: int | None = None) -> bytes:
         """Return bytes: a binary, or a list of numbers from 0 to 255."""
-        value = self.value
-        if isinstance(value, list):
-            try:
-                value = bytes(value)
-            except (ValueError, TypeError) as error:
-                raise self.error("a list of bytes has numbers from 0 to 255") from error
-        if not isinstance(value, bytes) or (size is not None and len(value) != size):
-            wanted = "bytes" if size is None else f"{size} bytes"
-            raise self.error(f"{wanted} are expected, found {shortened(value)}")
-        return value
+        try:
+            found = bytes(self.value) if isinstance(self.value, list) else self.of(bytes)
+        except (ValueError, TypeError) as error:
+            raise self.error("a list of bytes has numbers from 0 to 255") from error
+        if size is not None and len(found) != size:
+            raise self.error(f"{size} bytes are expected, found {len(found)}")
+        return found
 
     def json(self) -> Any:
-        """Return an object as it is; of a text or bytes, what they say as JSON."""
-        if isinstance(self.value, dict):
+        """Return an object or null as it is; of a text or bytes, what they say as JSON."""
+        if self.value is None or isinstance(self.value, dict):
             return self.value
         try:
             return json.loads(self.value if isinstance(self.value, str) else self.raw())

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot
 from icechunk_format.drafts.numbered_refs import NumberedRefs
+from icechunk_format.drafts.records import Field
 from icechunk_format.drafts.state_file import STATE, StateFile
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.lifecycle.discovery import has_repository
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import ReadRequest
 
@@ -49,7 +50,10 @@ class DraftRepository:
 
     def snapshot(self, snapshot_id: str) -> DraftSnapshot:
         """Return one version."""
-        found = self._reader.snapshot(snapshot_id)
+        return self._reader.snapshot(self._record(snapshot_id))
+
+    def _record(self, snapshot_id: str) -> Field:
+        found = self._reader.record(snapshot_id)
         if found is None:
             problem = f"there is no snapshot {snapshot_id!r} in the draft at {self.location}"
             raise NotFoundError(problem, kind="snapshot", name=snapshot_id)
@@ -82,8 +86,7 @@ class DraftRepository:
 
     def nodes(self, snapshot_id: str) -> list[DraftNode]:
         """Return the nodes of a version, sorted by path."""
-        self.snapshot(snapshot_id)
-        found = sorted(self._reader.nodes(snapshot_id), key=lambda node: node.path)
+        found = sorted(self._reader.nodes(self._record(snapshot_id)), key=lambda node: node.path)
         for values in ({node.id for node in found}, {node.path for node in found}):
             if len(values) < len(found):
                 problem = "two nodes have the same id or the same path"
@@ -100,10 +103,9 @@ class DraftRepository:
             return DraftChunks.of_rows([], 0)
         parts, ndim = [], node.array.ndim
         for key in node.manifests:
-            found = self._reader.chunks(key, node)
             try:
-                while rows := list(islice(found, _ROWS_AT_ONCE)):
-                    parts.append(DraftChunks.of_rows(rows, ndim))
+                found = batches(self._reader.chunks(key, node), _ROWS_AT_ONCE)
+                parts += [DraftChunks.of_rows(rows, ndim) for rows in found]
             except (ValueError, OverflowError) as error:
                 problem = f"{node.path!r} with {ndim} dimensions cannot have such chunks: {error}"
                 raise FormatError(problem, object_key=key, file_type="draft manifest") from error

@@ -31,7 +31,7 @@ from icechunk_format.drafts.model import (
     DraftChunk,
     DraftNode,
     DraftSnapshot,
-    array_members,
+    array_document,
     make_node,
 )
 from icechunk_format.drafts.records import MAX_RECORD_BYTES, Field, read_object, read_record
@@ -58,64 +58,70 @@ class StateFile:
     def __init__(self, storage: Storage, data: Storage) -> None:
         self.storage = data
         state = read_record(storage, STATE, "draft state")
-        root, refs = state.get("store_root"), state.get("refs")
-        self.store_root = "" if root is None else root.of(str).rstrip("/")
+        self.store_root = state.get("store_root", "").of(str).rstrip("/")
         self.properties = {"id": state["id"].of(str), "generation": state["generation"].integer()}
-        self._snapshots: dict[str, tuple[DraftSnapshot, Field]] = {}
+        self._records: dict[str, Field] = {}
+        versions = []
         for record in state["snapshots"].items():
-            found = _snapshot(record)
-            if found.id in self._snapshots:
-                raise record.error(f"{found.id!r} is listed twice")
-            self._snapshots[found.id] = found, record["structure-file"]
+            versions.append(self.snapshot(record))
+            if versions[-1].id in self._records:
+                raise record.error(f"{versions[-1].id!r} is listed twice")
+            self._records[versions[-1].id] = record
         self.branches: dict[str, str] = {}
         self.tags: dict[str, str] = {}
-        for name, ref in () if refs is None else refs.fields():
+        for name, ref in state.get("refs", {}).fields():
             target, kind = ref["snapshot-id"].of(str), ref["type"].value
-            if target not in self._snapshots or ref.value.get("name", name) != name:
+            if target not in self._records or ref.value.get("name", name) != name:
                 raise ref.error("its own name and the id of one of the snapshots are expected")
             if kind not in ("branch", "tag"):
                 raise ref["type"].error(f"{kind!r} is neither 'branch' nor 'tag'")
             (self.branches if kind == "branch" else self.tags)[name] = target
-        if not (self.branches or self.tags) and self._snapshots:
-            newest = max(self._snapshots.values(), key=lambda version: version[0].written_at)
-            self.branches["main"] = newest[0].id
+        if not (self.branches or self.tags) and versions:
+            self.branches["main"] = max(versions, key=lambda version: version.written_at).id
 
-    def snapshot(self, snapshot_id: str) -> DraftSnapshot | None:
-        """Return one version."""
-        found = self._snapshots.get(snapshot_id)
-        return None if found is None else found[0]
+    def record(self, snapshot_id: str) -> Field | None:
+        """Return what the state file says of one version."""
+        return self._records.get(snapshot_id)
 
-    def nodes(self, snapshot_id: str) -> Iterator[DraftNode]:
+    def snapshot(self, record: Field) -> DraftSnapshot:
+        """Return the version that the state file tells of."""
+        properties = record.get("properties", {}).mapping()
+        message = properties.get("message")
+        record["structure-file"].of(str)
+        return DraftSnapshot(
+            id=record["snapshot-id"].of(str),
+            parent_id=record.get("parent-snapshot-id").maybe(lambda found: found.of(str)),
+            written_at=record["timestamp-ms"].integer(0, _MAX_MILLISECONDS) * 1000,
+            message=message if isinstance(message, str) else "",
+            properties=properties,
+        )
+
+    def nodes(self, record: Field) -> Iterator[DraftNode]:
         """Read the nodes of a version."""
-        key = self._key("s/", self._snapshots[snapshot_id][1])
-        for record in self._rows(key, "draft structure", _NODES):
-            yield self._node(record)
+        key = self._key("s/", record["structure-file"])
+        for row in self._rows(key, "draft structure", _NODES):
+            yield self._node(row)
 
     def _node(self, record: Field) -> DraftNode:
-        inline, inventories = record.get("inline_attrs"), record.get("inventories")
-        attributes = {} if inline is None else inline.json()
-        if record.get("attrs_reference") is not None:
+        attributes = record.get("inline_attrs", {}).json()
+        if record.get("attrs_reference").value is not None:
             attributes = None
         if record["type"].value == "group":
             return make_node(record, attributes)
         if record["type"].value != "array":
             raise record["type"].error("'array' or 'group' is expected")
         fields = record["array_metadata"]
-        grid, data_type, fill_value = (
-            fields["chunk_grid"],
-            fields["data_type"],
-            fields.get("fill_value"),
-        )
+        grid, data_type = fields["chunk_grid"], fields["data_type"]
         if grid["name"].value != "regular":
             path = record["path"].of(str)
             raise UnsupportedError(f"array {path!r} has no regular chunk grid", node_path=path)
-        array = array_members(
+        array = array_document(
             fields,
             data_type.json() if data_type.of(str).startswith("{") else data_type.value,
             grid["configuration"]["chunk_shape"],
-            None if fill_value is None else fill_value.raw(),
+            fields.get("fill_value").maybe(Field.raw),
         )
-        files = () if inventories is None else inventories.items()
+        files = record.get("inventories", []).items()
         keys = [self._key("i/", file["inventory_file"]) for file in files]
         return make_node(record, attributes, array, keys)
 
@@ -123,20 +129,19 @@ class StateFile:
         """Read the references of one array in a manifest, whose other arrays are passed over."""
         ndim = 0 if node.array is None else node.array.ndim
         for ref in self._rows(object_key, "draft manifest", _CHUNKS, node.id):
-            at, inline, offset = ref["coord"].raw(), ref.get("inline_data"), ref.get("offset")
+            at, inline = ref["coord"].raw(), ref.get("inline_data").maybe(Field.raw)
             width = len(at) // max(ndim, 1)
             if len(at) != width * ndim or width not in ((1, 2, 4, 8) if ndim else (0,)):
                 raise ref["coord"].error(f"{ndim} numbers of 1, 2, 4 or 8 bytes are expected")
             coords = [int.from_bytes(at[i * width : (i + 1) * width], "big") for i in range(ndim)]
             if inline is not None:
-                data = inline.raw()
-                yield coords, KIND_INLINE, data, 0, len(data)
+                yield coords, KIND_INLINE, inline, 0, len(inline)
                 continue
             kind, place = KIND_VIRTUAL, ref["chunk_file"].of(str)
             if "://" not in place:
                 kind, place = KIND_NATIVE, _checked_key("c/", ref["chunk_file"])
-            start = 0 if offset is None else offset.integer()
-            yield coords, kind, place.encode(), start, ref["length"].integer()
+            start, length = ref.get("offset", 0).integer(), ref["length"].integer()
+            yield coords, kind, place.encode(), start, length
 
     def _key(self, folder: str, name: Field) -> str:
         key = _checked_key(folder, name)
@@ -168,19 +173,6 @@ class StateFile:
                     yield Field(row, key, file_type)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise whole.error(f"it is not Parquet that can be read ({error})") from error
-
-
-def _snapshot(record: Field) -> DraftSnapshot:
-    parent, given = record.get("parent-snapshot-id"), record.get("properties")
-    properties = {} if given is None else given.mapping()
-    message = properties.get("message")
-    return DraftSnapshot(
-        id=record["snapshot-id"].of(str),
-        parent_id=None if parent is None else parent.of(str),
-        written_at=record["timestamp-ms"].integer(0, _MAX_MILLISECONDS) * 1000,
-        message=message if isinstance(message, str) else "",
-        properties=properties,
-    )
 
 
 def _checked_key(folder: str, name: Field) -> str:
