@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icechunk_format.maintenance.verifying import parts
-from icechunk_format.maintenance.verifying.checks.state import WantedVersion
 from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
     FINDINGS_SCHEMA,
@@ -33,6 +32,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
+from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.python_values import option_texts
@@ -99,7 +99,7 @@ def verify(
     state, context = plan_verification(
         location,
         report,
-        WantedVersion(branch=branch, tag=tag, snapshot=snapshot),
+        VersionArguments(branch=branch, tag=tag, snapshot=snapshot),
         deep=deep,
         authorized=given.get(_AUTHORIZE, ()),
         virtual_options=given.get(_VIRTUAL, {}),

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.files.metadata_files import check_id
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.storage.batches import sized_batches
@@ -78,15 +79,3 @@ def decoded_manifest(data: bytes, key: str, raw_id: bytes) -> manifest_file.Mani
     found = manifest_file.decode(data, object_key=key)
     check_id(found.id, ManifestId(raw_id), key, "manifest")
     return found
-
-
-def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
-    """Raise FormatError where a file says another id than its key."""
-    if found != wanted:
-        raise FormatError(
-            f"the file says that it is {found}, its key says {wanted}; another file was copied "
-            "over it",
-            object_key=key,
-            file_type=file_type,
-            field="id",
-        )

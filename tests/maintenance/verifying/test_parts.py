@@ -14,7 +14,6 @@ from helpers.damage.planted import DAMAGES
 from helpers.damage.repository import Damaged, build_sound
 
 from icechunk_format.maintenance import verify
-from icechunk_format.maintenance.verifying.checks.state import WantedVersion
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.maintenance.verifying.parts import (
     LISTING_SCHEMA,
@@ -28,6 +27,7 @@ from icechunk_format.maintenance.verifying.parts import (
     merge_reports,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
+from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_format.storage.location import Location
 
 
@@ -43,7 +43,7 @@ def verify_in_parts(path, *, deep=False, authorized=()):
     state, context = plan_verification(
         Location(str(path)),
         report,
-        WantedVersion(),
+        VersionArguments(),
         deep=deep,
         authorized=authorized,
         virtual_options=None,

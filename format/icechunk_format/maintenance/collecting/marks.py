@@ -19,8 +19,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.maintenance.fetching import check_id, decoded_manifest, fetched, sized_ids
+from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, counted, phase
+from icechunk_format.repository.files.metadata_files import check_id
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE

@@ -28,15 +28,16 @@ class FindingKind:
 
 
 _RESTORE = "put the object back from a copy or an older version of the bucket"
+_LEAVE = "reset branches to an older version and delete tags of this one"
 _RECOMMIT = "write the array again in a new commit; older versions stay as they are"
 _REWRITE = "run rewrite_manifests on the branch, which writes the lists anew"
+_DELETE_LOG = "delete the log: data are not affected, and a diff then counts it as missing"
 _RESET = "reset the branch to a version without this finding, or write the node again"
 
 _ERRORS: Final = {
     # The repository.
     "repo-damaged": "stop all writers, then copy the newest readable backup below overwritten/ "
-    "over 'repo'; "
-    "changes since that backup are lost from history, not from storage",
+    "over 'repo'; changes since that backup are lost from history, not from storage",
     "repo-unsorted": "make any change with this library, such as setting metadata: it writes "
     "lists anew",
     "main-missing": "create the branch main on the version it should have",
@@ -48,10 +49,8 @@ _ERRORS: Final = {
     "config-damaged": "save the configuration of the repository anew",
     "ref-damaged": "reset the branch, or create a tag of another name",
     # Snapshots and their nodes.
-    "snapshot-missing": f"{_RESTORE}, or reset branches to an older version and delete tags of "
-    "this one",
-    "snapshot-damaged": f"{_RESTORE}, or reset branches to an older version and delete tags of "
-    "this one",
+    "snapshot-missing": f"{_RESTORE}, or {_LEAVE}",
+    "snapshot-damaged": f"{_RESTORE}, or {_LEAVE}",
     "snapshot-id-mismatch": f"another file was copied over it: {_RESTORE}",
     "snapshot-unsorted": "commit any change to the branch with this library, which sorts the nodes",
     "node-path-duplicate": "delete the path on the branch and write the node again, or reset the "
@@ -65,9 +64,8 @@ _ERRORS: Final = {
     "manifest-unlisted": _REWRITE,
     "extents-overlap": f"some chunks may be hidden by others of the same place: {_RECOMMIT}",
     # Transaction logs.
-    "log-damaged": "delete the log: data are not affected, and a diff then counts it as missing",
-    "log-id-mismatch": "delete the log: data are not affected, and a diff then counts it as "
-    "missing",
+    "log-damaged": _DELETE_LOG,
+    "log-id-mismatch": _DELETE_LOG,
     # Manifests and references.
     "manifest-missing": f"{_RESTORE}, or {_RECOMMIT}",
     "manifest-damaged": f"{_RESTORE}, or {_RECOMMIT}",

@@ -129,6 +129,10 @@ class Report:
         if count > kept:
             self.left_out[kind] += count - kept
 
+    def at(self, **where: Any) -> Spot:
+        """Return what adds findings that have these fields in common."""
+        return Spot(self, where)
+
     def count(self, name: str, amount: int = 1, nbytes: int = 0) -> None:
         """Add to a total."""
         self.totals[name] += int(amount)
@@ -205,3 +209,15 @@ class Report:
         return pa.Table.from_pylist(
             [{**asdict(row), **asdict(KINDS[row.kind])} for row in found], schema=FINDINGS_SCHEMA
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A report, and the fields that findings about one thing have in common."""
+
+    report: Report
+    where: dict[str, Any]
+
+    def add(self, kind: str, problem: str, **more: Any) -> None:
+        """Note one finding; fields in ``more`` come before the common ones."""
+        self.report.add(kind, problem, **(self.where | more))

@@ -25,7 +25,6 @@ from icechunk_format.maintenance.verifying.checks.refs import read_refs_state
 from icechunk_format.maintenance.verifying.checks.state import (
     ID_PREFIXES,
     VerifyState,
-    WantedVersion,
     read_repo_state,
 )
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
@@ -40,6 +39,7 @@ from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual import parse_authorized
+from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.object_keys import (
@@ -109,7 +109,7 @@ def verify(
     """
     place = Location.of(location)
     report = Report(max_findings)
-    wanted = WantedVersion(branch=branch, tag=tag, snapshot=snapshot)
+    wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
     state, context = plan_verification(
         place,
         report,
@@ -155,7 +155,7 @@ def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterat
 def plan_verification(
     location: Location,
     report: Report,
-    wanted: WantedVersion,
+    wanted: VersionArguments,
     *,
     deep: bool,
     authorized: Sequence[str],

@@ -243,18 +243,23 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
         loaded = []
         for (object_key, (kind, file_id, size)), data in zip(wanted.items(), contents, strict=True):
             item = kind.decode(data, object_key, size)
-            if item.value.id != file_id:
-                raise FormatError(
-                    f"the file says that it is {item.value.id}, its key says {file_id}; another "
-                    "file was copied over it",
-                    object_key=object_key,
-                    file_type=kind.name,
-                    field="id",
-                )
+            check_id(item.value.id, file_id, object_key, kind.name)
             loaded.append(item)
         return loaded
 
     return metadata_cache().get_many([(storage.root_url, key) for key in object_keys], load)
+
+
+def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
+    """Raise FormatError where a file says another id than its key."""
+    if found != wanted:
+        raise FormatError(
+            f"the file says that it is {found}, its key says {wanted}; another file was copied "
+            "over it",
+            object_key=key,
+            file_type=file_type,
+            field="id",
+        )
 
 
 def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:

@@ -98,8 +98,8 @@ def _decode_batch(
         except UnsupportedError:
             continue
         except FormatError as error:
-            where = used.where() | {"object_key": _name_of(used, row)}
-            report.add("chunk-undecodable", error.facts["problem"], chunk=chunk, **where)
+            name, problem = _name_of(used, row), error.facts["problem"]
+            used.at(report).add("chunk-undecodable", problem, chunk=chunk, object_key=name)
 
 
 def _fetch_one(
@@ -113,12 +113,8 @@ def _fetch_one(
     except (NotFoundError, FormatError, ChunkModifiedError) as error:
         # The listing tells about native ones, and asking about the files about most virtual ones.
         if kind == KIND_VIRTUAL and isinstance(error, FormatError):
-            report.add(
-                "chunk-undecodable",
-                error.message.splitlines()[0],
-                chunk=used.chunk(int(row[0])),
-                **used.where(),
-            )
+            problem, chunk = error.message.splitlines()[0], used.chunk(int(row[0]))
+            used.at(report).add("chunk-undecodable", problem, chunk=chunk)
         return None
     except StorageError:
         if kind == KIND_NATIVE:

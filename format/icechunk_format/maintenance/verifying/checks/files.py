@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
 from icechunk_format.maintenance.verifying.checks.logs import check_log
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
+from icechunk_format.maintenance.verifying.checks.readable import reporting
 from icechunk_format.maintenance.verifying.checks.snapshots import (
     SeenNodes,
     check_nodes,
@@ -89,11 +89,10 @@ def check_versions(
         snapshots = fetched_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
         logs = fetched_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
         for version, data, log in zip(batch, snapshots, logs, strict=True):
-            checked = check_snapshot(version, data, report)
-            snapshot = None
-            if checked is not None:
-                snapshot, mark = checked
-                yield from check_nodes(snapshot, mark, report, seen, with_documents=context.deep)
+            snapshot = check_snapshot(version, data, report)
+            if snapshot is not None:
+                mark, deep = version.mark, context.deep
+                yield from check_nodes(snapshot, mark, report, seen, with_documents=deep)
             check_log(version, version.snapshot_id, log, snapshot, report)
         pruned = [
             (version, log_id)
@@ -115,11 +114,8 @@ def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Re
             if data is None:
                 continue
             report.count("backups")
-            try:
+            with reporting(report.at(object_key=object_key), "backup-damaged"):
                 repo_info.decode(data, object_key=object_key)
-            except (FormatError, UnsupportedError) as error:
-                problem = error.message.splitlines()[0]
-                report.add("backup-damaged", problem, object_key=object_key)
 
 
 def check_manifests(

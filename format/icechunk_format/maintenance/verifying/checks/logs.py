@@ -14,11 +14,11 @@ Specification: "Transaction Log Files".
 from __future__ import annotations
 
 from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.maintenance.verifying.checks.readable import check_order
 from icechunk_format.maintenance.verifying.checks.state import Version
-from icechunk_format.maintenance.verifying.checks.uses import VersionMark
-from icechunk_format.maintenance.verifying.findings import Report
+from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.spec import transaction_log as transaction_log_file
-from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -51,32 +51,28 @@ def check_log(
         Takes the findings.
     """
     object_key = transaction_log_key(log_id)
-    where = VersionMark(str(version.snapshot_id), version.rank).where(object_key)
+    here = version.mark.at(report, object_key)
     is_own = log_id == version.snapshot_id
     if data is None:
         if version.has_log or not is_own:
-            report.add("log-missing", "the transaction log is not there", **where)
+            here.add("log-missing", "the transaction log is not there")
         return
     report.count("transaction logs")
     try:
         log = transaction_log_file.decode(data, object_key=object_key)
     except (FormatError, UnsupportedError) as error:
-        report.add("log-damaged", error.message.splitlines()[0], **where)
+        here.add("log-damaged", error.message.splitlines()[0])
         return
     if log.id != log_id:
-        report.add("log-id-mismatch", f"the file says that it is {log.id}", **where)
+        here.add("log-id-mismatch", f"the file says that it is {log.id}")
         return
-    payload = unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key=object_key).payload
-    unsorted = unsorted_in_transaction_log(payload, object_key=object_key)
-    if unsorted:
-        report.add("log-unsorted", f"the lists {', '.join(unsorted)} are out of order", **where)
+    order = FileType.TRANSACTION_LOG, unsorted_in_transaction_log, "log-unsorted"
+    check_order(data, *order, here, follows="")
     if is_own and snapshot is not None:
-        _check_nodes(log, snapshot, where, report)
+        _check_nodes(log, snapshot, here)
 
 
-def _check_nodes(
-    log: TransactionLog, snapshot: Snapshot, where: dict[str, object], report: Report
-) -> None:
+def _check_nodes(log: TransactionLog, snapshot: Snapshot, here: Spot) -> None:
     named = {*log.new_groups, *log.new_arrays, *log.updated_groups, *log.updated_arrays}
     named |= {move.node_id for move in log.moved_nodes} | set(log.updated_chunks)
     named -= {*log.deleted_groups, *log.deleted_arrays}
@@ -84,9 +80,8 @@ def _check_nodes(
     # Of two nodes with one path only one is seen, and the log names both.
     if unknown and not snapshot.duplicate_paths:
         shown = ", ".join(map(str, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
-        report.add(
+        here.add(
             "log-unknown-node",
             f"it says that {len(unknown)} nodes were made or changed that the version does not "
             f"have: {shown}",
-            **where,
         )

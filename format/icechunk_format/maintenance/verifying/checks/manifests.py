@@ -21,7 +21,7 @@ from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestUse,
     VersionMark,
 )
-from icechunk_format.maintenance.verifying.findings import Finding, Report
+from icechunk_format.maintenance.verifying.findings import Finding, Report, Spot
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest import decode as manifest_file
@@ -60,9 +60,9 @@ class UsedRefs:
         """Path of the array in the newest version that uses it."""
         return self.uses[0].node_path if self.uses else None
 
-    def where(self) -> dict[str, Any]:
-        """Return the fields of a finding about these references."""
-        return self.mark.where(self.object_key, node_path=self.node_path)
+    def at(self, report: Report) -> Spot:
+        """Return what adds findings about these references."""
+        return self.mark.at(report, self.object_key, node_path=self.node_path)
 
     def chunk(self, row: int) -> tuple[int, ...]:
         """Return the coordinates of a row."""
@@ -90,7 +90,7 @@ def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -
     """
     object_key = manifest_key(claims.manifest_id)
     uses = claims.uses
-    where = claims.mark.where(object_key, node_path=uses[0].node_path if uses else None)
+    here = claims.mark.at(report, object_key, node_path=uses[0].node_path if uses else None)
     payload = b""
 
     def decode(data: bytes, *, object_key: str) -> Manifest:
@@ -100,44 +100,39 @@ def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -
 
     size, listed = len(data or b""), claims.expected_size
     note = "" if listed in (0, size) else f" (listed with {listed} bytes, it has {size})"
-    manifest = decoded("manifest", data, decode, claims.manifest_id, report, where, note)
+    manifest = decoded("manifest", data, decode, claims.manifest_id, here, note)
     if manifest is None:
         return []
     _check_entries(claims, manifest, size, report)
-    _check_order(payload, where, report)
+    _check_order(payload, here)
     if not manifest.num_chunk_refs:
-        report.add("manifest-empty", "it holds no reference", **where)
+        here.add("manifest-empty", "it holds no reference")
     return list(_check_arrays(claims, manifest, object_key, report))
 
 
 def _check_entries(claims: ManifestClaims, manifest: Manifest, nbytes: int, report: Report) -> None:
     for entry in claims.entries:
-        where = entry.mark.where(manifest_key(claims.manifest_id))
+        here = entry.mark.at(report, manifest_key(claims.manifest_id))
         if entry.size not in (0, nbytes):
-            report.add(
+            here.add(
                 "manifest-size-mismatch",
                 f"it has {nbytes} bytes, and the snapshot lists {entry.size}",
-                **where,
             )
         if entry.num_refs != manifest.num_chunk_refs:
-            report.add(
+            here.add(
                 "manifest-count-mismatch",
                 f"it holds {manifest.num_chunk_refs} references, and the snapshot lists "
                 f"{entry.num_refs}",
-                **where,
             )
 
 
-def _check_order(payload: bytes, where: dict[str, Any], report: Report) -> None:
-    stored = stored_manifest(payload, object_key=where["object_key"])
+def _check_order(payload: bytes, here: Spot) -> None:
+    stored = stored_manifest(payload, object_key=here.where["object_key"])
     unsorted = sum(not array.is_sorted for array in stored.arrays)
     if unsorted or not stored.is_sorted:
         what = f"the references of {unsorted} arrays" if unsorted else "its arrays"
-        report.add(
-            "manifest-unsorted",
-            f"{what} are out of order, so that other clients may not find them",
-            **where,
-        )
+        problem = f"{what} are out of order, so that other clients may not find them"
+        here.add("manifest-unsorted", problem)
     for array in stored.arrays:
         for kind, coords, problem in (
             ("ref-duplicate", array.repeated, "the chunk has more than one reference"),
@@ -147,17 +142,15 @@ def _check_order(payload: bytes, where: dict[str, Any], report: Report) -> None:
                 "the reference has more than one of chunk id, location and inline bytes",
             ),
         ):
-            _report_chunks(report, kind, coords, problem, where)
+            _report_chunks(here, kind, coords, problem)
 
 
-def _report_chunks(
-    report: Report, kind: str, coords: NDArray[Any], problem: str, where: dict[str, Any]
-) -> None:
+def _report_chunks(here: Spot, kind: str, coords: NDArray[Any], problem: str) -> None:
     def make(position: int) -> Finding:
         chunk = tuple(coords[position].tolist())
-        return Finding(kind=kind, problem=problem, chunk=chunk, **where)
+        return Finding(kind=kind, problem=problem, chunk=chunk, **here.where)
 
-    report.add_many(kind, len(coords), make)
+    here.report.add_many(kind, len(coords), make)
 
 
 def _check_arrays(
@@ -168,11 +161,10 @@ def _check_arrays(
         uses_of.setdefault(use.node_id, []).append(use)
     for node_id, uses in uses_of.items():
         if manifest.array(node_id) is None:
-            report.add(
+            uses[0].mark.at(report, object_key, node_path=uses[0].node_path).add(
                 "manifest-lacks-array",
                 f"the manifest holds nothing of array {uses[0].node_path}, which should have "
                 "chunks in it",
-                **uses[0].mark.where(object_key, node_path=uses[0].node_path),
             )
     for entry in manifest.arrays:
         uses = uses_of.get(entry.node_id, [])
@@ -213,7 +205,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
         ("ref-empty", refs.length == 0, "the chunk has no bytes at all"),
         ("ref-range", is_beyond, "its offset and length lie beyond what any object can have"),
     ):
-        _report_chunks(report, kind, refs.coords[is_bad], problem, used.where())
+        _report_chunks(used.at(report), kind, refs.coords[is_bad], problem)
 
 
 def _check_places(used: UsedRefs, report: Report) -> None:
@@ -225,39 +217,35 @@ def _check_places(used: UsedRefs, report: Report) -> None:
     low = coords.min(axis=0).astype(np.int64)
     high = coords.max(axis=0).astype(np.int64) + 1
     for use in used.uses:
-        where = use.mark.where(used.object_key, node_path=use.node_path)
+        here = use.mark.at(report, used.object_key, node_path=use.node_path)
         if refs.ndim != len(use.extents):
-            report.add(
+            here.add(
                 "ref-dimensions",
                 f"references have {refs.ndim} coordinates, and the array has {len(use.extents)} "
                 "dimensions",
-                **where,
             )
             continue
         extents = np.array(use.extents, dtype=np.int64).reshape(-1, 2)
         limits = np.maximum(np.array(use.num_chunks, dtype=np.int64), 1)
         if (low < extents[:, 0]).any() or (high > extents[:, 1]).any():
             outside = ((coords < extents[:, 0]) | (coords >= extents[:, 1])).any(axis=1)
-            report.add(
+            here.add(
                 "ref-outside-extents",
                 f"{int(outside.sum())} references lie outside of the extents "
                 f"{extents.tolist()} that the snapshot gives to the manifest",
-                chunk=used.chunk(int(np.flatnonzero(outside)[0])),
-                **where,
+                chunk=used.chunk(int(np.argmax(outside))),
             )
         elif (low != extents[:, 0]).any() or (high != extents[:, 1]).any():
-            report.add(
+            here.add(
                 "extents-not-tight",
                 f"the snapshot gives the manifest the extents {extents.tolist()}, and its "
                 f"references fill {np.stack([low, high], axis=1).tolist()}",
-                **where,
             )
         if (high > limits).any():
             outside = (coords >= limits).any(axis=1)
-            report.add(
+            here.add(
                 "ref-outside-grid",
                 f"{int(outside.sum())} references lie outside of the array's grid of "
                 f"{list(use.num_chunks)} chunks",
-                chunk=used.chunk(int(np.flatnonzero(outside)[0])),
-                **where,
+                chunk=used.chunk(int(np.argmax(outside))),
             )

@@ -1,11 +1,17 @@
-"""Decodes a file to verify, and reports one that is missing, damaged or another one."""
+"""Decodes a file to verify, and reports one that is missing, damaged, unsorted or another one."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 from icechunk_format.errors import FormatError, UnsupportedError
-from icechunk_format.maintenance.verifying.findings import Report
+from icechunk_format.maintenance.verifying.findings import Spot
+from icechunk_format.spec.envelope import FileType, unwrap
+
+HIDES: Final = ", so that other clients may not find what they hold"
+"""What follows where a list is out of order that clients search."""
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -19,16 +25,15 @@ def decoded(
     data: bytes | None,
     decode: _Decode[_T_co],
     wanted: object,
-    report: Report,
-    where: dict[str, Any],
+    here: Spot,
     note: str = "",
 ) -> _T_co | None:
     """Return a file, None where there is nothing to check; ``note`` follows on what is damaged."""
-    report.count(f"{kind}s")
+    here.report.count(f"{kind}s")
     code, problem = "missing", f"the {kind} file is not there"
     if data is not None:
         try:
-            found: Any = decode(data, object_key=where["object_key"])
+            found: Any = decode(data, object_key=here.where["object_key"])
         except (FormatError, UnsupportedError) as error:
             code, problem = "damaged", error.message.splitlines()[0] + note
         else:
@@ -36,6 +41,33 @@ def decoded(
                 checked: _T_co = found
                 return checked
             code, problem = "id-mismatch", f"the file says that it is {found.id}"
-    report.count("unread")
-    report.add(f"{kind}-{code}", problem, **where)
+    here.report.count("unread")
+    here.add(f"{kind}-{code}", problem)
     return None
+
+
+@contextmanager
+def reporting(here: Spot, damaged: str, unsupported: str | None = None) -> Iterator[None]:
+    """Report what turns out to be damaged, or not supported here, while the block reads it."""
+    try:
+        yield
+    except FormatError as error:
+        here.add(damaged, error.message.splitlines()[0])
+    except UnsupportedError as error:
+        here.add(unsupported or damaged, error.message.splitlines()[0])
+
+
+def check_order(
+    data: bytes,
+    file_type: FileType,
+    unsorted_in: Callable[..., Sequence[str]],
+    kind: str,
+    here: Spot,
+    follows: str = HIDES,
+) -> None:
+    """Report the lists of a file that are out of order."""
+    object_key = here.where["object_key"]
+    payload = unwrap(data, file_type=file_type, object_key=object_key).payload
+    unsorted = unsorted_in(payload, object_key=object_key)
+    if unsorted:
+        here.add(kind, f"the lists {', '.join(unsorted)} are out of order{follows}")

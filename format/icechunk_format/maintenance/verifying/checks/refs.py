@@ -11,20 +11,20 @@ Specification: spec version 1, "References".
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.verifying.checks.state import (
     VerifyState,
-    WantedVersion,
-    check_containers,
+    check_config,
     check_history,
     count_unreferenced,
+    is_all,
     rank_versions,
 )
 from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.repository.history.history import RefFilesHistory
-from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
+from icechunk_format.repository.history.resolve import VersionArguments, resolve
 from icechunk_format.spec.config.config import VirtualChunkContainer, decode_yaml_config
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
@@ -41,7 +41,7 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.protocol import Storage
 
 
-def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> VerifyState:
+def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) -> VerifyState:
     """Check refs and configuration of spec version 1, and say what else is to be checked.
 
     Raises
@@ -52,10 +52,10 @@ def read_refs_state(storage: Storage, report: Report, wanted: WantedVersion) -> 
         More than one version is wanted.
     """
     containers = _check_config(storage, report)
-    if not wanted.is_all:
+    if not is_all(wanted):
         try:
             history = RefFilesHistory(storage)
-            chosen = resolve(history, repository_url=storage.root_url, **asdict(wanted))
+            chosen = resolve(history, repository_url=storage.root_url, **wanted)
         except FormatError as error:
             report.add("ref-damaged", error.message, object_key=error.facts["object_key"])
             return VerifyState(containers=containers, is_whole=False)
@@ -81,12 +81,7 @@ def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContain
         data = storage.get(CONFIG_YAML).data
     except NotFoundError:
         return ()
-    try:
-        config = decode_yaml_config(data)
-    except (FormatError, UnsupportedError) as error:
-        report.add("config-damaged", error.message.splitlines()[0], object_key=CONFIG_YAML)
-        return None
-    return check_containers(config, CONFIG_YAML, report)
+    return check_config(decode_yaml_config, data, report.at(object_key=CONFIG_YAML))
 
 
 def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool]:
@@ -135,9 +130,4 @@ def _read_info(storage: Storage, snapshot_id: SnapshotId) -> SnapshotInfo:
         snapshot = snapshot_file.decode(storage.get(object_key).data, object_key=object_key)
     except (NotFoundError, FormatError, UnsupportedError):
         return SnapshotInfo(id=snapshot_id, parent_id=None, flushed_at=0, message="")
-    return SnapshotInfo(
-        id=snapshot_id,
-        parent_id=snapshot.parent_id,
-        flushed_at=snapshot.flushed_at,
-        message="",
-    )
+    return replace(snapshot_summary(snapshot), id=snapshot_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
 import numpy as np
 
@@ -19,9 +19,8 @@ from icechunk_format.arrays.zarr_json import (
     parse_array_metadata,
     parse_group_metadata,
 )
-from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
-from icechunk_format.maintenance.verifying.checks.readable import decoded
+from icechunk_format.maintenance.verifying.checks.readable import check_order, decoded, reporting
 from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestEntry,
@@ -29,8 +28,8 @@ from icechunk_format.maintenance.verifying.checks.uses import (
     Said,
     VersionMark,
 )
-from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap
+from icechunk_format.maintenance.verifying.findings import Report, Spot
+from icechunk_format.spec.envelope import SPEC_V2, FileType
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import ManifestId, encode_many
 from icechunk_format.spec.node_path import ROOT, is_canonical, parent
@@ -38,6 +37,8 @@ from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
+
+_DOCUMENT: Final = ("zarr-json-damaged", "array-unsupported")
 
 
 class SeenNodes:
@@ -59,9 +60,7 @@ class SeenNodes:
         return True
 
 
-def check_snapshot(
-    version: Version, data: bytes | None, report: Report
-) -> tuple[Snapshot, VersionMark] | None:
+def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snapshot | None:
     """Decode a snapshot file and check what concerns the file as a whole.
 
     Parameters
@@ -75,36 +74,23 @@ def check_snapshot(
 
     Returns
     -------
-    tuple or None
-        The snapshot and its mark, for further checks; None where there is nothing to check.
+    Snapshot or None
+        For further checks; None where there is nothing to check.
     """
-    object_key = snapshot_key(version.snapshot_id)
-    mark = VersionMark(str(version.snapshot_id), version.rank)
-    where = mark.where(object_key)
-    snapshot = decoded("snapshot", data, snapshot_file.decode, version.snapshot_id, report, where)
+    here = version.mark.at(report, snapshot_key(version.snapshot_id))
+    snapshot = decoded("snapshot", data, snapshot_file.decode, version.snapshot_id, here)
     if snapshot is None or data is None:
         return None
     if version.flushed_at is not None and snapshot.flushed_at != version.flushed_at:
-        report.add(
+        here.add(
             "snapshot-differs-from-repo",
             f"the file says that it was made {snapshot.flushed_at} microseconds after 1970, "
             f"'repo' says {version.flushed_at}",
-            **where,
         )
-    envelope = unwrap(data, file_type=FileType.SNAPSHOT, object_key=object_key)
-    unsorted = unsorted_in_snapshot(envelope.payload, object_key=object_key)
-    if unsorted:
-        report.add(
-            "snapshot-unsorted",
-            f"the lists {', '.join(unsorted)} are out of order, so that other clients may not "
-            "find what they hold",
-            **where,
-        )
-    try:
+    check_order(data, FileType.SNAPSHOT, unsorted_in_snapshot, "snapshot-unsorted", here)
+    with reporting(here, "metadata-damaged"):
         dict(snapshot.metadata)
-    except FormatError as error:
-        report.add("metadata-damaged", error.message, **where)
-    return snapshot, mark
+    return snapshot
 
 
 def check_nodes(
@@ -137,61 +123,57 @@ def check_nodes(
         if not seen.is_new(*facts):
             continue
         report.count("nodes")
+        here = _at(node, mark, report)
         if node.array is None:
-            _check_group(node, mark, report)
+            with reporting(here, *_DOCUMENT):
+                parse_group_metadata(node.user_data, node_path=str(node.path))
         else:
-            num_chunks = _check_array(snapshot.spec_version, node, node.array, mark, report)
+            num_chunks = _check_array(snapshot.spec_version, node, node.array, here)
             yield from _uses(node, node.array, num_chunks, mark, with_documents)
 
 
-def _where(node: NodeSnapshot, mark: VersionMark) -> dict[str, Any]:
+def _at(node: NodeSnapshot, mark: VersionMark, report: Report) -> Spot:
     object_key = f"{SNAPSHOTS}{mark.snapshot_id}"
-    return mark.where(object_key, node_path=str(node.path), place=str(node.id))
+    return mark.at(report, object_key, node_path=str(node.path), place=str(node.id))
 
 
 def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> None:
-    file = mark.where(snapshot_key(snapshot.id))
+    here = mark.at(report, snapshot_key(snapshot.id))
     for path in snapshot.duplicate_paths:
-        report.add(
+        here.add(
             "node-path-duplicate",
             f"more than one node has the path {path}; readers see one of them",
             node_path=str(path),
             place=str(path),
-            **file,
         )
     is_group = {node.path: node.array is None for node in snapshot.nodes}
     if is_group and ROOT not in is_group:
-        report.add("root-missing", "there are nodes, but no root group '/'", place="", **file)
+        here.add("root-missing", "there are nodes, but no root group '/'", place="")
     for node in snapshot.nodes:
         above = parent(node.path)
         if above is None:
             continue
         if not is_canonical(node.path):
-            report.add(
+            _at(node, mark, report).add(
                 "node-path-odd",
                 f"its path {str(node.path)!r} has an empty, '.' or '..' segment or a NUL, so that "
                 "it is left out where groups are read as tables",
-                **_where(node, mark),
             )
-            continue
-        if is_group.get(above) is False:
-            report.add(
-                "node-parent-not-group", f"its parent {above} is an array", **_where(node, mark)
-            )
+        elif is_group.get(above) is False:
+            problem = f"its parent {above} is an array"
+            _at(node, mark, report).add("node-parent-not-group", problem)
         elif above not in is_group and above != ROOT:
-            report.add(
+            _at(node, mark, report).add(
                 "node-parent-missing",
                 f"its parent group {above} is not there, so that listing groups does not find it",
-                **_where(node, mark),
             )
     for node_id, count in Counter(node.id for node in snapshot.nodes).items():
         if count > 1:
             paths = [str(node.path) for node in snapshot.nodes if node.id == node_id]
-            report.add(
+            here.add(
                 "node-id-duplicate",
                 f"the nodes {', '.join(paths)} have one id, {node_id}, and so share their chunks",
                 place=str(node_id),
-                **file,
             )
 
 
@@ -217,19 +199,15 @@ def _check_manifest_files(
         for row, text in zip(
             np.flatnonzero(~is_listed).tolist(), encode_many(used[~is_listed]), strict=True
         ):
-            report.add(
+            _at(owners[int(owner[row])], mark, report).add(
                 "manifest-unlisted",
                 f"it takes chunks from manifest {text}, which is not in the snapshot's list of "
                 "manifest files; other clients cannot read it",
-                **_where(owners[int(owner[row])], mark),
             )
     unused = ~np.isin(listed_keys, used_keys)
     if unused.any():
-        report.add(
-            "manifest-unused",
-            f"{int(unused.sum())} manifest files are listed that no array uses",
-            **mark.where(snapshot_key(snapshot.id)),
-        )
+        problem = f"{int(unused.sum())} manifest files are listed that no array uses"
+        mark.at(report, snapshot_key(snapshot.id)).add("manifest-unused", problem)
     for raw, size, num_refs in zip(
         files.ids, files.size_bytes.tolist(), files.num_chunk_refs.tolist(), strict=True
     ):
@@ -238,81 +216,58 @@ def _check_manifest_files(
             yield ManifestEntry(manifest_id=manifest_id, mark=mark, size=size, num_refs=num_refs)
 
 
-def _check_group(node: NodeSnapshot, mark: VersionMark, report: Report) -> None:
-    try:
-        parse_group_metadata(node.user_data, node_path=str(node.path))
-    except FormatError as error:
-        report.add("zarr-json-damaged", error.message, **_where(node, mark))
-    except UnsupportedError as error:
-        report.add("array-unsupported", error.message, **_where(node, mark))
-
-
 def _check_array(
-    spec_version: int, node: NodeSnapshot, array: ArrayNode, mark: VersionMark, report: Report
+    spec_version: int, node: NodeSnapshot, array: ArrayNode, here: Spot
 ) -> tuple[int, ...]:
     """Check an array by itself; return the chunks of its grid per axis."""
-    where = _where(node, mark)
     num_chunks = array.num_chunks
-    try:
+    with reporting(here, *_DOCUMENT):
         document = parse_array_metadata(node.user_data, node_path=str(node.path))
-        num_chunks = _check_document(spec_version, array, document, where, report)
+        num_chunks = _check_document(spec_version, array, document, here)
         if document.shape == array.shape:
             document.chunk_codecs()
-    except FormatError as error:
-        report.add("zarr-json-damaged", error.message, **where)
-    except UnsupportedError as error:
-        report.add("array-unsupported", error.message.splitlines()[0], **where)
     extents = array.manifests.extents
     limits = np.maximum(num_chunks, 1)
     outside = (extents[:, :, 1] > limits).any(axis=1)
     if outside.any():
-        report.add(
+        here.add(
             "extents-outside-grid",
             f"{int(outside.sum())} of its manifests cover chunks beyond its grid of "
             f"{list(num_chunks)} chunks",
-            **where,
         )
     overlap = first_overlap(extents)
     if overlap is not None:
         left, right = (array.manifests.manifest_id(row) for row in overlap)
-        report.add(
+        here.add(
             "extents-overlap",
             f"its manifests {left} and {right} cover the same chunks; readers take the first",
-            **where,
         )
     return num_chunks
 
 
 def _check_document(
-    spec_version: int,
-    array: ArrayNode,
-    document: ArrayMetadata,
-    where: dict[str, Any],
-    report: Report,
+    spec_version: int, array: ArrayNode, document: ArrayMetadata, here: Spot
 ) -> tuple[int, ...]:
     """Compare ``zarr.json`` with the node; return the larger grid of the two."""
     if document.shape != array.shape:
-        report.add(
+        here.add(
             "array-shape-mismatch",
             f"zarr.json says shape {list(document.shape)}, the snapshot {list(array.shape)}",
-            **where,
         )
         return array.num_chunks
     unnamed = (None,) * document.ndim
     if (document.dimension_names or unnamed) != (array.dimension_names or unnamed):
-        report.add(
+        here.add(
             "array-names-mismatch",
             f"zarr.json says dimension names {document.dimension_names}, the snapshot "
             f"{array.dimension_names}",
-            **where,
         )
     grid = document.grid.num_chunks
     # Version 1 stores a chunk length that writers compute back from the number of chunks.
     if spec_version >= SPEC_V2 and grid != array.num_chunks:
-        report.add(
+        here.add(
             "array-grid-mismatch",
             f"zarr.json makes {list(grid)} chunks, the snapshot {list(array.num_chunks)}",
-            **where,
         )
     return tuple(max(a, b) for a, b in zip(grid, array.num_chunks, strict=True))
 

@@ -13,22 +13,24 @@ Specification: "Repo info file", "Updates to the repo info file".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
-from icechunk_format.maintenance.verifying.findings import Report
+from icechunk_format.maintenance.verifying.checks.readable import check_order, reporting
+from icechunk_format.maintenance.verifying.checks.uses import VersionMark
+from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.repository.history.history import RepoInfoHistory
-from icechunk_format.repository.history.resolve import resolve
+from icechunk_format.repository.history.resolve import VersionArguments, resolve
 from icechunk_format.spec.config.config import (
     RepositoryConfig,
     VirtualChunkContainer,
     decode_flexbuffer_config,
 )
-from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     CHUNKS,
@@ -78,6 +80,11 @@ class Version:
     has_log: bool
     pruned_logs: tuple[SnapshotId, ...] = ()
 
+    @property
+    def mark(self) -> VersionMark:
+        """What findings say about it."""
+        return VersionMark(str(self.snapshot_id), self.rank)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState:
@@ -102,22 +109,13 @@ class VerifyState:
     is_whole: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedVersion:
-    """The one version that a user asks about; nothing given means all."""
-
-    branch: str | None = None
-    tag: str | None = None
-    snapshot: str | None = None
-
-    @property
-    def is_all(self) -> bool:
-        """Whether all versions are verified."""
-        return self.branch is None and self.tag is None and self.snapshot is None
+def is_all(wanted: VersionArguments) -> bool:
+    """Tell whether all versions are verified, since none is named."""
+    return all(name is None for name in wanted.values())
 
 
 def read_repo_state(
-    storage: Storage, data: bytes, report: Report, wanted: WantedVersion
+    storage: Storage, data: bytes, report: Report, wanted: VersionArguments
 ) -> VerifyState:
     """Check ``repo`` of spec version 2, and say what else is to be checked.
 
@@ -143,8 +141,8 @@ def read_repo_state(
     if info is None:
         return VerifyState(is_whole=False)
     containers = _check_contents(info, report)
-    if not wanted.is_all:
-        chosen = resolve(RepoInfoHistory(info), repository_url=storage.root_url, **asdict(wanted))
+    if not is_all(wanted):
+        chosen = resolve(RepoInfoHistory(info), repository_url=storage.root_url, **wanted)
         versions = rank_versions([info.snapshots[chosen]])
         return VerifyState(versions=versions, containers=containers, is_whole=False)
     check_history(info.snapshots, report)
@@ -155,11 +153,10 @@ def read_repo_state(
     count_unreferenced(storage, TRANSACTIONS, logs, report)
     leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
     if leftovers:
-        report.add(
-            "v1-leftovers",
-            f"{leftovers} objects of spec version 1 lie beside 'repo'; no reader looks at them",
-            object_key=REFS,
+        problem = (
+            f"{leftovers} objects of spec version 1 lie beside 'repo'; no reader looks at them"
         )
+        report.add("v1-leftovers", problem, object_key=REFS)
     return VerifyState(versions=versions, backups=backups, containers=containers, is_whole=True)
 
 
@@ -190,20 +187,13 @@ def rank_versions(
 
 def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | None:
     """Return ``repo``, or else its newest readable backup."""
+    here = report.at(object_key=REPO)
     try:
         info = repo_info.decode(data)
     except (FormatError, UnsupportedError) as error:
         problem = error.message.splitlines()[0]
     else:
-        payload = unwrap(data, file_type=FileType.REPO_INFO, object_key=REPO).payload
-        unsorted = unsorted_in_repo(payload, object_key=REPO)
-        if unsorted:
-            report.add(
-                "repo-unsorted",
-                f"the lists {', '.join(unsorted)} are out of order, so that other clients may "
-                "not find what they hold",
-                object_key=REPO,
-            )
+        check_order(data, FileType.REPO_INFO, unsorted_in_repo, "repo-unsorted", here)
         return info
     names = sorted(info.key for info in storage.list(f"{OVERWRITTEN}{REPO}."))
     for object_key in names[:_MOST_BACKUPS_TRIED]:
@@ -211,73 +201,57 @@ def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | No
             backup = repo_info.decode(storage.get(object_key).data, object_key=object_key)
         except (FormatError, UnsupportedError, NotFoundError):
             continue
-        report.add(
+        here.add(
             "repo-damaged",
             f"{problem}; what follows was checked by its newest readable backup, {object_key}",
-            object_key=REPO,
         )
         return backup
-    report.add(
+    here.add(
         "repo-damaged",
         f"{problem}; none of its {len(names)} backups could be read either, so nothing else was "
         "checked",
-        object_key=REPO,
     )
     return None
 
 
 def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
     """Check what ``repo`` says by itself; return the containers of the configuration."""
+    here = report.at(object_key=REPO)
     if MAIN not in info.branches:
-        report.add("main-missing", "there is no branch 'main', which must be", object_key=REPO)
+        here.add("main-missing", "there is no branch 'main', which must be")
     for name in sorted(set(info.tags) & set(info.deleted_tags)):
-        report.add(
-            "tag-deleted-but-present",
-            f"tag {name!r} exists, although it is listed as deleted",
-            object_key=REPO,
-        )
-    try:
+        problem = f"tag {name!r} exists, although it is listed as deleted"
+        here.add("tag-deleted-but-present", problem)
+    with reporting(here, "metadata-damaged"):
         dict(info.metadata)
-    except FormatError as error:
-        report.add("metadata-damaged", error.message, object_key=REPO)
     updates = info.latest_updates
     if updates and updates[0].backup_path is not None:
-        report.add(
+        here.add(
             "operations-log-invalid",
             f"the newest entry of the operations log has the backup {updates[0].backup_path!r}; "
             "only older ones may, and other clients refuse to change the repository",
-            object_key=REPO,
         )
-    for newer, older in pairwise(updates):
-        if newer.updated_at < older.updated_at:
-            report.add(
-                "operations-log-invalid",
-                "the operations log is not in the order of time",
-                object_key=REPO,
-            )
-            break
-    if info.config is None:
-        return ()
+    if any(newer.updated_at < older.updated_at for newer, older in pairwise(updates)):
+        here.add("operations-log-invalid", "the operations log is not in the order of time")
+    return () if info.config is None else check_config(decode_flexbuffer_config, info.config, here)
+
+
+def check_config(
+    decode: Callable[[bytes], RepositoryConfig], data: bytes, here: Spot
+) -> tuple[VirtualChunkContainer, ...] | None:
+    """Note containers that every reader ignores; return all, None where nothing can be read."""
     try:
-        config = decode_flexbuffer_config(info.config)
+        config = decode(data)
     except (FormatError, UnsupportedError) as error:
-        report.add("config-damaged", error.message.splitlines()[0], object_key=REPO)
+        here.add("config-damaged", error.message.splitlines()[0])
         return None
-    return check_containers(config, REPO, report)
-
-
-def check_containers(
-    config: RepositoryConfig, object_key: str, report: Report
-) -> tuple[VirtualChunkContainer, ...]:
-    """Note containers that every reader ignores; return all."""
     for key, container in (config.raw.get("virtual_chunk_containers") or {}).items():
         prefix = container.get("url_prefix") or key
         if not prefix.endswith("/"):
-            report.add(
+            here.add(
                 "container-ignored",
                 f"the virtual chunk container {container.get('name') or prefix!r} is ignored by "
                 "every reader: its URL prefix does not end with '/'",
-                object_key=object_key,
             )
     return tuple(config.virtual_chunk_containers)
 
@@ -290,12 +264,8 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
         following: SnapshotId | None = start
         while following is not None and following not in settled and following in snapshots:
             if following in walked:
-                report.add(
-                    "history-cycle",
-                    f"snapshot {following} is its own ancestor",
-                    object_key=snapshot_key(following),
-                    snapshot_id=str(following),
-                )
+                here = report.at(object_key=snapshot_key(following), snapshot_id=str(following))
+                here.add("history-cycle", f"snapshot {following} is its own ancestor")
                 break
             walked[following] = None
             following = snapshots[following].parent_id
@@ -303,12 +273,9 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
     for info in snapshots.values():
         parent = None if info.parent_id is None else snapshots.get(info.parent_id)
         if parent is not None and parent.flushed_at > info.flushed_at:
-            report.add(
-                "snapshot-time-reversed",
-                f"snapshot {info.id} says that it was made before its parent {parent.id}",
-                object_key=snapshot_key(info.id),
-                snapshot_id=str(info.id),
-            )
+            here = report.at(object_key=snapshot_key(info.id), snapshot_id=str(info.id))
+            problem = f"snapshot {info.id} says that it was made before its parent {parent.id}"
+            here.add("snapshot-time-reversed", problem)
 
 
 def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> tuple[str, ...]:
@@ -322,11 +289,8 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
         if name is None:
             break
         if name in followed:
-            report.add(
-                "operations-log-invalid",
-                f"the operations log comes back to the backup {name!r}",
-                object_key=REPO,
-            )
+            problem = f"the operations log comes back to the backup {name!r}"
+            report.add("operations-log-invalid", problem, object_key=REPO)
             break
         followed.add(name)
         named[name] = None

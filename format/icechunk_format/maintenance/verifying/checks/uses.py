@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.spec.ids import ManifestId, NodeId
 
 
@@ -19,9 +20,9 @@ class VersionMark(NamedTuple):
     snapshot_id: str
     rank: int
 
-    def where(self, object_key: str, **more: Any) -> dict[str, Any]:
-        """Return the fields of a finding about an object of the version."""
-        return {"object_key": object_key, **self._asdict(), **more}
+    def at(self, report: Report, object_key: str, **more: Any) -> Spot:
+        """Return what adds findings about an object of the version."""
+        return report.at(object_key=object_key, **self._asdict(), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

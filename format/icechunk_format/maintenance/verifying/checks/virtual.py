@@ -80,7 +80,7 @@ class VirtualFiles:
         try:
             texts, number = _distinct_locations(used, rows)
         except FormatError as error:
-            report.add("virtual-location-bad", error.message, **used.where())
+            used.at(report).add("virtual-location-bad", error.message)
             return
         _, first = np.unique(number, return_index=True)
         is_good = self._check_texts(texts, rows[first], used, report)
@@ -105,17 +105,16 @@ class VirtualFiles:
             problem, place = self._problem_of(location)
             if problem is not None:
                 is_good[at] = False
-                report.add(
+                used.at(report).add(
                     "virtual-location-bad",
                     f"the location {shown(location)!r} cannot be read: {problem}",
                     chunk=chunk,
-                    **used.where(),
                 )
             elif place is not None:
-                report.add(
+                used.at(report).add(
                     "virtual-container-unknown",
                     f"virtual chunks lie at {place}, which no container of the repository covers",
-                    **(used.where() | {"place": str(used.uses[0].node_id)}),
+                    place=str(used.uses[0].node_id),
                 )
         return is_good
 
@@ -161,12 +160,8 @@ class VirtualFiles:
             found = _problem_with(answer, mine, used)
             if found is not None:
                 kind, row, problem = found
-                report.add(
-                    kind,
-                    f"{problem}: {shown(texts[at].as_py())}",
-                    chunk=used.chunk(row),
-                    **used.where(),
-                )
+                problem = f"{problem}: {shown(texts[at].as_py())}"
+                used.at(report).add(kind, problem, chunk=used.chunk(row))
 
     def _ask(self, location: str) -> ObjectInfo | IcechunkError | None:
         if location not in self._known:
