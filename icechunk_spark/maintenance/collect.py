@@ -25,6 +25,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import partial, reduce
 from typing import Any, Final
@@ -123,20 +124,19 @@ def collect_garbage(
         collector.close()
 
 
+@dataclass(eq=False)
 class SparkCollector:
     """Marks and sweeps on executors; see ``maintenance.collecting.collect.Collector``."""
 
-    def __init__(
-        self, spark: SparkSession, location: Location, older_than: datetime, *, dry_run: bool
-    ) -> None:
-        self._spark = spark
-        self._location = location
-        self._older_than = older_than
-        self._dry_run = dry_run
-        self._marks: dict[Phase, list[DataFrame]] = {}
-        # Number of ids of each part in the marks; a task that gets fewer refuses to delete.
-        self._sent: dict[Phase, dict[int, int]] = {}
-        self._depth = 1
+    spark: SparkSession
+    location: Location
+    older_than: datetime
+    _: KW_ONLY
+    dry_run: bool
+    _marks: dict[Phase, list[DataFrame]] = field(default_factory=dict, init=False)
+    # Number of ids of each part in the marks; a task that gets fewer refuses to delete.
+    _sent: dict[Phase, dict[int, int]] = field(default_factory=dict, init=False)
+    _depth: int = field(default=1, init=False)
 
     def close(self) -> None:
         """Let Spark forget the marks."""
@@ -149,9 +149,9 @@ class SparkCollector:
         """Return the candidates whose files exist and are older than the cutoff."""
         raw = collect_parts.snapshot_rows(candidates, 1)[0]
         parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
-        task = partial(collect_tasks.old_snapshots, self._location, self._older_than, raw)
+        task = partial(collect_tasks.old_snapshots, self.location, self.older_than, raw)
         rows = self._frame([(part, b"") for part in parts])
-        tasks = min(len(parts), cores_of(self._spark))
+        tasks = min(len(parts), cores_of(self.spark))
         found = rows.repartition(tasks, "part").mapInArrow(task, _PACKED)
         old = b"".join(bytes(row["ids"]) for row in found.collect())
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
@@ -164,12 +164,12 @@ class SparkCollector:
 
     def mark_also(self, added: frozenset[Any]) -> None:
         """Read more snapshots and their manifests, and add the ids in them to the marks."""
-        cores = cores_of(self._spark)
+        cores = cores_of(self.spark)
         tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
         packed = collect_parts.snapshot_rows(added, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
         listed = snapshots.mapInArrow(
-            partial(collect_tasks.listed_manifests, self._location), _PACKED
+            partial(collect_tasks.listed_manifests, self.location), _PACKED
         )
         manifests = self._stored(
             Phase.MANIFESTS,
@@ -189,7 +189,7 @@ class SparkCollector:
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # Spread by content and sorted, so that a repeated task gets and returns the same rows.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
-        read = partial(collect_tasks.referenced_chunks, self._location, depth)
+        read = partial(collect_tasks.referenced_chunks, self.location, depth)
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
         found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
@@ -208,18 +208,18 @@ class SparkCollector:
         expected = self._frame([(part, b"") for part in range(count)], number=sent)
         rows = marks.withColumn("number", F.lit(0).cast("bigint")).unionByName(expected)
         task = SweepTask(
-            location=self._location,
+            location=self.location,
             phase=phase,
-            older_than=self._older_than,
+            older_than=self.older_than,
             depth=depth,
-            dry_run=self._dry_run,
+            dry_run=self.dry_run,
         )
         by_part = self._by_part(rows, count, sum(sent.values()))
         return sum(collected(by_part, partial(collect_tasks.sweep, task)), DeleteReport())
 
     def _by_part(self, rows: DataFrame, count: int, ids: int) -> DataFrame:
         """Return the rows grouped by part."""
-        cores = cores_of(self._spark)
+        cores = cores_of(self.spark)
         tasks = min(count, max(cores, min(_WAVES * cores, ids // _IDS_PER_TASK)))
         return grouped_rows(rows, "part", tasks)
 
@@ -246,7 +246,7 @@ class SparkCollector:
         if number is not None:
             columns["number"] = pa.array([number.get(part, 0) for part, _ in rows], pa.int64())
             fields.append(StructField("number", LongType()))
-        return self._spark.createDataFrame(pa.table(columns), schema=StructType(fields))
+        return self.spark.createDataFrame(pa.table(columns), schema=StructType(fields))
 
 
 def _depth(references: int) -> int:

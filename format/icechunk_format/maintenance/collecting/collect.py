@@ -24,6 +24,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
@@ -192,23 +193,21 @@ def collect_from(
             result = result.with_skipped(phase)
             continue
         report = collector.sweep(phase, needed_ids.get(phase))
-        result = result.with_phase(phase, report)
-        _check_progress(storage, phase, report, result)
+        result = _counted(storage, result, phase, report)
         if info is None and phase is Phase.SNAPSHOTS and not _tips_v1(storage) <= kept:
             added = reachable(RefFilesHistory(storage), extra) - kept
             collector.mark_also(added)
             needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim_overwritten_older_than is not None:
         report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
-        result = result.with_phase(Phase.OVERWRITTEN, report)
-        _check_progress(storage, Phase.OVERWRITTEN, report, result)
+        result = _counted(storage, result, Phase.OVERWRITTEN, report)
     if isinstance(storage, StagingStorage):
         sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
         report = DeleteReport(
             deleted_objects=len(sizes),
             deleted_bytes=sum(sizes),
             failed_objects=len(failures),
-            errors=distinct_errors(tuple(failure.reason for failure in failures)),
+            errors=distinct_errors(failure.reason for failure in failures),
         )
         result = result.with_phase(Phase.STAGED, report)
     return result
@@ -280,9 +279,11 @@ def _marked_state(
     )
 
 
-def _check_progress(
-    storage: Storage, phase: Phase, report: DeleteReport, result: CollectResult
-) -> None:
+def _counted(
+    storage: Storage, result: CollectResult, phase: Phase, report: DeleteReport
+) -> CollectResult:
+    """Add what one phase did; raise StorageError where it was given up."""
+    result = result.with_phase(phase, report)
     if report.gave_up:
         raise StorageError(
             f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was given up, since "
@@ -292,6 +293,7 @@ def _check_progress(
             phase=phase.value,
             result=result,
         )
+    return result
 
 
 class Collector(Protocol):
@@ -314,27 +316,21 @@ class Collector(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class OneProcessCollector:
     """Collects in this process."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        older_than: datetime,
-        *,
-        dry_run: bool = False,
-        progress: ProgressOption = None,
-    ) -> None:
-        self._storage = storage
-        self._older_than = older_than
-        self._dry_run = dry_run
-        self._progress = progress
-        self._marks: dict[Phase, IdSet] = {}
+    storage: Storage
+    older_than: datetime
+    _: KW_ONLY
+    dry_run: bool = False
+    progress: ProgressOption = None
+    _marks: dict[Phase, IdSet] = field(default_factory=dict, init=False)
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
         """Return those of some snapshots whose files are listed and older than the cutoff."""
         wanted = IdSet.of(candidates)
-        pages = list_ids(self._storage, SNAPSHOTS, older_than=self._older_than)
+        pages = list_ids(self.storage, SNAPSHOTS, older_than=self.older_than)
         found = (page.ids[wanted.contains(page.ids)] for page in pages)
         return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
 
@@ -345,7 +341,7 @@ class OneProcessCollector:
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
         """Read more snapshots, and those of their manifests that were not read yet."""
-        storage, known, progress = self._storage, self._marks[Phase.MANIFESTS], self._progress
+        storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
         found = distinct_manifests(storage, sorted(added), known, progress)
         for ids in referenced_chunks(storage, found["id"], found["size"], progress):
             self._marks[Phase.CHUNKS].add(ids)
@@ -354,10 +350,10 @@ class OneProcessCollector:
         """Delete what is old and not needed."""
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
         return delete_unneeded(
-            self._storage,
+            self.storage,
             phase.prefix,
             needed,
-            self._older_than,
-            dry_run=self._dry_run,
-            progress=self._progress,
+            self.older_than,
+            dry_run=self.dry_run,
+            progress=self.progress,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -76,7 +77,7 @@ class DeleteReport:
         )
 
 
-def distinct_errors(*parts: tuple[str, ...]) -> tuple[str, ...]:
+def distinct_errors(*parts: Iterable[str]) -> tuple[str, ...]:
     """Return the first few texts, each once, in order."""
     return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
 

@@ -13,7 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.collecting.object_listing import list_ids
-from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.maintenance.collecting.result import DeleteReport, distinct_errors
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import encode_many
@@ -152,23 +152,18 @@ def _delete(
         reason = str(error.facts.get("reason") or error)
         report = DeleteReport(failed_objects=len(keys), errors=(reason,))
         return report, _is_throttled(error.facts.get("status"), [reason])
-    if failures and _is_throttled(None, [failure.reason for failure in failures]):
+    reasons = [failure.reason for failure in failures]
+    if failures and _is_throttled(None, reasons):
         # All of them once more: a second deletion of one object does no harm.
-        return DeleteReport(failed_objects=len(failures), errors=_reasons(failures)), True
-    if not failures:
-        return DeleteReport(deleted_objects=len(keys), deleted_bytes=int(sizes.sum())), False
+        return DeleteReport(failed_objects=len(failures), errors=distinct_errors(reasons)), True
     failed = {failure.key for failure in failures}
     gone = np.array([key not in failed for key in keys], dtype=bool)
     return DeleteReport(
         deleted_objects=int(gone.sum()),
         deleted_bytes=int(sizes[gone].sum()),
         failed_objects=int((~gone).sum()),
-        errors=_reasons(failures),
+        errors=distinct_errors(reasons),
     ), False
-
-
-def _reasons(failures: Iterable[object]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(getattr(failure, "reason", failure)) for failure in failures))
 
 
 def _is_throttled(status: object, reasons: list[str]) -> bool:

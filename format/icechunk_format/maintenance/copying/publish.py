@@ -108,19 +108,11 @@ def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
     storage = plan.source.storage
     whole = load_snapshot(storage, tip.id)
     log = difference(storage, load_snapshot(storage, root), whole, snapshot_id=made.id)
+    version = replace(
+        whole, id=made.id, parent_id=root, spec_version=SPEC_V2, flushed_at=made.flushed_at
+    )
     files = [
-        (
-            snapshot_key(made.id),
-            snapshot_file.encode(
-                replace(
-                    whole,
-                    id=made.id,
-                    parent_id=root,
-                    spec_version=SPEC_V2,
-                    flushed_at=made.flushed_at,
-                )
-            ),
-        ),
+        (snapshot_key(made.id), snapshot_file.encode(version)),
         (transaction_log_key(made.id), EncodedLog(log).file()),
     ]
     target.put_many(files)

@@ -23,6 +23,7 @@ import numpy as np
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
+from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.commit.commit import (
     CommitResult,
@@ -33,7 +34,7 @@ from icechunk_format.repository.commit.commit import (
     store_snapshot,
 )
 from icechunk_format.repository.files.bounded_reads import manifest_keys
-from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import conflict_errors
@@ -41,7 +42,8 @@ from icechunk_format.repository.state.transitions import TipMoved
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
+from icechunk_format.spec.splitting import SplittingRule, rules_tree
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 
 _TRIES: Final = 1000
@@ -55,6 +57,26 @@ class ArrayReplacement:
     path: str
     removed: ManifestRefs
     files: tuple[ManifestReceipt, ...] = ()
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan:
+    """A planned rewrite; ``replaced`` names the manifests that go, without the files to come."""
+
+    repository: Repository
+    branch: str
+    base: Snapshot
+    rules: tuple[SplittingRule, ...]
+    replaced: tuple[ArrayReplacement, ...]
+    context: RewriteContext
+    tasks: tuple[RewriteTask, ...]
+
+    @property
+    def references(self) -> int:
+        """References in the manifests that go."""
+        listed = self.base.manifest_files
+        return sum(int(listed_counts(listed, item.removed.ids).sum()) for item in self.replaced)
 
 
 @shown_by("records.record")
@@ -90,13 +112,9 @@ class RewriteResult:
 
 
 def commit_rewrite(
-    repository: Repository,
-    branch: str,
-    base: Snapshot,
+    plan: RewritePlan,
     replacements: Sequence[ArrayReplacement],
     *,
-    format: ManifestFormat,
-    splitting: dict[str, Any],
     message: str,
     metadata: Mapping[str, Any] | None,
     amend: bool,
@@ -105,12 +123,10 @@ def commit_rewrite(
 
     Parameters
     ----------
-    base
-        The version that the work was planned on.
+    plan
+        The work; its rules are noted in the metadata of the version.
     replacements
-        The work; with none, nothing is committed.
-    splitting
-        The rules, which are noted in the metadata of the version.
+        Those of the plan, with the files that were stored.
 
     Raises
     ------
@@ -119,27 +135,17 @@ def commit_rewrite(
     UnsupportedError, CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
         As for commits.
     """
-    size_before = int(base.manifest_files.size_bytes.sum())
-    if not replacements:
-        return RewriteResult(
-            commit=None,
-            manifests_before=len(base.manifest_files),
-            manifests_after=len(base.manifest_files),
-            references=0,
-            bytes_before=size_before,
-            bytes_after=size_before,
-        )
-    storage = repository.storage
-    tip = repository.writable_tip(branch)
+    storage, branch, format = plan.repository.storage, plan.branch, plan.context.format
+    tip = plan.repository.writable_tip(branch)
     written = Written()
-    current = base
+    current = plan.base
     for attempt in range(_TRIES):
         began = time.monotonic()
-        changed, files, left_out = _applied(current, replacements, is_base=current is base)
+        changed, files, left_out = _applied(current, replacements, is_base=current is plan.base)
         if not changed:
             raise ConflictError(
                 f"others have changed the chunks of {', '.join(left_out[:8])} in branch "
-                f"{branch!r} of {repository.location} while their manifests were rewritten; "
+                f"{branch!r} of {plan.repository.location} while their manifests were rewritten; "
                 "nothing was committed. Rewrite again, when fewer writers are busy there",
                 branch=branch,
                 paths=left_out,
@@ -170,7 +176,7 @@ def commit_rewrite(
                 metadata,
                 spec_version=format.spec_version,
                 rebased=attempt,
-                splitting_config=splitting,
+                splitting_config=rules_tree(plan.rules),
             ),
             written=written,
         )
@@ -191,7 +197,7 @@ def commit_rewrite(
             raise conflict_errors.tip_moved(storage, moved, current.id)
         pause_after_lost_race(attempt + 1, time.monotonic() - began)
         current = load_snapshot(storage, moved.tip)
-    raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), base.id)
+    raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), plan.base.id)
 
 
 def _applied(

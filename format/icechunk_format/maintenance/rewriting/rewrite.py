@@ -18,16 +18,17 @@ Specification: "Chunk Manifest Files"; the reference calls this ``rewrite_manife
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance.rewriting.commit import (
     ArrayReplacement,
+    RewritePlan,
     RewriteResult,
     commit_rewrite,
 )
@@ -49,8 +50,8 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import is_below, parse_node_path
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
-from icechunk_format.spec.splitting import SplittingRule, parse_rules, rules_tree, split_cells
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.splitting import SplittingRule, parse_rules, split_cells
 from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
@@ -60,26 +61,6 @@ Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
 
 # Many small arrays make one task; so do few references of a large one on a machine of its own.
 _FILES_PER_TASK: Final = 4_096
-
-
-@shown_by("records.record")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePlan:
-    """A planned rewrite; ``replaced`` names the manifests that go, without the files to come."""
-
-    repository: Repository
-    branch: str
-    base: Snapshot
-    rules: tuple[SplittingRule, ...]
-    replaced: tuple[ArrayReplacement, ...]
-    context: RewriteContext
-    tasks: tuple[RewriteTask, ...]
-
-    @property
-    def references(self) -> int:
-        """References in the manifests that go."""
-        listed = self.base.manifest_files
-        return sum(int(listed_counts(listed, item.removed.ids).sum()) for item in self.replaced)
 
 
 def rewrite_manifests(
@@ -249,16 +230,15 @@ def finish_rewrite(
     amend: bool = False,
 ) -> RewriteResult:
     """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
+    if not plan.replaced:
+        unchanged = planned_result(plan)
+        return replace(unchanged, bytes_after=unchanged.bytes_before, dry_run=False)
     files: dict[NodeId, list[ManifestReceipt]] = {item.node_id: [] for item in plan.replaced}
     for node_id, receipts in made:
         files[node_id] += receipts
     return commit_rewrite(
-        plan.repository,
-        plan.branch,
-        plan.base,
+        plan,
         [replace(item, files=tuple(files[item.node_id])) for item in plan.replaced],
-        format=plan.context.format,
-        splitting=rules_tree(plan.rules),
         message=DEFAULT_MESSAGE if message is None else message,
         metadata=metadata,
         amend=amend,
@@ -303,22 +283,14 @@ def _rules_of(splitting: Splitting) -> tuple[SplittingRule, ...]:
     if isinstance(tree, Sequence) and all(isinstance(rule, SplittingRule) for rule in tree):
         return tuple(tree)
     try:
-        return parse_rules(_as_lists(tree), "splitting")
+        # Tuples are lists to JSON.
+        return parse_rules(json.loads(json.dumps(tree, default=str)), "splitting")
     except FormatError as error:
         raise InvalidInputError(
             f"splitting cannot be used: {error.facts['problem'].partition(';')[0]}. Write it as in "
             'the configuration: [["any_array", [{"condition": "Any", "num_chunks": 1000}]]]',
             found=splitting,
         ) from error
-
-
-def _as_lists(tree: Any) -> Any:
-    """Return tuples as the lists that JSON would make of them."""
-    if isinstance(tree, list | tuple):
-        return [_as_lists(item) for item in tree]
-    if isinstance(tree, dict):
-        return {key: _as_lists(value) for key, value in tree.items()}
-    return tree
 
 
 def _chosen(
