@@ -63,7 +63,7 @@ from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
+from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage, check_writable
@@ -191,12 +191,7 @@ def _node_id(node: DraftNode) -> NodeId:
 
 def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
     """Return all versions without their nodes, the empty first one among them."""
-    root = Snapshot(
-        id=INITIAL_SNAPSHOT_ID,
-        flushed_at=max(min(version.written_at for version in versions) - 1, 0),
-        message=create.FIRST_MESSAGE,
-        metadata_items=MetadataItems.of({RESERVED_METADATA: {"is_root": True}}),
-    )
+    root = create.root_snapshot(max(min(version.written_at for version in versions) - 1, 0))
     imported = {root.id: root}
     for version in versions:
         try:

@@ -41,8 +41,6 @@ from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
 from icechunk_format.storage.protocol import Storage
 
-FIRST_MESSAGE: Final = "Repository initialized"
-
 _MARK_SIZE: Final = 64
 
 
@@ -84,16 +82,7 @@ def create_repository(
     elif has_repository(storage):
         raise _already_exists(storage)
     now = now_in_microseconds()
-    root = Snapshot(
-        # The id that the reference takes for the root where it finds none.
-        id=INITIAL_SNAPSHOT_ID,
-        spec_version=spec_version,
-        flushed_at=now,
-        message=FIRST_MESSAGE,
-        metadata_items=MetadataItems.of(
-            {RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version
-        ),
-    )
+    root = root_snapshot(now, spec_version=spec_version)
     files = [(snapshot_key(root.id), snapshot.encode(root))]
     if spec_version == SPEC_V1:
         # Spaces and tabs behind the JSON, at random, tell apart what rival creators store.
@@ -111,6 +100,20 @@ def create_repository(
         key, data = REPO, repo_info.encode(info)
     storage.put_many(files)
     create_object(storage, key, data)
+
+
+def root_snapshot(flushed_at: int, *, spec_version: int = SPEC_V2) -> Snapshot:
+    """Return the empty version that a history begins with."""
+    return Snapshot(
+        # The id that the reference takes for the root where it finds none.
+        id=INITIAL_SNAPSHOT_ID,
+        spec_version=spec_version,
+        flushed_at=flushed_at,
+        message="Repository initialized",
+        metadata_items=MetadataItems.of(
+            {RESERVED_METADATA: {"is_root": True}}, spec_version=spec_version
+        ),
+    )
 
 
 def create_object(storage: Storage, key: str, data: bytes) -> None:
