@@ -143,7 +143,8 @@ def check_piece(
         {"part": SAID, "id": one.manifest_id.raw, "said": pickle.dumps([*one.uses, *one.entries])}
         for one in claims.values()
     )
-    yield from _batches(rows)
+    for held in batches(rows, _ROWS_OF_MANIFESTS):
+        yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
     if piece.manifests is not None:
         for page in list_ids(context.storage, MANIFESTS, piece.manifests):
             report.count(f"foreign {MANIFESTS}", page.foreign)
@@ -325,8 +326,3 @@ def _binary(ids: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
         pa.binary(ChunkId.SIZE), len(raw), [None, pa.py_buffer(raw.tobytes())]
     )
     return fixed.cast(pa.binary())
-
-
-def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    for held in batches(rows, _ROWS_OF_MANIFESTS):
-        yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
