@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,7 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance.collecting.marks import distinct_manifests
 from icechunk_format.maintenance.copying.objects import CopyContext
 from icechunk_format.progress import ProgressOption
+from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
@@ -115,11 +116,7 @@ def plan_copy(
         check_status(existing.status)
         check_branch(existing, target_branch, line, place)
         _check_containers(repository.config, Repository.open(place).config, place)
-    new: list[SnapshotInfo] = []
-    for info in line:
-        if info.id in known:
-            break
-        new.append(info)
+    new = tuple(takewhile(lambda info: info.id not in known, line))
     to_read = [squashed.id if squashed is not None and info.id == tip else info.id for info in new]
     listed = distinct_manifests(repository.storage, to_read, progress=progress)
     return CopyPlan(
@@ -127,7 +124,7 @@ def plan_copy(
         context=CopyContext(source=repository.location, target=place),
         branch=target_branch,
         tip=tip,
-        new=tuple(new),
+        new=new,
         squashed=squashed,
         target_exists=existing is not None,
         manifests=tuple(
@@ -159,9 +156,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
     return None
 
 
-def check_branch(
-    info: RepoInfo, branch: str, line: list[SnapshotInfo] | tuple[SnapshotInfo, ...], place: object
-) -> None:
+def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: object) -> None:
     """Refuse a branch of the target whose tip is not in the copied history.
 
     Raises
@@ -170,11 +165,8 @@ def check_branch(
         It has versions that the line does not have.
     """
     tip = info.branches.get(branch)
-    if tip is None:
+    if tip is None or versions_after(tip, line) is not None:
         return
-    for version in line:
-        if tip == version.id or tip in version.pruned_ancestor_tx_logs:
-            return
     raise ConflictError(
         f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the history of what "
         "is copied, so its versions would be lost; copy to another branch, with target_branch, "
