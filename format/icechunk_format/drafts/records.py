@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgpack
 
 from icechunk_format.arrays.named_configuration import shortened
-from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.storage.protocol import Storage
 
@@ -35,7 +35,14 @@ _T = TypeVar("_T")
 def read_object(storage: Storage, object_key: str, file_type: str) -> bytes:
     """Return a whole object, unless it is larger than any of its kind may be."""
     found = storage.head(object_key)
-    if found is not None and found.size > MAX_RECORD_BYTES:
+    if found is None:
+        raise NotFoundError(
+            f"there is no object {object_key!r} below {storage.root_url}, although the draft names "
+            f"it as a {file_type}; the copy of the repository is incomplete",
+            kind="object",
+            key=object_key,
+        )
+    if found.size > MAX_RECORD_BYTES:
         problem = f"it has {found.size} bytes; up to {MAX_RECORD_BYTES} are read"
         raise FormatError(problem, object_key=object_key, file_type=file_type)
     return storage.get(object_key).data
@@ -58,6 +65,11 @@ def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
         problem = f"neither a JSON object nor a MessagePack map ({error or type(error).__name__})"
         raise FormatError(problem, object_key=object_key, file_type=file_type) from error
     record = Field(value, object_key, file_type)
+    if isinstance(value, list):
+        raise record.error(
+            "its fields are stored by position, but the draft gives names and no order; convert "
+            "the record to named fields"
+        )
     record.mapping()
     return record
 
