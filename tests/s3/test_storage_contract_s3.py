@@ -32,4 +32,4 @@ class TestBotocore(StorageContract):
         written = storage.put("large", data)
         fetched = storage.get("large")
         assert fetched.data == data
-        assert fetched.version == written.version
+        assert fetched.version == written

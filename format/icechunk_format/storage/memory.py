@@ -15,18 +15,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from icechunk_format.storage.protocol import (
-    OVERWRITE,
     Condition,
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
-    Written,
     check_key,
     missing_object,
     split_prefix,
@@ -78,52 +75,44 @@ class MemoryStorage(Storage):
     def root_url(self) -> str:
         return f"memory://{self._root}"
 
-    def _find(self, key: str) -> _Object:
-        found = self._space.objects.get(self._base + check_key(key))
-        if found is None:
-            raise missing_object(key, self.root_url)
-        return found
-
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
-        read = ReadRequest(key=key, start=start, end=end)
-        found = self._find(key)
-        data = found.data if start is None and end is None else found.data[start:end]
-        check_length(read, len(data), self.root_url)
-        return Fetched(data=data, version=found.version, last_modified=found.last_modified)
+        return self._read(ReadRequest(key=key, start=start, end=end))
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         # Reads are planned as on remote stores, so that tests here meet joined and cut ranges.
         plan = plan_reads(requests)
-        return plan.assemble([self._read(read) for read in plan.reads])
+        return plan.assemble([self._read(read).data for read in plan.reads])
 
-    def _read(self, read: ReadRequest) -> bytes:
-        found = self._find(read.key)
+    def _read(self, read: ReadRequest) -> Fetched:
+        found = self._space.objects.get(self._base + check_key(read.key))
+        if found is None:
+            raise missing_object(read.key, self.root_url)
         check_unchanged(read, etag=found.version.etag, modified_at=found.last_modified.timestamp())
         if read.suffix is not None:
             data = found.data[-read.suffix :]
         else:
             data = found.data[read.start : read.end]
         check_length(read, len(data), self.root_url)
-        return data
+        return Fetched(data=data, version=found.version, last_modified=found.last_modified)
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._space.objects.get(self._base + check_key(key))
         return None if found is None else _info(key, found)
 
-    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         path = self._base + check_key(key)
         with self._space.lock:
             current = self._space.objects.get(path)
             match condition:
                 case CreateOnly() if current is not None:
-                    return Lost()
+                    return None
                 case ReplaceIfUnchanged(version=version) if (
                     current is None or current.version.etag != version.etag
                 ):
-                    return Lost()
+                    return None
             version = ObjectVersion(etag=f"m{next(self._space.counter)}")
             self._space.objects[path] = _Object(bytes(data), version, datetime.now(UTC))
-        return Written(version=version)
+        return version
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         with self._space.lock:

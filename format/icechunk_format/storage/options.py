@@ -75,6 +75,11 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
 }
 """Kind of URL -> canonical name -> one line of help."""
 
+_EVERY_ALIAS: Final = {
+    "skip_signature": "anon",
+    "anonymous": "anon",
+    "endpoint": "endpoint_url",
+}
 _ALIASES: Final = {
     "s3": {
         "access_key_id": "key",
@@ -85,32 +90,26 @@ _ALIASES: Final = {
         "secret_key": "secret",
         "session_token": "token",
         "aws_session_token": "token",
-        "endpoint": "endpoint_url",
         "aws_endpoint_url": "endpoint_url",
         "aws_endpoint": "endpoint_url",
         "region_name": "region",
         "aws_region": "region",
         "default_region": "region",
-        "skip_signature": "anon",
-        "anonymous": "anon",
         "request_payer": "requester_pays",
         "virtual_hosted_style_request": "virtual_hosted_style",
+        **_EVERY_ALIAS,
     },
     "gs": {
         "service_account": "token",
         "service_account_key": "token",
         "application_credentials": "token",
-        "skip_signature": "anon",
-        "anonymous": "anon",
-        "endpoint": "endpoint_url",
+        **_EVERY_ALIAS,
     },
     "az": {
         "account": "account_name",
         "access_key": "account_key",
         "sas_key": "sas_token",
-        "skip_signature": "anon",
-        "anonymous": "anon",
-        "endpoint": "endpoint_url",
+        **_EVERY_ALIAS,
     },
 }
 _NEGATED: Final = {"s3": {"force_path_style": "virtual_hosted_style"}}

@@ -5,7 +5,7 @@ Rules of this contract
 1. Keys are relative to the root of the storage, use ``/`` and never leave the root
    (:func:`check_key`). Objects are bytes; nothing here knows what they mean.
 2. A write is atomic: readers see the old object or the new one, never a part.
-3. A lost race is a result (:class:`Lost`), not an error. A conditional write without an answer
+3. A lost race is a result (``None``), not an error. A conditional write without an answer
    raises ``StorageError`` with ``outcome_unknown``: if it were repeated, the repetition could lose
    because the first attempt succeeded. Overwrites are simply repeated.
 4. Batch verbs run their requests concurrently; callers bound the bytes that they ask for.
@@ -154,26 +154,8 @@ class ReplaceIfUnchanged:
     version: ObjectVersion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overwrite:
-    """Write unconditionally."""
-
-
-Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | Overwrite
-
-OVERWRITE: Final = Overwrite()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """The write landed; ``version`` is the new state."""
-
-    version: ObjectVersion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """The condition did not hold; nothing was written."""
+Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | None
+"""``None`` overwrites whatever is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +215,10 @@ class Storage(Protocol):
         """Return size, version and time of an object; ``None`` if there is none."""
         ...
 
-    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
-        """Write one object atomically.
+    def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
+        """Write one object atomically; return its new version.
+
+        ``None`` means that the condition did not hold and nothing was written.
 
         Raises
         ------
@@ -262,8 +246,8 @@ class Storage(Protocol):
 
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
-        """Copy an object over whatever is at ``target``; ``Lost`` if the source has changed.
+    ) -> ObjectVersion | None:
+        """Copy an object over whatever is at ``target``; ``None`` if the source has changed.
 
         Raises
         ------
@@ -273,7 +257,7 @@ class Storage(Protocol):
         check_key(target)
         fetched = self.get(source)
         if source_version is not None and not fetched.version.matches(source_version):
-            return Lost()
+            return None
         return self.put(target, fetched.data)
 
     # Last, because inside the class the name hides the type.
@@ -302,8 +286,8 @@ class StagingStorage(Protocol):
 def overwritten(storage: Storage, key: str, data: bytes) -> ObjectVersion:
     """Overwrite an object; return its new version."""
     written = storage.put(key, data)
-    assert isinstance(written, Written), "only conditional writes are lost"
-    return written.version
+    assert written is not None, "only conditional writes are lost"
+    return written
 
 
 def check_key(key: str) -> str:

@@ -12,7 +12,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from icechunk_format.errors import NotFoundError, StorageError
-from icechunk_format.storage.protocol import OVERWRITE, Lost, Overwrite
 
 if TYPE_CHECKING:
     import random
@@ -55,12 +54,12 @@ class FaultyStorage:
     def is_read_only(self):
         return self.inner.is_read_only
 
-    def _request(self, verb, key, act, *, condition=OVERWRITE):
+    def _request(self, verb, key, act, *, condition=None):
         number = len(self.requests)
         self.requests.append((verb, key))
         if number not in self.at:
             return act()
-        conditional = not isinstance(condition, Overwrite)
+        conditional = condition is not None
         error = StorageError(
             f"{self.fault.value}: {verb} {key!r}",
             outcome_unknown=conditional and self.fault is not Fault.REFUSED,
@@ -72,7 +71,7 @@ class FaultyStorage:
                 # The answer that got lost would have said so.
                 raise error from None
             if self.fault is Fault.REPEATED:
-                return Lost() if conditional else answer
+                return None if conditional else answer
         raise error
 
     def get(self, key, *, start=None, end=None):
@@ -86,7 +85,7 @@ class FaultyStorage:
     def head(self, key):
         return self._request("head", key, lambda: self.inner.head(key))
 
-    def put(self, key, data, *, condition=OVERWRITE):
+    def put(self, key, data, *, condition=None):
         return self._request(
             "put", key, lambda: self.inner.put(key, data, condition=condition), condition=condition
         )
@@ -182,7 +181,7 @@ class UnreliableStorage:
         """Show no state that was before now."""
         self._before.clear()
 
-    def _request(self, verb, key, act, troubles, *, condition=OVERWRITE):
+    def _request(self, verb, key, act, troubles, *, condition=None):
         self.turn()
         while self._late and self._late[0][0] <= len(self.trace):
             self._late.pop(0)[1]()
@@ -197,10 +196,10 @@ class UnreliableStorage:
             for _ in range(self.chance.randrange(2, 30)):
                 self.turn()
             return act()
-        conditional = not isinstance(condition, Overwrite)
+        conditional = condition is not None
         if trouble is Trouble.REPEATED:
             answer = act()
-            return Lost() if conditional else answer
+            return None if conditional else answer
         if trouble is Trouble.RESET_AFTER:
             act()
         elif trouble is Trouble.LATE:
@@ -246,7 +245,7 @@ class UnreliableStorage:
     def head(self, key):
         return self._stale(key, 1, self._request("head", key, lambda: self.inner.head(key), READS))
 
-    def put(self, key, data, *, condition=OVERWRITE):
+    def put(self, key, data, *, condition=None):
         act = self._changing(key, lambda: self.inner.put(key, data, condition=condition))
         return self._request("put", key, act, WRITES, condition=condition)
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from icechunk_format.errors import (
     ConflictError,
-    StorageError,
     UnsupportedError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
@@ -22,7 +21,7 @@ from icechunk_format.repository.state.publish import (
     new_backup_name,
     now_in_microseconds,
     pause_before,
-    readable_again,
+    put_if,
     update_repo,
 )
 from icechunk_format.repository.state.transitions import Transition
@@ -41,10 +40,8 @@ from icechunk_format.spec.values.msgpack import encode_flexbuffer
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,
-    Lost,
     ReplaceIfUnchanged,
     Storage,
-    Written,
     check_writable,
 )
 
@@ -113,16 +110,9 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
         data = encode_yaml_config(old, tree)
         if isinstance(condition, ReplaceIfUnchanged):
             copy = overwritten_key(new_backup_name(now_in_microseconds(), of=CONFIG_YAML))
-            if isinstance(storage.copy(CONFIG_YAML, copy, source_version=condition.version), Lost):
+            if storage.copy(CONFIG_YAML, copy, source_version=condition.version) is None:
                 continue
-        try:
-            put = storage.put(CONFIG_YAML, data, condition=condition)
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-            readable_again(storage, error, CONFIG_YAML)
-            continue
-        if isinstance(put, Written):
+        if put_if(storage, CONFIG_YAML, data, condition):
             return decode_yaml_config(data)
     raise ConflictError(
         f"{CONFIG_YAML!r} of {storage.root_url} was changed by others {_ATTEMPTS} times while this "

@@ -11,8 +11,8 @@ from typing import Final
 
 from icechunk_format.errors import StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there
-from icechunk_format.repository.state.publish import outcome_unknown
-from icechunk_format.storage.protocol import CreateOnly, Storage, Written
+from icechunk_format.repository.state.publish import outcome_unknown, put_if
+from icechunk_format.storage.protocol import CreateOnly, Storage
 
 _ATTEMPTS: Final = 5
 
@@ -28,18 +28,12 @@ def create_once(storage: Storage, key: str, data: bytes) -> bool:
         The store failed; then nothing was created.
     """
     for _ in range(_ATTEMPTS):
-        lost_answer: StorageError | None = None
-        try:
-            if isinstance(storage.put(key, data, condition=CreateOnly()), Written):
-                return True
-        except StorageError as error:
-            if not error.outcome_unknown:
-                raise
-            lost_answer = error
+        if put_if(storage, key, data, CreateOnly()):
+            return True
         try:
             found = fetch_if_there(storage, key)
         except StorageError as error:
-            raise outcome_unknown(storage, key) from (lost_answer or error)
+            raise outcome_unknown(storage, key) from error
         if found is not None:
             return found.data == data
     raise StorageError(

@@ -57,7 +57,6 @@ from icechunk_format.storage.protocol import (
     CreateOnly,
     ReplaceIfUnchanged,
     Storage,
-    Written,
 )
 
 DeclinedT = TypeVar("DeclinedT")
@@ -195,18 +194,9 @@ def update_repo(
             if not is_copied:
                 storage.put(overwritten_key(copy), state.data)
             copies.add(copy)
-            try:
-                put = storage.put(REPO, data, condition=ReplaceIfUnchanged(version=state.version))
-            except StorageError as error:
-                if not error.outcome_unknown:
-                    raise
-                doubted = _time_of(info)
-                readable_again(storage, error)
-                continue
-            if isinstance(put, Written):
+            if put_if(storage, REPO, data, ReplaceIfUnchanged(version=state.version)):
                 remember_state(data, new)
                 return Published(info=new)
-            # Lost, perhaps because a retry of the client met its own first attempt.
             doubted = _time_of(info)
         info = read_state(storage).info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
@@ -272,15 +262,7 @@ def update_branch_ref(
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
-            try:
-                put = storage.put(key, v1_refs.encode_ref_json(new), condition=condition)
-            except StorageError as error:
-                if not error.outcome_unknown:
-                    raise
-                tried = True
-                readable_again(storage, error, key)
-                continue
-            if isinstance(put, Written):
+            if put_if(storage, key, v1_refs.encode_ref_json(new), condition):
                 return RefAnswer(tip=new, tried=tried)
             tried = True
     except CommitOutcomeUnknownError:
@@ -325,15 +307,30 @@ def _entries_per_file(info: RepoInfo) -> int:
         return RepositoryConfig().num_updates_per_repo_info_file
 
 
-def readable_again(storage: Storage, lost_answer: StorageError, key: str = REPO) -> None:
-    """Wait until the object can be read, so that the next attempt can see what became of ours."""
+def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
+    """Write under a condition; False where the object has to be read to learn what happened.
+
+    The write was lost, perhaps because a retry of the client met its own first attempt; or its
+    answer went missing, and the store answers again.
+
+    Raises
+    ------
+    CommitOutcomeUnknownError
+        The answer went missing, and the store cannot be asked afterwards.
+    """
+    try:
+        return storage.put(key, data, condition=condition) is not None
+    except StorageError as error:
+        if not error.outcome_unknown:
+            raise
+        lost_answer = error
     for reading in range(_READS_AFTER_LOST_ANSWER):
         time.sleep(_FIRST_PAUSE * 4**reading)
         try:
             storage.head(key)
-        except StorageError:
+        except IcechunkError:
             continue
-        return
+        return False
     raise outcome_unknown(storage, key) from lost_answer
 
 

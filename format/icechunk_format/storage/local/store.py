@@ -27,10 +27,12 @@ import errno
 import os
 import stat
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.local.files import (
     NOT_THERE,
@@ -48,18 +50,15 @@ from icechunk_format.storage.local.files import (
     version_of,
 )
 from icechunk_format.storage.protocol import (
-    OVERWRITE,
     Condition,
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
-    Written,
     check_key,
     missing_object,
     overwritten,
@@ -70,8 +69,11 @@ from icechunk_format.storage.ranges import check_length, check_unchanged, plan_r
 if sys.platform != "win32":
     import fcntl
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+
+T = TypeVar("T")
+A = TypeVar("A")
 
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
@@ -98,7 +100,7 @@ class LocalStorage(Storage):
         self._trusted_folders: set[str] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_restore, (self._root, self._follow_symlinks))
+        return (partial(LocalStorage, follow_symlinks=self._follow_symlinks), (self._root,))
 
     @property
     def root_url(self) -> str:
@@ -136,13 +138,7 @@ class LocalStorage(Storage):
                         check_unchanged(read, etag=etag, modified_at=status.st_mtime)
                         answers[index] = self._read_range(descriptor, read, status.st_size)
 
-        files = list(by_key.items())
-        if len(files) < _FILES_FOR_THREADS:
-            read_files(files)
-        else:
-            step = -(-len(files) // (4 * _THREADS))
-            batches = [files[first : first + step] for first in range(0, len(files), step)]
-            self._threads.map(read_files, batches)
+        self._shared_out(read_files, list(by_key.items()))
         return plan.assemble(answers)
 
     def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
@@ -196,20 +192,20 @@ class LocalStorage(Storage):
 
     # Writing
 
-    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         path = self._writable_path(key)
         with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
             match condition:
                 case CreateOnly():
-                    return Written(version=version) if self._create(staged, path) else Lost()
+                    return version if self._create(staged, path) else None
                 case ReplaceIfUnchanged(version=expected):
                     with self._locked():
                         if not is_at(path, expected):
-                            return Lost()
+                            return None
                         os.replace(staged, path)
                 case _:
                     os.replace(staged, path)
-        return Written(version=version)
+        return version
 
     def _create(self, staged: str, path: str) -> bool:
         try:
@@ -229,12 +225,14 @@ class LocalStorage(Storage):
         return self._threads.map(lambda item: overwritten(self, *item), items)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        wanted = list(keys)
-        if len(wanted) < _FILES_FOR_THREADS:
-            return self._delete(wanted)
-        step = -(-len(wanted) // _THREADS)
-        batches = [wanted[first : first + step] for first in range(0, len(wanted), step)]
-        return [failure for batch in self._threads.map(self._delete, batches) for failure in batch]
+        failures = self._shared_out(self._delete, list(keys))
+        return [failure for some in failures for failure in some]
+
+    def _shared_out(self, work: Callable[[list[A]], T], items: list[A]) -> list[T]:
+        """Do some work in threads, where there is enough of it."""
+        if len(items) < _FILES_FOR_THREADS:
+            return [work(items)]
+        return self._threads.map(work, batches(items, -(-len(items) // (4 * _THREADS))))
 
     def _delete(self, keys: list[str]) -> list[DeleteFailure]:
         failures: list[DeleteFailure] = []
@@ -268,7 +266,7 @@ class LocalStorage(Storage):
 
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
+    ) -> ObjectVersion | None:
         self._writable_path(target)
         return super().copy(source, target, source_version=source_version)
 
@@ -353,7 +351,3 @@ class LocalStorage(Storage):
                         yield info_of(base + entry.name, status)
         for inner in folders:
             yield from self._walk(inner, "")
-
-
-def _restore(root: str, follow_symlinks: bool) -> LocalStorage:
-    return LocalStorage(root, follow_symlinks=follow_symlinks)

@@ -29,18 +29,14 @@ from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
-    OVERWRITE,
     Condition,
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
-    Overwrite,
     ReadRequest,
     ReplaceIfUnchanged,
-    Written,
     check_key,
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads, unquoted
@@ -155,11 +151,11 @@ class FsspecStorage(RemoteStorage):
 
     # Writing
 
-    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         path = self._path(key)
         self._server.refuse_writing(key)
-        if isinstance(condition, Overwrite):
-            return Written(version=self._write(key, path, data))
+        if condition is None:
+            return self._write(key, path, data)
         if not self._can_compare:
             raise UnsupportedError(
                 f"object {key!r} below {self.root_url} cannot be written conditionally through "
@@ -170,8 +166,8 @@ class FsspecStorage(RemoteStorage):
             )
         with _conditional_lock:
             if not self._holds(key, condition):
-                return Lost()
-            return Written(version=self._write(key, path, data))
+                return None
+            return self._write(key, path, data)
 
     def _holds(self, key: str, condition: CreateOnly | ReplaceIfUnchanged) -> bool:
         current = self.head(key)

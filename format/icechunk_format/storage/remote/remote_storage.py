@@ -8,24 +8,21 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from icechunk_format.errors import IcechunkError, StorageError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
-    OVERWRITE,
     Condition,
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
-    Overwrite,
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
-    Written,
     check_key,
     missing_object,
     split_prefix,
@@ -34,9 +31,16 @@ from icechunk_format.storage.ranges import (
     DEFAULT_MAX_GAP,
     check_length,
     check_unchanged,
+    modified_error,
     plan_reads,
 )
-from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff, Failure, FailureKind
+from icechunk_format.storage.remote.failures import (
+    DEFAULT_RETRIES,
+    Backoff,
+    Failure,
+    FailureKind,
+    RequestFailedError,
+)
 from icechunk_format.storage.remote.request_policy import Server
 
 DEFAULT_CONCURRENCY: Final = 32
@@ -138,7 +142,10 @@ class BucketStorage(RemoteStorage):
         return plan.assemble([one.data for one in fetched])
 
     def _read(self, read: ReadRequest) -> Fetched:
-        fetched = self._server.read(read, lambda: self._fetch(read), self.head)
+        try:
+            fetched = self._server.attempt(lambda: self._fetch(read))
+        except RequestFailedError as error:
+            raise self._read_error(read, error.failure) from None
         # Plain web servers and some S3-compatible ones ignore the conditions.
         assert fetched.last_modified is not None
         modified_at = fetched.last_modified.timestamp()
@@ -146,22 +153,34 @@ class BucketStorage(RemoteStorage):
         check_length(read, len(fetched.data), self.root_url)
         return fetched
 
+    def _read_error(self, read: ReadRequest, failure: Failure) -> IcechunkError:
+        if failure.kind is FailureKind.CONDITION:
+            return modified_error(read)
+        if failure.kind is FailureKind.RANGE:
+            # The range begins behind the last byte: the size is needed for the error.
+            info = self.head(read.key)
+            found = max((info.size if info else 0) - (read.start or 0), 0)
+            try:
+                check_length(read, found, self.root_url)
+            except StorageError as error:
+                return error
+        return self._server.error(failure, "read", read.key)
+
     @abstractmethod
     def _fetch(self, read: ReadRequest) -> Fetched:
         """Read a range in one request, under the conditions of the read."""
 
     # Writing
 
-    def put(self, key: str, data: bytes, *, condition: Condition = OVERWRITE) -> Written | Lost:
+    def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         check_key(key)
         self._server.refuse_writing(key)
-        if isinstance(condition, Overwrite):
-            return Written(version=self._overwrite(key, data))
+        if condition is None:
+            return self._overwrite(key, data)
         send = self._conditional_write(key, data, condition)
         if send is None:
-            return Lost()
-        version = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
-        return Lost() if version is None else Written(version=version)
+            return None
+        return self._server.ask("write", key, send, none_for=_LOST, conditional=True)
 
     @abstractmethod
     def _conditional_write(

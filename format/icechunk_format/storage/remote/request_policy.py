@@ -27,8 +27,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
-from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, missing_object
-from icechunk_format.storage.ranges import check_length, modified_error
+from icechunk_format.storage.protocol import missing_object
 from icechunk_format.storage.remote.failures import (
     Backoff,
     Failure,
@@ -191,44 +190,6 @@ class Server:
             reason=failure.reason,
             status=failure.status,
         )
-
-    def read(
-        self,
-        read: ReadRequest,
-        operation: Callable[[], T],
-        head: Callable[[str], ObjectInfo | None],
-    ) -> T:
-        """Send a read; ``head`` finds the size of an object that is too short for it.
-
-        Raises
-        ------
-        NotFoundError, ChunkModifiedError
-            The object is missing, or was changed.
-        StorageError
-            The object is shorter than the range, or the request failed.
-        """
-        try:
-            return self.attempt(operation)
-        except RequestFailedError as error:
-            raise self._read_error(read, error.failure, head) from None
-
-    def _read_error(
-        self,
-        read: ReadRequest,
-        failure: Failure,
-        head: Callable[[str], ObjectInfo | None],
-    ) -> IcechunkError:
-        if failure.kind is FailureKind.CONDITION:
-            return modified_error(read)
-        if failure.kind is FailureKind.RANGE:
-            # The range begins behind the last byte: the size is needed for the error.
-            info = head(read.key)
-            found = max((info.size if info else 0) - (read.start or 0), 0)
-            try:
-                check_length(read, found, self.root_url)
-            except StorageError as error:
-                return error
-        return self.error(failure, "read", read.key)
 
     def refuse_writing(self, key: str = "") -> None:
         """Refuse every write to a web server.

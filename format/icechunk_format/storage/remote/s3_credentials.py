@@ -27,7 +27,7 @@ _CONNECT_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """The settings of an S3 bucket, for both clients.
+    """What an S3 location takes from its options and the environment, for both clients.
 
     Attributes
     ----------
@@ -35,21 +35,12 @@ class S3Settings:
         URL of the server, ``None`` for AWS itself.
     region
         Region that requests are signed for.
-    any_certificate
-        Whether TLS certificates go unchecked.
-    timeout
-        Seconds without a byte after which botocore gives up a request.
     credentials
         Keys, or their source; ``None`` to send requests unsigned.
     """
 
-    bucket: str
     endpoint: str | None
     region: str
-    virtual_hosted_style: bool
-    requester_pays: bool
-    any_certificate: bool
-    timeout: int
     credentials: S3Credentials | None
 
 
@@ -69,6 +60,16 @@ class S3Credentials:
         frozen = self.renewing.get_frozen_credentials()
         again = datetime.now(UTC) + timedelta(seconds=_REFRESH_SECONDS)
         return frozen.access_key, frozen.secret_key, frozen.token, again
+
+    def for_obstore(self) -> dict[str, Any]:
+        """Return the keys as obstore asks for them, so that it takes none from the environment."""
+        key, secret, token, again = self.current()
+        return {
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "token": token,
+            "expires_at": again,
+        }
 
     def secrets(self) -> list[str]:
         """Return the texts that no error may show."""
@@ -97,13 +98,8 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
         or _DEFAULT_REGION
     )
     return S3Settings(
-        bucket=address.bucket,
         endpoint=endpoint,
         region=region,
-        virtual_hosted_style=options.flag("virtual_hosted_style"),
-        requester_pays=options.flag("requester_pays"),
-        any_certificate=options.flag("allow_invalid_certificates"),
-        timeout=options.number("timeout", _READ_SECONDS),
         credentials=_credentials(address, options, session),
     )
 
@@ -139,7 +135,7 @@ def _credentials(
     return S3Credentials(renewing=found)
 
 
-def make_client(settings: S3Settings, profile: str | None, *, connections: int) -> Any:
+def make_client(settings: S3Settings, options: StorageOptions, *, connections: int) -> Any:
     """Return a botocore client that sends each request exactly once."""
     # Imported here because it takes half a second, and most locations do without it.
     import botocore
@@ -157,18 +153,19 @@ def make_client(settings: S3Settings, profile: str | None, *, connections: int) 
             "aws_secret_access_key": secret,
             "aws_session_token": token,
         }
-    if settings.any_certificate:
+    if options.flag("allow_invalid_certificates"):
         arguments["verify"] = False
-    return botocore.session.Session(profile=profile).create_client(
+    style = "virtual" if options.flag("virtual_hosted_style") else "path"
+    return botocore.session.Session(profile=options.get("profile")).create_client(
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint,
         config=botocore.config.Config(
             connect_timeout=_CONNECT_SECONDS,
-            read_timeout=settings.timeout,
+            read_timeout=options.number("timeout", _READ_SECONDS),
             max_pool_connections=connections,
             retries={"total_max_attempts": 1, "mode": "standard"},
-            s3={"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
+            s3={"addressing_style": style},
             **config,
         ),
         **arguments,

@@ -24,12 +24,10 @@ from icechunk_format.storage.protocol import (
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
-    Written,
 )
 from icechunk_format.storage.ranges import quoted, unquoted
 from icechunk_format.storage.remote import fsspec_store
@@ -74,9 +72,9 @@ class S3Storage(BucketStorage):
             secrets=settings.credentials.secrets() if settings.credentials else (),
             endpoint=server or "",
         )
-        self._client = make_client(settings, options.get("profile"), connections=self._concurrency)
+        self._client = make_client(settings, options, connections=self._concurrency)
         self._bucket = {"Bucket": address.bucket}
-        if settings.requester_pays:
+        if options.flag("requester_pays"):
             self._bucket["RequestPayer"] = "requester"
         self._prefix = address.root_prefix
         self._threads = self._reads = PacedThreads(self._concurrency)
@@ -169,7 +167,7 @@ class S3Storage(BucketStorage):
 
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
+    ) -> ObjectVersion | None:
         source_at = {"Bucket": self._bucket["Bucket"], "Key": self._at(source)["Key"]}
         arguments: dict[str, Any] = {**self._at(target), "CopySource": source_at}
         if source_version is not None and source_version.etag is not None:
@@ -180,7 +178,7 @@ class S3Storage(BucketStorage):
             lambda: self._client.copy_object(**arguments),
             none_for=(FailureKind.CONDITION,),
         )
-        return Lost() if answer is None else Written(version=_version(answer["CopyObjectResult"]))
+        return None if answer is None else _version(answer["CopyObjectResult"])
 
     # Listing
 

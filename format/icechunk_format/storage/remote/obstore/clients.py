@@ -19,7 +19,7 @@ from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.remote.endpoint import check_reachable, endpoint_url, server_url
 from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff
-from icechunk_format.storage.remote.s3_credentials import S3Credentials, S3Settings, s3_settings
+from icechunk_format.storage.remote.s3_credentials import S3Settings, s3_settings
 
 _MEMORY: Final = obstore.store.MemoryStore()
 """One space per process for ``memory://`` URLs with ``storage.client=obstore``."""
@@ -56,7 +56,7 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
     if address.kind == "s3":
         store, settings = obstore.store.S3Store, s3_settings(address, options)
         region = settings.region
-        arguments = _s3_arguments(settings)
+        arguments = _s3_arguments(address, options, settings)
         if settings.credentials is not None:
             secrets += settings.credentials.secrets()
     elif address.kind == "gs":
@@ -118,42 +118,28 @@ def _client_options(options: StorageOptions, server: str | None) -> dict[str, An
     return result
 
 
-def _s3_arguments(settings: S3Settings) -> dict[str, Any]:
+def _s3_arguments(
+    address: Address, options: StorageOptions, settings: S3Settings
+) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        "bucket": settings.bucket,
+        "bucket": address.bucket,
         "region": settings.region,
-        "virtual_hosted_style_request": settings.virtual_hosted_style,
+        "virtual_hosted_style_request": options.flag("virtual_hosted_style"),
     }
     if settings.endpoint is not None:
         arguments["endpoint"] = settings.endpoint
-        if settings.virtual_hosted_style:
+        if options.flag("virtual_hosted_style"):
             # Here obstore expects the bucket in the host; users give the server alone.
             scheme, _, host = settings.endpoint.partition("://")
-            if not host.startswith(f"{settings.bucket}."):
-                arguments["endpoint"] = f"{scheme}://{settings.bucket}.{host}"
-    if settings.requester_pays:
+            if not host.startswith(f"{address.bucket}."):
+                arguments["endpoint"] = f"{scheme}://{address.bucket}.{host}"
+    if options.flag("requester_pays"):
         arguments["request_payer"] = True
     if settings.credentials is None:
         arguments["skip_signature"] = True
     else:
-        arguments["credential_provider"] = _Provider(settings.credentials)
+        arguments["credential_provider"] = settings.credentials.for_obstore
     return arguments
-
-
-class _Provider:
-    """Gives obstore the keys, so that it takes none from the environment."""
-
-    def __init__(self, credentials: S3Credentials) -> None:
-        self._credentials = credentials
-
-    def __call__(self) -> dict[str, Any]:
-        key, secret, token, again = self._credentials.current()
-        return {
-            "access_key_id": key,
-            "secret_access_key": secret,
-            "token": token,
-            "expires_at": again,
-        }
 
 
 def _gs_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:

@@ -31,12 +31,10 @@ from icechunk_format.storage.protocol import (
     CreateOnly,
     DeleteFailure,
     Fetched,
-    Lost,
     ObjectInfo,
     ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
-    Written,
 )
 from icechunk_format.storage.ranges import check_length, quoted
 from icechunk_format.storage.remote.failures import Backoff, FailureKind, RequestFailedError
@@ -194,7 +192,7 @@ class ObjectStoreStorage(BucketStorage):
 
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
-    ) -> Written | Lost:
+    ) -> ObjectVersion | None:
         paths = self._path(source), self._path(target)
         self._server.refuse_writing(target)
         if source_version is not None:
@@ -202,7 +200,7 @@ class ObjectStoreStorage(BucketStorage):
             return super().copy(source, target, source_version=source_version)
         action = f"copy to {target!r} the"
         self._server.call(action, source, lambda: obstore.copy(self._patient, *paths))
-        return Written(version=self._existing(target).version)
+        return self._existing(target).version
 
     def _info(self, meta: Any) -> ObjectInfo:
         return ObjectInfo(
