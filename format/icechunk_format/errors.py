@@ -49,7 +49,7 @@ class IcechunkError(Exception):
         self.facts: dict[str, Any] = facts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (type(self), self.message, self.facts))
+        return (type(self).from_parts, (self.message, self.facts))
 
     @classmethod
     def from_parts(cls, message: str, facts: dict[str, Any]) -> Self:
@@ -57,10 +57,6 @@ class IcechunkError(Exception):
         error = cls.__new__(cls)
         IcechunkError.__init__(error, message, **facts)
         return error
-
-
-def _restore(cls: type[IcechunkError], message: str, facts: dict[str, Any]) -> IcechunkError:
-    return cls.from_parts(message, facts)
 
 
 class FormatError(IcechunkError):
