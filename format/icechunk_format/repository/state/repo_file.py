@@ -9,15 +9,13 @@ Specification: "Repo info file".
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
@@ -25,6 +23,7 @@ from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
 from icechunk_format.spec.repo_info.updates import UnknownUpdate
+from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 
@@ -42,38 +41,9 @@ class RepoState:
         return cls(info=decode_state(fetched.data), data=fetched.data, version=fetched.version)
 
 
+# States that this process met last, by their bytes; the cache counts them rather than their bytes.
 _STATES_KEPT: Final = 2
-
-
-class _States:
-    """The states that this process met last, by their bytes."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, RepoInfo] = OrderedDict()
-
-    def get(self, data: bytes) -> RepoInfo | None:
-        with self._lock:
-            info = self._kept.get(data)
-            if info is not None:
-                self._kept.move_to_end(data)
-            return info
-
-    def keep(self, data: bytes, info: RepoInfo) -> None:
-        with self._lock:
-            self._kept[data] = info
-            self._kept.move_to_end(data)
-            while len(self._kept) > _STATES_KEPT:
-                self._kept.popitem(last=False)
-
-
-_states = _States()
-if hasattr(os, "register_at_fork"):
-    # A lock that another thread of the parent held would never open again.
-    os.register_at_fork(after_in_child=_states.forget)
+_STATES: Final = PerProcess(lambda: ObjectCache(_STATES_KEPT))
 
 
 def decode_state(data: bytes) -> RepoInfo:
@@ -84,11 +54,8 @@ def decode_state(data: bytes) -> RepoInfo:
     FormatError, UnsupportedError
         As for ``repo_info.decode``.
     """
-    info = _states.get(data)
-    if info is None:
-        info = repo_info.decode(data)
-        _states.keep(data, info)
-    return info
+    found = _STATES.get().get_many([data], lambda _: [Loaded(repo_info.decode(data), cost=1)])
+    return found[0]
 
 
 def remember_state(data: bytes, info: RepoInfo) -> None:
@@ -112,22 +79,20 @@ def remember_state(data: bytes, info: RepoInfo) -> None:
         )
     ):
         return
-    _states.keep(
-        data,
-        replace(
-            info,
-            snapshots=(
-                held
-                if isinstance(held, SnapshotList)
-                else {each.id: each for each in sorted(metadata, key=attrgetter("id.raw"))}
-            ),
-            tags=dict(sorted(info.tags.items())),
-            branches=dict(sorted(info.branches.items())),
-            deleted_tags=tuple(sorted(info.deleted_tags)),
-            enabled_feature_flags=_sorted_flags(info.enabled_feature_flags),
-            disabled_feature_flags=_sorted_flags(info.disabled_feature_flags),
+    as_decoded = replace(
+        info,
+        snapshots=(
+            held
+            if isinstance(held, SnapshotList)
+            else {each.id: each for each in sorted(metadata, key=attrgetter("id.raw"))}
         ),
+        tags=dict(sorted(info.tags.items())),
+        branches=dict(sorted(info.branches.items())),
+        deleted_tags=tuple(sorted(info.deleted_tags)),
+        enabled_feature_flags=_sorted_flags(info.enabled_feature_flags),
+        disabled_feature_flags=_sorted_flags(info.disabled_feature_flags),
     )
+    _STATES.get().keep(data, Loaded(as_decoded, cost=1))
 
 
 def _sorted_flags(flags: Iterable[int] | None) -> tuple[int, ...] | None:
