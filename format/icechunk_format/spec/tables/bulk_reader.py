@@ -105,7 +105,13 @@ class VectorReader:
         if not starts.size:
             return
         # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
-        if int(np.min(starts)) < 0 or int(np.max(starts + lengths * size)) > self.data.size:
+        if int(np.min(starts)) < 0:
+            self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
+        self.check_end(int(np.max(starts + lengths * size)), field)
+
+    def check_end(self, end: int, field: str) -> None:
+        """Raise unless what ends there lies inside the buffer."""
+        if end > self.data.size:
             self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
 
     def numbers(
@@ -231,13 +237,8 @@ class Tables:
         table_size = reader.number(at + _U16.size, _U16, f"{field} vtable")
         if size < _VTABLE_HEADER or size & 1:
             reader.fail("a vtable has an impossible size", field)
-        if at + size > reader.data.size:
-            reader.fail(
-                f"a vector claims more than the {reader.data.size} bytes there are",
-                f"{field} vtable",
-            )
-        if last + table_size > reader.data.size:
-            reader.fail(f"a vector claims more than the {reader.data.size} bytes there are", field)
+        reader.check_end(at + size, f"{field} vtable")
+        reader.check_end(last + table_size, field)
         return SharedVtable(at, size, table_size, last)
 
     def __len__(self) -> int:
@@ -280,12 +281,7 @@ class Tables:
         if 0 < offset < _OFFSET_SIZE:
             self._fail_over_vtable(f"{self._field}.{name}")
         if offset and offset + size > shared.table_size:
-            end = shared.last + offset + size
-            if end > self.r.data.size:
-                self.r.fail(
-                    f"a vector claims more than the {self.r.data.size} bytes there are",
-                    f"{self._field}.{name}",
-                )
+            self.r.check_end(shared.last + offset + size, f"{self._field}.{name}")
         return offset
 
     def _fail_over_vtable(self, field: str) -> Never:

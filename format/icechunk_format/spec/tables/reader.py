@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
-from icechunk_format.spec.tables.schema import SCALARS, TableSchema
+from icechunk_format.spec.tables.schema import INLINE, TableSchema
 
 T = TypeVar("T")
 
-_U32 = SCALARS["u32"]
-_I32 = SCALARS["i32"]
+_U32 = INLINE["u32"]
+_I32 = INLINE["i32"]
 
 # Work that one byte of payload pays for, and what visiting a table costs.
 _WORK_PER_BYTE = 64
@@ -207,10 +207,10 @@ class Table:
     def number(self, field: str) -> int:
         """Read a scalar; the schema's default when it is absent."""
         at = self._locate(field)
-        spec = self.schema.fields[field]
         if at is None:
-            return spec.default
-        value: int = SCALARS[spec.kind].unpack_from(self._payload.data, at)[0]
+            return 0
+        kind = self.schema.fields[field].kind
+        value: int = INLINE[kind].unpack_from(self._payload.data, at)[0]
         return value
 
     def optional_raw_id(self, field: str) -> bytes | None:

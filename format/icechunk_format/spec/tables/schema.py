@@ -15,27 +15,28 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-SCALARS: Final = {
+INLINE: Final = {
     "u8": struct.Struct("<B"),
     "bool": struct.Struct("<?"),
     "u16": struct.Struct("<H"),
     "u32": struct.Struct("<I"),
     "i32": struct.Struct("<i"),
     "u64": struct.Struct("<Q"),
+    "offset": struct.Struct("<I"),
+    "id8": struct.Struct("<8s"),
+    "id12": struct.Struct("<12s"),
 }
-# Inline kinds that are not numbers: size and alignment.
-_INLINE: Final = {"offset": (4, 4), "id8": (8, 1), "id12": (12, 1)}
+"""What the fields of a table hold inline, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One slot of a table: its number, kind, inline size, alignment and default."""
+    """One slot of a table: its number, kind, inline size and alignment."""
 
     slot: int
     kind: str
     size: int
     alignment: int
-    default: int
 
 
 class TableSchema:
@@ -46,9 +47,9 @@ class TableSchema:
     table_name
         Name of the table in the schema.
     **fields
-        Name to kind: ``u8 u16 u32 i32 u64 bool`` (optionally with ``=default``), ``offset`` for
-        anything that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is
-        two fields, ``<name>_type="u8"`` and ``<name>="offset"``.
+        Name to kind: ``u8 u16 u32 i32 u64 bool``, whose default is 0, ``offset`` for anything
+        that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is two fields,
+        ``<name>_type="u8"`` and ``<name>="offset"``.
     """
 
     __slots__ = ("fields", "name")
@@ -56,10 +57,7 @@ class TableSchema:
     def __init__(self, table_name: str, **fields: str) -> None:
         self.name = table_name
         self.fields: dict[str, FieldSpec] = {}
-        for slot, (field_name, declared) in enumerate(fields.items()):
-            kind, _, default = declared.partition("=")
-            if kind in SCALARS:
-                size = alignment = SCALARS[kind].size
-            else:
-                size, alignment = _INLINE[kind]
-            self.fields[field_name] = FieldSpec(slot, kind, size, alignment, int(default or 0))
+        for slot, (field_name, kind) in enumerate(fields.items()):
+            size = INLINE[kind].size
+            alignment = 1 if kind.startswith("id") else size
+            self.fields[field_name] = FieldSpec(slot, kind, size, alignment)

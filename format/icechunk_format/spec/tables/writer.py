@@ -7,7 +7,7 @@ Rules of this file
 2. Each object is packed with one call: the layout of a table is worked out once for each set of
    fields that are present. This is several times faster than the runtime's builder, and lets
    blocks that NumPy made be placed as they are.
-3. Numbers equal to the schema's default are left out, as other writers do; fields given as None
+3. Numbers that are 0, the default, are left out, as other writers do; fields given as None
    are absent.
 4. Everything is aligned as the format's verifiers demand.
 
@@ -25,23 +25,12 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, joined
-from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.tables.schema import INLINE, TableSchema
 
 FILE_IDENTIFIER = b"Ichk"
 _LENGTH = struct.Struct("<I")
 _BULK_COUNT = 32  # shorter vectors are faster without NumPy
 _MAX_ALIGNMENT = 8
-_FORMATS = {
-    "u8": "B",
-    "bool": "?",
-    "u16": "H",
-    "u32": "I",
-    "i32": "i",
-    "u64": "Q",
-    "offset": "I",
-    "id8": "8s",
-    "id12": "12s",
-}
 
 
 class _Layout(NamedTuple):
@@ -213,8 +202,7 @@ def _encoded(value: str) -> bytes:
 
 
 def _is_written(schema: TableSchema, name: str, value: int) -> bool:
-    spec = schema.fields[name]
-    return spec.kind == "offset" or value != spec.default
+    return value != 0 or schema.fields[name].kind == "offset"
 
 
 def _lay_out(schema: TableSchema, present: tuple[str, ...]) -> _Layout:
@@ -226,7 +214,7 @@ def _lay_out(schema: TableSchema, present: tuple[str, ...]) -> _Layout:
     for name in ordered:
         spec = specs[name]
         padding = -cursor % spec.alignment
-        codes.append(f"{padding}x{_FORMATS[spec.kind]}" if padding else _FORMATS[spec.kind])
+        codes.append(f"{padding}x" + INLINE[spec.kind].format.removeprefix("<"))
         positions[name] = cursor + padding
         cursor += padding + spec.size
         alignment = max(alignment, spec.alignment)
