@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Never
 
-from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.errors import UnsupportedError
 from icechunk_format.spec.splitting_patterns import contains
+from icechunk_format.spec.values.yaml_tree import bad_tree
 
 MAX_SPLIT: Final = 2**32 - 1
 _MAX_DEPTH: Final = 32
@@ -201,12 +202,7 @@ def _dimension_tree(rule: DimensionRule) -> Any:
 
 
 def _fail(problem: str, object_key: str) -> Never:
-    raise FormatError(
-        f"{problem}; correct the repository's configuration",
-        object_key=object_key,
-        file_type="configuration",
-        field="manifest.splitting.split_sizes",
-    )
+    bad_tree(problem, object_key, "manifest.splitting.split_sizes")
 
 
 def _list(tree: Any, object_key: str) -> list[Any]:

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Never
+from typing import Any, Final
 
-from icechunk_format.errors import FormatError
 from icechunk_format.spec.config.settings import DEFAULTS
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
 from icechunk_format.spec.values.msgpack import decode_flexbuffer
-from icechunk_format.spec.values.yaml_tree import decode_yaml
+from icechunk_format.spec.values.yaml_tree import bad_tree, decode_yaml
 
 _MAX_U16: Final = 2**16 - 1
 _MAX_LEVEL: Final = 22
@@ -113,7 +112,7 @@ def decode_flexbuffer_config(data: bytes, *, object_key: str = "repo") -> Reposi
         The bytes are damaged, or a known setting has a wrong type or value.
     """
     tree = decode_flexbuffer(data, object_key=object_key, field="config", file_type="configuration")
-    return _from_tree(tree, object_key)
+    return parse_config(tree, object_key=object_key)
 
 
 def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> RepositoryConfig:
@@ -125,10 +124,10 @@ def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> Repos
         The text is not YAML of that form, or a known setting has a wrong type or value.
     """
     tree = decode_yaml(data, object_key=object_key)
-    return _from_tree(tree, object_key)
+    return parse_config(tree, object_key=object_key)
 
 
-def parse_config(tree: Mapping[str, Any], *, object_key: str = "<tree>") -> RepositoryConfig:
+def parse_config(tree: object, *, object_key: str = "<tree>") -> RepositoryConfig:
     """Read a configuration that is a tree already.
 
     Raises
@@ -136,22 +135,9 @@ def parse_config(tree: Mapping[str, Any], *, object_key: str = "<tree>") -> Repo
     FormatError
         A known setting has a wrong type or value.
     """
-    return _from_tree(dict(tree), object_key)
-
-
-def _fail(problem: str, object_key: str, setting: str | None = None) -> Never:
-    raise FormatError(
-        f"{problem}; correct the repository's configuration",
-        object_key=object_key,
-        file_type="configuration",
-        field=setting,
-    )
-
-
-def _from_tree(tree: Any, object_key: str) -> RepositoryConfig:
-    given = {} if tree is None else tree
-    if not isinstance(given, dict):
-        _fail(f"a configuration is a map, found {type(given).__name__}", object_key)
+    if not isinstance(tree, Mapping | None):
+        bad_tree(f"a configuration is a map, found {type(tree).__name__}", object_key)
+    given = dict(tree or {})
     _check_types(DEFAULTS, given, object_key, "")
     full = _merged(DEFAULTS, given)
     manifest = full["manifest"]
@@ -159,9 +145,9 @@ def _from_tree(tree: Any, object_key: str) -> RepositoryConfig:
     sizes = splitting.get("split_sizes") if isinstance(splitting, dict) else splitting
     previous = full.get("previous_file")
     if previous is not None and not isinstance(previous, str):
-        _fail(f"{previous!r} is not a name", object_key, "previous_file")
+        bad_tree(f"{previous!r} is not a name", object_key, "previous_file")
     if full["inline_chunk_threshold_bytes"] > _MAX_U16:
-        _fail(
+        bad_tree(
             f"{full['inline_chunk_threshold_bytes']} is above {_MAX_U16}",
             object_key,
             "inline_chunk_threshold_bytes",
@@ -194,11 +180,11 @@ def _check_types(
             continue
         setting = f"{prefix}{key}"
         if type(value) is not type(default):
-            _fail(f"{type(default).__name__} is expected, found {value!r}", object_key, setting)
+            bad_tree(f"{type(default).__name__} is expected, found {value!r}", object_key, setting)
         if isinstance(value, dict):
             _check_types(default, value, object_key, f"{setting}.")
         elif isinstance(value, int) and value < 0 and key != "compression_level":
-            _fail(f"{value} is negative", object_key, setting)
+            bad_tree(f"{value} is negative", object_key, setting)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,11 +203,11 @@ def _containers(tree: Mapping[str, Any], object_key: str) -> tuple[VirtualChunkC
     for key, item in tree.items():
         setting = f"virtual_chunk_containers.{key}"
         if not isinstance(item, dict):
-            _fail(f"a container is a map, found {item!r}", object_key, setting)
+            bad_tree(f"a container is a map, found {item!r}", object_key, setting)
         prefix = key if item.get("url_prefix") is None else item["url_prefix"]
         name = item.get("name")
         if not isinstance(prefix, str) or not (name is None or isinstance(name, str)):
-            _fail("name and url_prefix of a container are texts", object_key, setting)
+            bad_tree("name and url_prefix of a container are texts", object_key, setting)
         if not prefix.endswith("/"):
             continue
         kind, options = _store(item.get("store"), object_key, setting)
@@ -235,12 +221,12 @@ def _store(tree: Any, object_key: str, setting: str) -> tuple[str, Mapping[str, 
     if isinstance(tree, str):
         return tree, {}
     if not isinstance(tree, dict) or len(tree) != 1:
-        _fail(f"a store is one kind with options, found {tree!r}", object_key, setting)
+        bad_tree(f"a store is one kind with options, found {tree!r}", object_key, setting)
     ((kind, options),) = tree.items()
     if isinstance(options, str):
         return kind, {"path": options}
     if options is None:
         return kind, {}
     if not isinstance(options, dict):
-        _fail(f"options of a store are a map, found {options!r}", object_key, setting)
+        bad_tree(f"options of a store are a map, found {options!r}", object_key, setting)
     return kind, options

@@ -34,7 +34,7 @@ def decode_yaml(data: bytes, *, object_key: str) -> Any:
     try:
         return None if node is None else _ConfigLoader(b"").construct_document(node)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        _fail(f"not YAML of a configuration ({error})", object_key)
+        bad_tree(f"not YAML of a configuration ({error})", object_key)
 
 
 def compose_yaml(data: bytes, *, object_key: str) -> yaml.Node | None:
@@ -46,19 +46,27 @@ def compose_yaml(data: bytes, *, object_key: str) -> yaml.Node | None:
         The text is not YAML, has aliases, or is larger than any configuration.
     """
     if len(data) > MAX_YAML_SIZE:
-        _fail(f"{len(data)} bytes of YAML, more than {MAX_YAML_SIZE}", object_key)
+        bad_tree(f"{len(data)} bytes of YAML, more than {MAX_YAML_SIZE}", object_key)
     try:
         # The loader below is a SafeLoader with less in it.
         return yaml.compose(data, Loader=_ConfigLoader)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        _fail(f"not YAML of a configuration ({error})", object_key)
+        bad_tree(f"not YAML of a configuration ({error})", object_key)
 
 
-def _fail(problem: str, object_key: str) -> Never:
+def bad_tree(problem: str, object_key: str, setting: str | None = None) -> Never:
+    """Refuse the tree of a stored configuration.
+
+    Raises
+    ------
+    FormatError
+        Always.
+    """
     raise FormatError(
         f"{problem}; correct the repository's configuration",
         object_key=object_key,
         file_type="configuration",
+        field=setting,
     )
 
 
