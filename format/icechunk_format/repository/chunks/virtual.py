@@ -55,34 +55,25 @@ class VirtualObject:
     object_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorizedPrefix:
-    """A URL prefix below which the user allows virtual chunks to be fetched."""
-
-    text: str
-    parts: UrlParts
-
-
-def parse_authorized(prefixes: Iterable[str]) -> tuple[AuthorizedPrefix, ...]:
-    """Check the prefixes that a user authorises.
+def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
+    """Check the URL prefixes below which a user lets virtual chunks be fetched; return their parts.
 
     Raises
     ------
     InvalidInputError
         When one is not a URL with a bucket or host. ``s3://`` alone would authorise everything.
     """
-    authorized = []
+    authorized = {}
     for text in prefixes:
         try:
-            parts = parse_url(text)
+            authorized[text] = parse_url(text)
         except MalformedUrlError as error:
             raise InvalidInputError(
                 f"virtual.authorize cannot be {shown(text)!r}: {error}; "
                 "give URL prefixes such as s3://bucket/folder/ or file:///data/",
                 found=shown(text),
             ) from None
-        authorized.append(AuthorizedPrefix(text=text, parts=parts))
-    return tuple(authorized)
+    return authorized
 
 
 class VirtualResolver:
@@ -169,9 +160,9 @@ class VirtualResolver:
                 return location, container
         return location, None
 
-    def _covering(self, parts: UrlParts) -> AuthorizedPrefix | None:
-        covering = [prefix for prefix in self._authorized if prefix.parts.covers(parts)]
-        return max(covering, key=lambda prefix: len(prefix.parts.path), default=None)
+    def _covering(self, parts: UrlParts) -> UrlParts | None:
+        covering = [prefix for prefix in self._authorized.values() if prefix.covers(parts)]
+        return max(covering, key=lambda prefix: len(prefix.path), default=None)
 
     def _unauthorized(
         self, location: str, parts: UrlParts, container: VirtualChunkContainer | None
@@ -185,7 +176,7 @@ class VirtualResolver:
             named = f" {container.name!r}" if container.name else ""
             suggestion = shown(container.url_prefix)
             belongs = f"its container{named} has the prefix {suggestion!r}"
-        prefixes = ", ".join(prefix.text for prefix in self._authorized)
+        prefixes = ", ".join(self._authorized)
         allowed = f"only {prefixes} is authorised" if prefixes else "no place is authorised"
         return UnauthorizedVirtualChunkError(
             f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
@@ -200,13 +191,13 @@ class VirtualResolver:
         self,
         location: str,
         parts: UrlParts,
-        covering: AuthorizedPrefix,
+        covering: UrlParts,
         container: VirtualChunkContainer | None,
     ) -> VirtualObject:
         root_url, object_key = _root_url(parts), parts.path.lstrip("/")
         if parts.scheme == "file":
             # The storage of a folder refuses to leave it, so the folder is as narrow as allowed.
-            folder = covering.parts.path.rstrip("/")
+            folder = covering.path.rstrip("/")
             if folder == parts.path:
                 folder = folder.rpartition("/")[0]
             root_url, object_key = folder or "/", parts.path[len(folder) + 1 :]
