@@ -114,14 +114,4 @@ def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> 
     """Return references at other places of a chunk grid, without those that leave it."""
     places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
     stays = inside_box(places, grid)
-    kept = refs.take(stays)
-    # Adding one offset to all keeps the order of the rows.
-    return ChunkRefs(
-        coords=places[stays].astype(np.uint32),
-        kind=kept.kind,
-        chunk_id=kept.chunk_id,
-        offset=kept.offset,
-        length=kept.length,
-        last_modified=kept.last_modified,
-        texts=kept.texts,
-    )
+    return refs.take(stays).moved(places[stays])

@@ -28,6 +28,8 @@ Spec: "ChunkRef".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +51,7 @@ _SPARSE_SHARE: Final = 4
 _LARGE_BUFFER: Final = 1 << 20
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ChunkRefs:
     """References of one array, sorted by coordinate.
 
@@ -60,36 +63,17 @@ class ChunkRefs:
         Inline bytes, locations and etags; None when all rows are native.
     """
 
-    __slots__ = (
-        "_order",
-        "chunk_id",
-        "coords",
-        "kind",
-        "last_modified",
-        "length",
-        "offset",
-        "texts",
-    )
+    coords: NDArray[np.uint32]
+    kind: NDArray[np.uint8]
+    chunk_id: NDArray[np.uint8]
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    last_modified: NDArray[np.uint32]
+    texts: RefTexts | None = None
+    _order: CoordinateOrder | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        *,
-        coords: NDArray[np.uint32],
-        kind: NDArray[np.uint8],
-        chunk_id: NDArray[np.uint8],
-        offset: NDArray[np.uint64],
-        length: NDArray[np.uint64],
-        last_modified: NDArray[np.uint32],
-        texts: RefTexts | None = None,
-    ) -> None:
-        self.coords = np.asfortranarray(coords)
-        self.kind = kind
-        self.chunk_id = chunk_id
-        self.offset = offset
-        self.length = length
-        self.last_modified = last_modified
-        self.texts = texts
-        self._order: CoordinateOrder | None = None
+    def __post_init__(self) -> None:
+        self.coords = np.asfortranarray(self.coords)
         for name in _COLUMNS:
             getattr(self, name).flags.writeable = False
 
@@ -241,10 +225,7 @@ class ChunkRefs:
 
     def moved(self, coords: NDArray[Any]) -> ChunkRefs:
         """Return the same references at other coordinates, distinct integers of shape (n, ndim)."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return ChunkRefs(
-            **(columns | {"coords": coords.astype(np.uint32)}), texts=self.texts
-        ).sorted()
+        return replace(self, coords=coords.astype(np.uint32)).sorted()
 
     def sorted(self) -> ChunkRefs:
         """Return rows in ascending order of coordinate, the first of each coordinate only.
@@ -272,7 +253,7 @@ class ChunkRefs:
 
     def with_texts(self, texts: RefTexts | None) -> ChunkRefs:
         """Return the same references over other texts, of the same rows."""
-        return ChunkRefs(**{name: getattr(self, name) for name in _COLUMNS}, texts=texts)
+        return replace(self, texts=texts)
 
     @classmethod
     def concat(cls, parts: Sequence[ChunkRefs]) -> ChunkRefs:
@@ -337,9 +318,5 @@ class ChunkRefs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         small = self.compact()
-        columns = {name: getattr(small, name) for name in _COLUMNS}
-        return (_restore, (columns, small.texts))
-
-
-def _restore(columns: dict[str, Any], texts: RefTexts | None) -> ChunkRefs:
-    return ChunkRefs(**columns, texts=texts)
+        columns = {name: getattr(small, name) for name in (*_COLUMNS, "texts")}
+        return (partial(ChunkRefs, **columns), ())

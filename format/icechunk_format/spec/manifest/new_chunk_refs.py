@@ -59,13 +59,12 @@ def native_refs(
         raise InvalidInputError(
             "a native chunk of 0 bytes cannot be referenced; leave out chunks that hold only fill"
         )
-    return _finish(
-        at,
-        KIND_NATIVE,
+    return replace(
+        ChunkRefs.blank(at, KIND_NATIVE),
         chunk_id=_column("chunk_ids", chunk_ids, np.uint8, (len(at), CHUNK_ID_SIZE)),
         length=sizes,
-        offset=_column("offsets", _or_zeros(offsets, at), np.uint64, (len(at),)),
-    )
+        offset=_column("offsets", offsets, np.uint64, (len(at),)),
+    ).distinct()
 
 
 def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
@@ -83,12 +82,11 @@ def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
             "an inline chunk of 0 bytes cannot be stored; leave out chunks that hold only fill"
         )
     buffer, starts, sizes = joined(chunks)
-    return _finish(
-        at,
-        KIND_INLINE,
+    return replace(
+        ChunkRefs.blank(at, KIND_INLINE),
         length=sizes.astype(np.uint64),
         texts=RefTexts(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32)),
-    )
+    ).distinct()
 
 
 def virtual_refs(
@@ -146,30 +144,23 @@ def virtual_refs(
                 etag_starts=np.where(has_etag, etag_starts + buffer.size, -1),
                 etag_lengths=etag_sizes.astype(np.uint32),
             )
-    return _finish(
-        at,
-        KIND_VIRTUAL,
+    return replace(
+        ChunkRefs.blank(at, KIND_VIRTUAL),
         offset=_column("offsets", offsets, np.uint64, (len(at),)),
         length=_column("lengths", lengths, np.uint64, (len(at),)),
-        last_modified=_column("last_modified", _or_zeros(last_modified, at), np.uint32, (len(at),)),
+        last_modified=_column("last_modified", last_modified, np.uint32, (len(at),)),
         texts=texts,
-    )
+    ).distinct()
 
 
-def _finish(coords: NDArray[np.uint32], kind: int, **columns: Any) -> ChunkRefs:
-    blank = ChunkRefs.blank(coords, kind)
-    given: dict[str, Any] = {
-        "chunk_id": blank.chunk_id,
-        "offset": blank.offset,
-        "length": blank.length,
-        "last_modified": blank.last_modified,
-    }
-    return ChunkRefs(coords=coords, kind=blank.kind, **(given | columns)).distinct()
+def _column(
+    name: str, values: ArrayLike | None, dtype: type, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    """Return a copy in ``dtype``, refusing other shapes and what would change by conversion.
 
-
-def _column(name: str, values: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a copy in ``dtype``, refusing other shapes and what would change by conversion."""
-    given = np.asarray(values)
+    ``None`` stands for zeros.
+    """
+    given = np.zeros(shape, dtype=dtype) if values is None else np.asarray(values)
     if given.shape != shape:
         raise InvalidInputError(f"{name} has shape {given.shape}; {shape} is needed")
     limits = np.iinfo(dtype)
@@ -178,10 +169,6 @@ def _column(name: str, values: ArrayLike, dtype: type, shape: tuple[int, ...]) -
     if given.size and not limits.min <= int(np.min(given)) <= int(np.max(given)) <= limits.max:
         raise InvalidInputError(f"{name} must lie between {limits.min} and {limits.max}")
     return np.array(given, dtype=dtype)
-
-
-def _or_zeros(values: ArrayLike | None, coords: NDArray[np.uint32]) -> ArrayLike:
-    return np.zeros(len(coords), dtype=np.uint8) if values is None else values
 
 
 def _check_count(expected: int, found: int, what: str) -> None:
