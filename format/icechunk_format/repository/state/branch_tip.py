@@ -131,8 +131,9 @@ class RepoBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None when that was done."""
+        seen, self._seen = self._seen, None
         return self._update(
-            snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=self._take_seen()
+            snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=seen
         )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
@@ -144,11 +145,6 @@ class RepoBranchTip:
     def add_detached(self, snapshot: SnapshotInfo) -> None:
         """List a version that no branch has."""
         self._update(snapshot, lambda info: add_detached(info, snapshot))
-
-    def _take_seen(self) -> Seen | None:
-        # Once: only the version that its copy was stored with may count on that.
-        seen, self._seen = self._seen, None
-        return seen
 
     def _update(
         self,
