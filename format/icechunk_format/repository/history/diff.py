@@ -28,7 +28,7 @@ from icechunk_format.repository.history.history import History, versions_after
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.transaction_log import NODE_LISTS, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 
@@ -117,21 +117,15 @@ def add_up(
     path_of = was_at | is_at
     relocated = {node_id for log in logs for node_id in log.relocated_nodes}
     # A relocated node is neither new to whom knew it before, nor gone to whom knows it now.
-    not_new, not_gone = relocated & was_at.keys(), relocated & is_at.keys()
+    unchanged = {"new": relocated & was_at.keys(), "deleted": relocated & is_at.keys()}
 
-    def paths(
-        lists: Iterable[Iterable[NodeId]], without: Iterable[NodeId] = ()
-    ) -> tuple[NodePath, ...]:
-        ids = {node_id for nodes in lists for node_id in nodes}.difference(without)
+    def paths(name: str) -> tuple[NodePath, ...]:
+        ids = {node_id for log in logs for node_id in getattr(log, name)}
+        ids -= unchanged.get(name.partition("_")[0], set())
         return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
 
     return Changes(
-        new_groups=paths((log.new_groups for log in logs), not_new),
-        new_arrays=paths((log.new_arrays for log in logs), not_new),
-        deleted_groups=paths((log.deleted_groups for log in logs), not_gone),
-        deleted_arrays=paths((log.deleted_arrays for log in logs), not_gone),
-        updated_groups=paths(log.updated_groups for log in logs),
-        updated_arrays=paths(log.updated_arrays for log in logs),
+        **{name: paths(name) for name in NODE_LISTS},
         updated_chunks=_updated_chunks(logs, path_of, newer),
         moved_nodes=tuple(_moves(logs, was_at, is_at)),
         missing_logs=tuple(missing_logs),
