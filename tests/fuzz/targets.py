@@ -87,7 +87,7 @@ def use_snapshot(data: bytes) -> None:
         if node.array is not None:
             manifests = node.array.manifests
             for row in range(min(len(manifests), 50)):
-                found.manifest_files.find(manifests.manifest_id(row))
+                found.manifest_files.sizes_of(manifests.ids[row : row + 1])
 
 
 def use_manifest(data: bytes) -> None:

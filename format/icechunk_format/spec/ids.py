@@ -14,7 +14,7 @@ Specification: "Common Types".
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -86,6 +86,17 @@ class ObjectId:
     def from_random(cls, random_bytes: bytes) -> Self:
         """Make a new id of random bytes that the caller drew; this layer has no randomness."""
         return cls(bytes(random_bytes))
+
+    @classmethod
+    def many(cls, raw: bytes) -> Iterator[Self]:
+        """Yield the ids whose bytes follow one another."""
+        return (cls(raw[at : at + cls.SIZE]) for at in range(0, len(raw), cls.SIZE))
+
+    @classmethod
+    def rows(cls, ids: Iterable[ObjectId]) -> NDArray[np.uint8]:
+        """Return the bytes of ids, shape (n, ``SIZE``)."""
+        joined = b"".join([one.raw for one in ids])
+        return np.frombuffer(joined, dtype=np.uint8).reshape(-1, cls.SIZE)
 
     @classmethod
     def parse(cls, text: str) -> Self:

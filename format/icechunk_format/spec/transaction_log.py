@@ -352,15 +352,10 @@ def _assemble(
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
     for name in NODE_LISTS:
         ids = sorted(getattr(log, name))
-        root.point(name, made.struct_vector(_rows_of(ids)))
+        root.point(name, made.struct_vector(NodeId.rows(ids)))
     root.point("updated_chunks", _write_chunks(made, updated))
     if "moved_nodes" in fields:
         root.point("moved_nodes", _write_moves(made, log))
-
-
-def _rows_of(ids: list[NodeId]) -> NDArray[np.uint8]:
-    joined = b"".join([node_id.raw for node_id in ids])
-    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, NodeId.SIZE)
 
 
 def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) -> int:
@@ -376,7 +371,7 @@ def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) ->
         len(node_ids),
     )
     cells.point(slice(None), tables.positions)
-    tables.rows["node_id"] = _rows_of(node_ids)
+    tables.rows["node_id"] = NodeId.rows(node_ids)
     chunks_at = [_write_coords(made, updated[node_id]) for node_id in node_ids]
     tables.point("chunks", np.array(chunks_at, dtype=np.int64))
     return vector_at
@@ -424,7 +419,7 @@ def _write_moves(made: Assembly, log: TransactionLog) -> int:
         len(moves),
     )
     cells.point(slice(None), tables.positions)
-    tables.rows["node_id"] = _rows_of([move.node_id for move in moves])
+    tables.rows["node_id"] = NodeId.rows([move.node_id for move in moves])
     tables.rows["node_type"] = [int(move.is_array) for move in moves]
     for name, paths in (
         ("from", [move.from_path for move in moves]),

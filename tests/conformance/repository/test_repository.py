@@ -89,7 +89,7 @@ def our_contents(repository, snapshot_id, authorized):
         manifests = node.array.manifests
         for row in range(len(manifests)):
             manifest_id = manifests.manifest_id(row)
-            size, _ = snapshot.manifest_files.find(manifest_id)
+            [size] = snapshot.manifest_files.sizes_of(manifests.ids[row : row + 1])
             manifest = repository.manifest(manifest_id, size)
             refs = manifest.array(node.id).refs
             lo, hi = manifests.extents[row, :, 0], manifests.extents[row, :, 1]

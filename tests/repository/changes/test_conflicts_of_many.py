@@ -5,7 +5,7 @@ import time
 import pytest
 
 from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode
-from icechunk_format.repository.changes.conflicts import ConflictKind, TheirCommit, detect
+from icechunk_format.repository.changes.conflicts import ConflictDetector, ConflictKind, TheirCommit
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
@@ -93,7 +93,8 @@ def test_detection_takes_time_in_proportion_to_the_changes(case):
     seconds = []
     for _ in range(3):
         began = time.process_time()
-        found = detect(changes, base=base, tip=tip, theirs=theirs)
+        detector = ConflictDetector(changes=changes, base=base, tip=tip, theirs=theirs)
+        found = list(detector.conflicts())
         seconds.append(time.process_time() - began)
     assert {conflict.kind for conflict in found} == {kind}
     assert len(found) == COUNT

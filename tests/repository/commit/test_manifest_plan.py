@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icechunk_format.grid.boxes import bounds_of
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.commit.manifest_plan import plan_array
+from icechunk_format.repository.commit.manifest_plan import ManifestPlanner
 from icechunk_format.repository.files import manifest_files
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, limited
 from icechunk_format.spec.ids import ManifestId
@@ -108,7 +108,7 @@ def test_plans_keep_everything_and_overlap_nothing(case):
                 if all(i < n for i, n in zip(p, limit, strict=True))
             }
     counts = np.array([len(part) for part in base], dtype=np.int64)
-    plan = plan_array(manifests, changes, cells=cells, counts=counts)
+    plan = ManifestPlanner(manifests, changes, cells=cells, counts=counts).plan()
 
     pending, deleted = changes.pending()
     gone = set(map(tuple, deleted.tolist()))
@@ -163,17 +163,19 @@ def append_at(place):
 )
 def test_a_bounded_number_of_small_manifests_is_joined(counts, joined):
     manifests = grid_manifests([(i, i + 1) for i in range(len(counts))])
-    plan = plan_array(manifests, append_at(200), cells=(1000,), counts=np.array(counts))
+    plan = ManifestPlanner(manifests, append_at(200), cells=(1000,), counts=np.array(counts)).plan()
     assert sum(len(group.base_rows) for group in plan.groups) == joined
-    again = plan_array(
+    again = ManifestPlanner(
         manifests, append_at(200), cells=(1000,), counts=np.array(counts), joins_small=False
-    )
+    ).plan()
     assert [group.base_rows.tolist() for group in again.groups] == [[]]
 
 
 def test_small_manifests_of_several_cells_are_joined_within_their_cells():
     manifests = grid_manifests([(i, i + 1) for i in range(40)])
-    plan = plan_array(manifests, append_at(45), cells=(20,), counts=np.ones(40, dtype=np.int64))
+    plan = ManifestPlanner(
+        manifests, append_at(45), cells=(20,), counts=np.ones(40, dtype=np.int64)
+    ).plan()
     joined = [g.base_rows.tolist() for g in plan.groups if len(g.base_rows)]
     assert joined == [list(range(4, 20)), list(range(24, 40))]
 
@@ -185,7 +187,7 @@ def test_an_append_in_several_directions_leaves_the_base_alone():
     ring = [(i, j) for i in range(6) for j in range(6) if not (2 <= i < 4 and 2 <= j < 4)]
     changes = ChunkChanges(2)
     changes.set_refs(inline_refs(ring, [b"x"] * len(ring)))
-    plan = plan_array(base, changes, cells=(10, 10), counts=np.array([4]))
+    plan = ManifestPlanner(base, changes, cells=(10, 10), counts=np.array([4])).plan()
     assert plan.kept_rows.tolist() == [0]
     assert len(plan.groups) == 4
 

@@ -126,10 +126,10 @@ def test_lookups_by_path() -> None:
 
 def test_lookups_of_manifests() -> None:
     tree = small_snapshot()
-    assert tree.manifest_files.find(ManifestId(MANIFEST)) == (500, 6)
-    assert tree.manifest_files.find(ManifestId(b"z\0" * 6)) == (7, 1)
-    assert tree.manifest_files.find(ManifestId(b"x" * 12)) is None
-    assert ManifestFiles.empty().find(ManifestId(MANIFEST)) is None
+    ids = ManifestId.rows(map(ManifestId, (MANIFEST, b"z\0" * 6, b"x" * 12)))
+    assert tree.manifest_files.sizes_of(ids).tolist() == [500, 7, 0]
+    assert tree.manifest_files.counts_of(ids).tolist() == [6, 1, 0]
+    assert ManifestFiles.empty().sizes_of(ids).tolist() == [0, 0, 0]
     refs = tree.node("/foo/a").array.manifests
     assert refs.manifest_id(1) == ManifestId(MANIFEST)
 

@@ -15,7 +15,7 @@ from helpers.files.handmade_snapshots import (
 )
 from helpers.files.small_snapshots import MANIFEST
 
-from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 
@@ -92,4 +92,6 @@ def test_the_spec_byte_and_the_lists_are_independent() -> None:
     )
     found = snapshot.decode(data, object_key="k")
     assert found.metadata == {"a": 7}
-    assert found.manifest_files.find(ManifestId(MANIFEST)) == (9, 0)
+    assert found.manifest_files.ids.tobytes() == MANIFEST
+    assert found.manifest_files.size_bytes.tolist() == [9]
+    assert found.manifest_files.num_chunk_refs.tolist() == [0]

@@ -13,7 +13,6 @@ from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, inner_axes
 from icechunk_format.spec.snapshot.file import ManifestFiles
-from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 
 def leading_variable(
@@ -25,7 +24,7 @@ def leading_variable(
     """
     if not variables:
         return None
-    counts = [int(listed_counts(manifest_files, v.array.manifests.ids).sum()) for v in variables]
+    counts = [int(manifest_files.counts_of(v.array.manifests.ids).sum()) for v in variables]
     ranks = [(count, len(v.dims)) for count, v in zip(counts, variables, strict=True)]
     return variables[ranks.index(max(ranks))]
 

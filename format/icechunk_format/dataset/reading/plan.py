@@ -43,7 +43,6 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.snapshot.file import ManifestFiles
-from icechunk_format.spec.snapshot.manifest_lists import listed_counts
 
 # Decoded bytes that one task of the layout ``chunks`` reads.
 CHUNKS_TASK_BYTES = 128 * 1024 * 1024
@@ -158,7 +157,7 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
             extents = request.only[variable.path]
         # Extents of sparse arrays cover far more chunks than have references: count references.
         places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
-        counts = listed_counts(request.manifest_files, variable.array.manifests.ids)
+        counts = request.manifest_files.counts_of(variable.array.manifests.ids)
         references = float(counts.sum())
         if references > 0:
             target = int(target * max(1.0, places / references))

@@ -42,7 +42,7 @@ from icechunk_format.repository.state.transitions import TipMoved
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs, listed_counts
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.splitting import SplittingRule, rules_tree
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 
@@ -76,7 +76,7 @@ class RewritePlan:
     def references(self) -> int:
         """References in the manifests that go."""
         listed = self.base.manifest_files
-        return sum(int(listed_counts(listed, item.removed.ids).sum()) for item in self.replaced)
+        return sum(int(listed.counts_of(item.removed.ids).sum()) for item in self.replaced)
 
 
 @shown_by("records.record")
@@ -208,7 +208,7 @@ def _applied(
     files: list[ManifestReceipt] = []
     left_out: list[str] = []
     for item in replacements:
-        node = current.node_with_id(item.node_id)
+        node = current.nodes.with_id(item.node_id)
         if node is None or node.array is None:
             continue  # The array was deleted, with its manifests.
         found = _replaced(node.array.manifests, item, is_base=is_base)

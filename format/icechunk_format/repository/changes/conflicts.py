@@ -31,7 +31,7 @@ chunks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -110,10 +110,9 @@ class Conflict:
         return text if self.snapshot_id is None else f"{text}, in snapshot {self.snapshot_id}"
 
 
-def detect(
-    changes: ChangeSet, *, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
-) -> list[Conflict]:
-    """Return the conflicts between our changes and the commits of others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictDetector:
+    """Finds the conflicts between our changes and the commits of others.
 
     Parameters
     ----------
@@ -126,20 +125,17 @@ def detect(
     theirs
         The commits from ``base`` (without it) to ``tip``, oldest first.
     """
-    return list(_Detector(changes, base, tip, theirs).conflicts())
 
-
-class _Detector:
-    def __init__(
-        self, changes: ChangeSet, base: Snapshot, tip: Snapshot, theirs: Sequence[TheirCommit]
-    ) -> None:
-        self.changes = changes
-        self.theirs = theirs
-        self.tip = tip
-        self.base = base
-        self._commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = {}
+    changes: ChangeSet
+    base: Snapshot
+    tip: Snapshot
+    theirs: Sequence[TheirCommit]
+    _commits_naming: dict[str, dict[NodeId, list[TheirCommit]]] = field(
+        default_factory=dict, init=False
+    )
 
     def conflicts(self) -> Iterator[Conflict]:
+        """Yield the conflicts, kind after kind."""
         yield from self._their_moves()
         yield from self._chunks()
         yield from self._dropped_chunks()
@@ -260,7 +256,7 @@ class _Detector:
         if not gone or not created:
             return
         for node_id, snapshot_id in created.items():
-            node = self.tip.node_with_id(node_id)
+            node = self.tip.nodes.with_id(node_id)
             if node is not None and any(above in gone for above in ancestors(node.path)):
                 yield Conflict(
                     kind=ConflictKind.NODE_IN_DELETED_GROUP,

@@ -125,15 +125,11 @@ class WorkingTree:
         found.sort(key=lambda node: node.path)
         return found
 
-    def base_node(self, node_id: NodeId) -> NodeSnapshot | None:
-        """Return a node of the base as it was there."""
-        return self.base.node_with_id(node_id)
-
     def _by_id(self, node_id: NodeId) -> NodeSnapshot:
         created = self.changes.created.get(node_id)
         if created is not None:
             return created
-        stored = self.base_node(node_id)
+        stored = self.base.nodes.with_id(node_id)
         if stored is None:
             raise NotFoundError(f"node {node_id} is not in the base of this session", kind="node")
         return self._now(stored)
@@ -220,7 +216,7 @@ class WorkingTree:
         if node.id in self.changes.created:
             self.changes.created[node.id] = state
             return
-        stored = self.base_node(node.id)
+        stored = self.base.nodes.with_id(node.id)
         if stored is not None and metadata_of(stored) == metadata_of(state):
             self.changes.updated.pop(node.id, None)
         else:
@@ -239,7 +235,7 @@ class WorkingTree:
             return
         changes = self.chunks_of(node)
         changes.resize(now, dropped)
-        stored = self.base_node(node.id)
+        stored = self.base.nodes.with_id(node.id)
         if stored is not None and stored.array is not None and stored.array.num_chunks == now:
             # The grid is that of the base again, so chunks that others add beyond it may stay.
             changes.clip = None
@@ -306,7 +302,7 @@ class WorkingTree:
             else:
                 self._left_paths.add(mover.path)
         for mover in movers:
-            stored = self.base_node(mover.id) or mover
+            stored = self.base.nodes.with_id(mover.id) or mover
             to_path = NodePath(checked + mover.path[len(node.path) :])
             if to_path == stored.path:
                 del self.changes.moved[mover.id]

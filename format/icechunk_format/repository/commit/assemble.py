@@ -26,9 +26,9 @@ from icechunk_format.grid.boxes import box_of_grid, inside_box, overlapping_pair
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.manifest_plan import (
     ArrayPlan,
+    ManifestPlanner,
     RebuiltGroup,
     grouped_rows,
-    plan_array,
 )
 from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
 from icechunk_format.repository.files.manifest_files import (
@@ -45,7 +45,6 @@ from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
 from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestFiles,
     ManifestRefs,
-    listed_counts,
 )
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
@@ -144,8 +143,11 @@ class ManifestAssembler:
             cells = self._format.config.split_cells(
                 node.path, array.dimension_names, array.num_chunks
             )
-            counts = listed_counts(listed, base.ids)
-            plan = plan_array(base, changes, cells=cells, counts=counts, joins_small=joins_small)
+            counts = listed.counts_of(base.ids)
+            planner = ManifestPlanner(
+                base, changes, cells=cells, counts=counts, joins_small=joins_small
+            )
+            plan = planner.plan()
             plans.append((node, base, changes, plan))
             works.append([self._work(node, base, changes, cells, group) for group in plan.groups])
         self._write([work for group in works for work in group], listed)
@@ -201,7 +203,7 @@ class ManifestAssembler:
 
     def _load(self, batch: list[_Work], listed: ManifestFiles) -> dict[ManifestId, Manifest]:
         ids = list(dict.fromkeys(i for work in batch for i in work.manifest_ids()))
-        sizes = [entry[0] if (entry := listed.find(i)) else None for i in ids]
+        sizes = listed.sizes_of(ManifestId.rows(ids)).tolist()
         return dict(zip(ids, load_manifests(self._storage, ids, sizes), strict=True))
 
     def _rebuild(self, work: _Work, loaded: dict[ManifestId, Manifest]) -> Iterator[ChunkRefs]:
@@ -241,7 +243,7 @@ def _cost(work: _Work, listed: ManifestFiles) -> int:
     """Return the references that a group has to read; a file counts as some, to bound files."""
     receipts = [work.changes.receipts[row] for row in work.group.receipt_rows.tolist()]
     rows = work.group.base_rows
-    refs = listed_counts(listed, work.base.ids[rows]).sum()
+    refs = listed.counts_of(work.base.ids[rows]).sum()
     refs += sum(receipt.num_chunk_refs for receipt in receipts)
     return int(refs + (len(rows) + len(receipts)) * (_REFS_AT_ONCE // _FILES_AT_ONCE))
 
@@ -252,10 +254,9 @@ def with_files(
     """Return the kept manifests of the base, then the new ones."""
     if not files and len(kept_rows) == len(base):
         return base
-    ids = np.frombuffer(b"".join(f.manifest_id.raw for f in files), dtype=np.uint8)
     extents = np.array([f.extents for f in files], dtype=np.uint32)
     return ManifestRefs(
-        ids=np.concatenate([base.ids[kept_rows], ids.reshape(-1, ManifestId.SIZE)]),
+        ids=np.concatenate([base.ids[kept_rows], ManifestId.rows(f.manifest_id for f in files)]),
         extents=np.concatenate(
             [base.extents[kept_rows], extents.reshape(len(files), base.ndim, 2)]
         ),
@@ -264,9 +265,8 @@ def with_files(
 
 def files_of_receipts(receipts: Collection[ManifestReceipt]) -> ManifestFiles:
     """Return the list of stored manifest files."""
-    ids = np.frombuffer(b"".join(r.manifest_id.raw for r in receipts), dtype=np.uint8)
     return ManifestFiles.of(
-        ids.reshape(-1, ManifestId.SIZE),
+        ManifestId.rows(r.manifest_id for r in receipts),
         np.array([r.size_bytes for r in receipts], np.uint64),
         np.array([r.num_chunk_refs for r in receipts], np.uint32),
     )

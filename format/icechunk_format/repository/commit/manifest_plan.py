@@ -87,15 +87,10 @@ class ArrayPlan:
     groups: tuple[RebuiltGroup, ...]
 
 
-def plan_array(
-    base: ManifestRefs,
-    changes: ChunkChanges,
-    *,
-    cells: tuple[int, ...],
-    counts: NDArray[np.int64],
-    joins_small: bool = True,
-) -> ArrayPlan:
-    """Plan the manifests of one array.
+class ManifestPlanner:
+    """Plans the manifests of one array.
+
+    Sources are numbered, the manifests of the base first, then receipts.
 
     Parameters
     ----------
@@ -110,19 +105,15 @@ def plan_array(
     joins_small
         Whether small manifests may be joined, step 5.
     """
-    return _Planner(base, changes, cells, counts, joins_small).plan()
-
-
-class _Planner:
-    """One array; sources are numbered base manifests first, then receipts."""
 
     def __init__(
         self,
         base: ManifestRefs,
         changes: ChunkChanges,
+        *,
         cells: tuple[int, ...],
         counts: NDArray[np.int64],
-        joins_small: bool,
+        joins_small: bool = True,
     ) -> None:
         self.changes = changes
         self.refs, self.deleted = changes.pending()
@@ -141,6 +132,7 @@ class _Planner:
         self.owner = np.full(len(self.refs), -1, dtype=np.int64)
 
     def plan(self) -> ArrayPlan:
+        """Return what a commit keeps, takes over and rebuilds."""
         self._drop_and_clip()
         self._find_overlaps()
         self._find_touched()

@@ -32,8 +32,6 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.manifest_lists import (
     ManifestFiles,
     ManifestRefs,
-    listed_counts,
-    listed_sizes,
 )
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
@@ -67,8 +65,8 @@ class ListedManifests:
         return cls(
             ids=refs.ids,
             extents=refs.extents,
-            counts=listed_counts(files, refs.ids),
-            sizes=listed_sizes(files, refs.ids),
+            counts=files.counts_of(refs.ids),
+            sizes=files.sizes_of(refs.ids),
         )
 
     def __len__(self) -> int:

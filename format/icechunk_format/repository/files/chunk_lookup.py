@@ -13,7 +13,7 @@ Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,15 +155,8 @@ class ChunkLookup:
         """
         box = np.stack([np.asarray(lower, np.int64), np.asarray(upper, np.int64)], axis=-1)
         _, wanted = clip(self._extents, box)
-        found = []
-        for number, refs in enumerate(self._tables(wanted)):
-            if refs is None:
-                continue
-            earlier = self._extents[wanted[:number]]
-            rows = visible_rows(refs, self._extents[wanted[number]], box, earlier)
-            if len(rows):
-                found.append((refs, rows))
-        return found
+        none = self._extents[:0]
+        return [(refs, rows) for _, refs, rows in self._visible(wanted, none, box)]
 
     def of_manifests(
         self, start: int, stop: int
@@ -180,20 +173,28 @@ class ChunkLookup:
         list
             For each manifest with references: its id, the references, ascending row numbers.
         """
-        wanted = self._extents[start:stop]
-        if not len(wanted):
+        extents = self._extents[start:stop]
+        if not len(extents):
             return []
         # Only manifests that meet the box around the wanted ones can overlap them.
-        before = clip(self._extents[:start], box_around(wanted))[0]
-        found = []
-        for number, refs in enumerate(self._tables(np.arange(start, stop, dtype=np.int64))):
-            if refs is None:
-                continue
-            earlier = np.concatenate([before, wanted[:number]])
-            rows = visible_rows(refs, wanted[number], wanted[number], earlier)
-            if len(rows):
-                found.append((self._manifests.manifest_id(start + number), refs, rows))
-        return found
+        around = box_around(extents)
+        before = clip(self._extents[:start], around)[0]
+        wanted = np.arange(start, stop, dtype=np.int64)
+        return [
+            (self._manifests.manifest_id(number), refs, rows)
+            for number, refs, rows in self._visible(wanted, before, around)
+        ]
+
+    def _visible(
+        self, wanted: NDArray[np.int64], before: NDArray[np.int64], box: NDArray[np.int64]
+    ) -> Iterator[tuple[int, ChunkRefs, NDArray[np.int64]]]:
+        """Yield what some manifests show within a box; the extents ``before`` come first."""
+        for at, refs in enumerate(self._tables(wanted)):
+            if refs is not None:
+                earlier = np.concatenate([before, self._extents[wanted[:at]]])
+                rows = visible_rows(refs, self._extents[wanted[at]], box, earlier)
+                if len(rows):
+                    yield int(wanted[at]), refs, rows
 
     def _owners(self, coords: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Return the number of the manifest that decides on each chunk, or -1."""
@@ -213,11 +214,9 @@ class ChunkLookup:
 
     def _tables(self, wanted: NDArray[np.int64]) -> list[ChunkRefs | None]:
         """Load manifests and return this array's part of each; None where it has none."""
-        ids = [self._manifests.manifest_id(int(i)) for i in wanted]
-        listed = [self._manifest_files.find(manifest_id) for manifest_id in ids]
-        manifests = load_manifests(
-            self._storage, ids, [None if entry is None else entry[0] for entry in listed]
-        )
+        raw = self._manifests.ids[wanted]
+        sizes = self._manifest_files.sizes_of(raw).tolist()
+        manifests = load_manifests(self._storage, list(ManifestId.many(raw.tobytes())), sizes)
         ndim = self._extents.shape[1]
         return [refs_of_array(m, self._node.id, self._node.path, ndim) for m in manifests]
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.changes.conflicts import ConflictDetector, TheirCommit
 from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
@@ -183,7 +183,8 @@ def rebase(
     if when_moved is not None:
         when_moved(tip, theirs)
     changes = state.tree.changes
-    found = conflict_rules.detect(changes, base=state.tree.base, tip=tip, theirs=theirs)
+    detector = ConflictDetector(changes=changes, base=state.tree.base, tip=tip, theirs=theirs)
+    found = list(detector.conflicts())
     remaining = conflict_rules.resolved(found, resolve)
     if remaining:
         raise conflict_errors.conflicting(state.storage, state.tip.branch, remaining)

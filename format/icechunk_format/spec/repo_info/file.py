@@ -169,8 +169,7 @@ def _read_snapshot_info(
     pruned: tuple[SnapshotId, ...] = ()
     if table.has("pruned_ancestor_tx_logs"):
         raw = table.records("pruned_ancestor_tx_logs", "V12").tobytes()
-        size = SnapshotId.SIZE
-        pruned = tuple(SnapshotId(raw[i : i + size]) for i in range(0, len(raw), size))
+        pruned = tuple(SnapshotId.many(raw))
     return SnapshotInfo(
         id=snapshot_id,
         parent_id=None if parent == NO_PARENT else ids[parent],

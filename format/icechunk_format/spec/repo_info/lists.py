@@ -90,7 +90,7 @@ def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
         if not (commits.has_all(0, "branch") and commits.has_all(1, "new_snap_id")):
             return None
         branches = texts_of(reader, commits.ranges(0, "branch"))
-        snapshot_ids = _ids(commits.structs(1, "new_snap_id", SnapshotId.SIZE))
+        raw_ids = commits.structs(1, "new_snap_id", SnapshotId.SIZE).tobytes()
         backups = texts_of(reader, updates.ranges(3, "backup_path").take(rows))
         updated_at = updates.scalars(2, "updated_at", "<u8")[rows]
     except FormatError:
@@ -98,7 +98,7 @@ def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
     if branches is None or backups is None:
         return None
     found: list[Commit | None] = [None] * len(is_commit)
-    entries = zip(branches, snapshot_ids, updated_at.tolist(), backups, strict=True)
+    entries = zip(branches, SnapshotId.many(raw_ids), updated_at.tolist(), backups, strict=True)
     for row, entry in zip(rows.tolist(), entries, strict=True):
         found[row] = entry
     return found
@@ -119,11 +119,6 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
     except FormatError:
         return None
     return None if names is None else (names, indices.tolist())
-
-
-def _ids(raw: NDArray[np.uint8]) -> list[SnapshotId]:
-    joined, size = raw.tobytes(), SnapshotId.SIZE
-    return [SnapshotId(joined[at : at + size]) for at in range(0, len(joined), size)]
 
 
 def is_shared_too_often(reader: VectorReader, ranges: Ranges) -> bool:
@@ -147,12 +142,7 @@ def write_refs(
     """Write branches or tags, each a name and the place of a snapshot; returns their handles."""
     rows = np.zeros(len(names), dtype=_REF_LAYOUT.dtype)
     rows["snapshot_index"] = indices
-    texts = writer.text_list(names)
-    vtable = writer.block(_REF_LAYOUT.vtable, alignment=2)
-    places = places_of(writer, rows)
-    point(rows, places, _REF_LAYOUT, vtable=vtable, name=texts)
-    writer.block(rows.tobytes(), alignment=8)
-    return places
+    return write_rows(writer, rows, _REF_LAYOUT, name=writer.text_list(names))
 
 
 def write_commits(
@@ -168,19 +158,18 @@ def write_commits(
     except OverflowError:
         return None
     names = {name: writer.text(name) for name in dict.fromkeys(branches)}
-    raw = np.frombuffer(b"".join(i.raw for i in snapshot_ids), dtype=np.uint8)
     texts = writer.text_list(backups)
     update_vtable = writer.block(_UPDATE_LAYOUT.vtable, alignment=2)
     commit_vtable = writer.block(_COMMIT_LAYOUT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
-    places = places_of(writer, rows)
+    places = _places_of(writer, rows)
     update, commit = rows["update"], rows["commit"]
     update["update_type_type"] = kind
     update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
     update["updated_at"] = times
-    commit["new_snap_id"] = raw.reshape(-1, SnapshotId.SIZE)
-    point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
-    point(
+    commit["new_snap_id"] = SnapshotId.rows(snapshot_ids)
+    _point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
+    _point(
         commit,
         places - _UPDATE_LAYOUT.dtype.itemsize,
         _COMMIT_LAYOUT,
@@ -191,13 +180,27 @@ def write_commits(
     return places
 
 
-def places_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
+def write_rows(
+    writer: TableWriter,
+    rows: NDArray[Any],
+    layout: TableLayout,
+    **targets: Sequence[int] | NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Write tables of one layout whose named fields point to handles; returns their handles."""
+    vtable = writer.block(layout.vtable, alignment=2)
+    places = _places_of(writer, rows)
+    _point(rows, places, layout, vtable=vtable, **targets)
+    writer.block(rows.tobytes(), alignment=8)
+    return places
+
+
+def _places_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
     """Return the handles of rows that are placed next."""
     first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
     return first - step * np.arange(len(rows), dtype=np.int64)
 
 
-def point(
+def _point(
     rows: NDArray[Any],
     places: NDArray[np.int64],
     layout: TableLayout,

@@ -93,8 +93,7 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         return len(self.columns.parents)
 
     def __iter__(self) -> Iterator[SnapshotId]:
-        joined, size = self.columns.ids.tobytes(), SnapshotId.SIZE
-        return (SnapshotId(joined[at : at + size]) for at in range(0, len(joined), size))
+        return SnapshotId.many(self.columns.ids.tobytes())
 
     def __contains__(self, snapshot_id: object) -> bool:
         return isinstance(snapshot_id, SnapshotId) and self.rows_of([snapshot_id])[0] >= 0
@@ -112,9 +111,7 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
 
     def rows_of(self, ids: Sequence[SnapshotId]) -> list[int]:
         """Return the row of each snapshot, -1 where it is not in the list."""
-        joined = np.frombuffer(b"".join(one.raw for one in ids), dtype=np.uint8)
-        rows = rows_of_ids(self.columns.ids, joined.reshape(-1, SnapshotId.SIZE))
-        found: list[int] = rows.tolist()
+        found: list[int] = rows_of_ids(self.columns.ids, SnapshotId.rows(ids)).tolist()
         return found
 
     def _infos(self, rows: NDArray[np.int64]) -> list[SnapshotInfo]:

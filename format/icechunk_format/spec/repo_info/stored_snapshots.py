@@ -21,9 +21,8 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.lists import (
     MIN_ROWS,
     is_shared_too_often,
-    places_of,
-    point,
     texts_of,
+    write_rows,
 )
 from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotColumns
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
@@ -200,19 +199,14 @@ def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.in
     rows["id"] = held.ids[plain]
     rows["parent_offset"] = held.parents[plain]
     rows["flushed_at"] = held.flushed_at[plain]
-    vtable = writer.block(_SNAPSHOT_LAYOUT.vtable, alignment=2)
-    places = places_of(writer, rows)
-    point(
+    handles = np.zeros(len(held.parents), dtype=np.int64)
+    handles[plain] = write_rows(
+        writer,
         rows,
-        places,
         _SNAPSHOT_LAYOUT,
-        vtable=vtable,
         message=block - held.messages[plain],
         metadata=metadata[plain],
     )
-    writer.block(rows.tobytes(), alignment=8)
-    handles = np.zeros(len(held.parents), dtype=np.int64)
-    handles[plain] = places
     return handles
 
 
@@ -222,11 +216,8 @@ def _write_items(
     """Write a vector of metadata items per row; returns their handles."""
     counts = held.item_counts
     names = np.array([writer.text(name) for name in held.names], dtype=np.int64)
-    vtable = writer.block(_ITEM_LAYOUT.vtable, alignment=2)
     tables = np.zeros(len(values), dtype=_ITEM_LAYOUT.dtype)
-    places = places_of(writer, tables)
-    point(tables, places, _ITEM_LAYOUT, vtable=vtable, name=names[held.item_names], value=values)
-    writer.block(tables.tobytes(), alignment=8)
+    places = write_rows(writer, tables, _ITEM_LAYOUT, name=names[held.item_names], value=values)
     heads = starts_of(counts + 1)
     words = np.zeros(len(values) + len(counts), dtype="<u4")
     first = writer.handle_of(words.nbytes)

@@ -30,7 +30,7 @@ from icechunk_format.spec.envelope import (
     unwrap,
     wrap_blocks,
 )
-from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath, is_canonical
 from icechunk_format.spec.snapshot.decode_nodes import read_nodes
 from icechunk_format.spec.snapshot.encode_nodes import EncodedNodes
@@ -134,10 +134,6 @@ class Snapshot:
     def node(self, path: NodePath | str) -> NodeSnapshot | None:
         """Return the node at a path, None when there is none."""
         return self.nodes.at(path)
-
-    def node_with_id(self, node_id: NodeId) -> NodeSnapshot | None:
-        """Return the node of an id, None when there is none."""
-        return self.nodes.with_id(node_id)
 
     def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
         """Return the nodes directly inside a group, sorted by path, that can be named."""

@@ -195,13 +195,19 @@ class ManifestFiles:
             and np.array_equal(self.num_chunk_refs, other.num_chunk_refs)
         )
 
-    def find(self, manifest_id: ManifestId) -> tuple[int, int] | None:
-        """Return (size in bytes, number of references) of a manifest; None if not listed."""
-        wanted = np.frombuffer(manifest_id.raw, dtype=np.uint8).reshape(1, _ID)
-        row = int(rows_of_ids(self.ids, wanted)[0])
-        if row < 0:
-            return None
-        return int(self.size_bytes[row]), int(self.num_chunk_refs[row])
+    def sizes_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the bytes of the files with these ids; 0 for unlisted ones."""
+        return self._listed(self.size_bytes, ids)
+
+    def counts_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return how many references the files with these ids hold; 0 for unlisted ones."""
+        return self._listed(self.num_chunk_refs, ids)
+
+    def _listed(self, column: NDArray[Any], ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        rows = rows_of_ids(self.ids, ids)
+        found = np.zeros(len(ids), dtype=np.int64)
+        found[rows >= 0] = column[rows[rows >= 0]]
+        return found
 
 
 def read_manifest_refs(
@@ -333,19 +339,3 @@ def _write_block(writer: TableWriter, vtable: bytes, rows: NDArray[Any]) -> int:
         ),
         alignment=8,
     )
-
-
-def listed_counts(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return how many references the listed files with these ids hold; 0 for unlisted ones."""
-    rows = rows_of_ids(listed.ids, ids)
-    found = np.zeros(len(ids), dtype=np.int64)
-    found[rows >= 0] = listed.num_chunk_refs[rows[rows >= 0]]
-    return found
-
-
-def listed_sizes(listed: ManifestFiles, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the bytes of the listed files with these ids; 0 for unlisted ones."""
-    rows = rows_of_ids(listed.ids, ids)
-    found = np.zeros(len(ids), dtype=np.int64)
-    found[rows >= 0] = listed.size_bytes[rows[rows >= 0]]
-    return found

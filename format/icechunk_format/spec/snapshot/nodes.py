@@ -347,9 +347,7 @@ def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
     n = len(nodes)
     return NodeColumns(
         pool=BytePool([content]),
-        ids=np.frombuffer(b"".join(node.id.raw for node in nodes), dtype=np.uint8).reshape(
-            -1, NodeId.SIZE
-        ),
+        ids=NodeId.rows(node.id for node in nodes),
         path_starts=starts[:n],
         path_lengths=lengths[:n],
         user_data_starts=starts[n : 2 * n],
