@@ -48,6 +48,8 @@ _ELEMENT_OF: Final = {
 _SIGNED: Final = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
 _UNSIGNED: Final = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
 _FLOATING: Final = {2: "<e", 4: "<f", 8: "<d"}
+_DIRECT: Final = {_INT: _SIGNED, _UINT: _UNSIGNED, _FLOAT: _FLOATING}
+_INDIRECT: Final = {_INDIRECT_INT: _SIGNED, _INDIRECT_UINT: _UNSIGNED, _INDIRECT_FLOAT: _FLOATING}
 
 
 def decode_flexbuffer(
@@ -118,12 +120,8 @@ class _FlexReader:
         kind, child_width = packed >> 2, 1 << (packed & 3)
         if kind == _NULL:
             return None
-        if kind == _INT:
-            return self._scalar(_SIGNED, position, width)
-        if kind == _UINT:
-            return self._scalar(_UNSIGNED, position, width)
-        if kind == _FLOAT:
-            return self._scalar(_FLOATING, position, width)
+        if kind in _DIRECT:
+            return self._scalar(_DIRECT[kind], position, width)
         if kind == _BOOL:
             return self._scalar(_UNSIGNED, position, width) != 0
         target = self._follow(position, width)
@@ -133,12 +131,8 @@ class _FlexReader:
             return self._text(self._sized_bytes(target, child_width))
         if kind == _BLOB:
             return self._sized_bytes(target, child_width)
-        if kind == _INDIRECT_INT:
-            return self._scalar(_SIGNED, target, child_width)
-        if kind == _INDIRECT_UINT:
-            return self._scalar(_UNSIGNED, target, child_width)
-        if kind == _INDIRECT_FLOAT:
-            return self._scalar(_FLOATING, target, child_width)
+        if kind in _INDIRECT:
+            return self._scalar(_INDIRECT[kind], target, child_width)
         if depth >= MAX_DEPTH:
             self._fail(f"values are nested deeper than {MAX_DEPTH}")
         if kind == _MAP:
