@@ -347,20 +347,16 @@ class Tables:
         rows, cells = self._cells(slot, kind.itemsize, name)
         if cells is not None and rows is None:
             return cells.view(kind)
-        filled = np.full(len(self), default, dtype=kind)
+        filled = np.zeros(len(self), dtype=kind)
+        if default:
+            filled[:] = default
         if cells is not None:
             filled[rows] = cells.view(kind)
         return filled
 
     def structs(self, slot: int, name: str, size: int) -> NDArray[np.uint8]:
         """Read a struct per row: uint8, shape (n, size), zeros where absent."""
-        rows, cells = self._cells(slot, size, name)
-        if cells is not None and rows is None:
-            return cells.view(np.uint8).reshape(-1, size)
-        filled = np.zeros((len(self), size), dtype=np.uint8)
-        if cells is not None:
-            filled[rows] = cells.view(np.uint8).reshape(-1, size)
-        return filled
+        return self.scalars(slot, name, f"V{size}").view(np.uint8).reshape(-1, size)
 
     def _heads(
         self, slot: int, name: str

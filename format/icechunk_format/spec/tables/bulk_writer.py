@@ -182,9 +182,13 @@ class Assembly:
         self._check_room(size)
         self._extra_apparent += size
 
-    def _count_visits(self, layout: TableLayout, count: int) -> None:
+    def _vtable(self, layout: TableLayout, count: int) -> int:
+        """Write the vtable of ``count`` tables; return its position."""
+        position, raw = self.reserve(len(layout.vtable), 2)
+        raw[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
         # Visiting a table reads its vtable twice, the size of that, and the offset to the table.
         self._count_shared(count * (2 * len(layout.vtable) + 2 + 4))
+        return position
 
     def _check_room(self, size: int) -> None:
         total = self._size + self._extra_apparent + size
@@ -198,9 +202,7 @@ class Assembly:
 
     def records(self, layout: TableLayout, count: int) -> Records:
         """Reserve ``count`` tables; their vtable is written, their fields are zero."""
-        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
-        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
-        self._count_visits(layout, count)
+        vtable_at = self._vtable(layout, count)
         start, raw = self.reserve(count * layout.dtype.itemsize, 8)
         rows = raw.view(layout.dtype)
         step = layout.dtype.itemsize
@@ -367,9 +369,7 @@ class Assembly:
         length[:] = np.frombuffer(struct.pack("<I", count), dtype=np.uint8)
         cells_at = self._later(4 * count, lambda: _cells(count, start - cells_at, step))
         step = layout.dtype.itemsize
-        vtable_at, vtable = self.reserve(len(layout.vtable), 2)
-        vtable[:] = np.frombuffer(layout.vtable, dtype=np.uint8)
-        self._count_visits(layout, count)
+        vtable_at = self._vtable(layout, count)
         self.reserve(0, 8)
         start = self._later(count * step, lambda: _rows(blocks(), start - vtable_at))
         return position
