@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import islice
 from operator import lt
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,13 +77,11 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
     # The tables of groups are empty, but must be there.
     reader.tables(targets[~is_array], _DATA)
     arrays = reader.tables(targets[is_array], _DATA)
-    dimensions = _read_dimensions(root, reader, arrays)
-    has_names, name_starts, name_lengths = _read_names(root, reader, arrays, dimensions.counts)
+    ndims, array_lengths, num_chunks = _read_dimensions(root, reader, arrays)
+    has_names, name_starts, name_lengths = _read_names(root, reader, arrays, ndims)
     arrays.require(_MANIFESTS, "manifests")
     refs = arrays.ranges(_MANIFESTS, "manifests", 4)
-    ref_ids, extents = read_manifest_refs(
-        root, reader, refs, ndims=dimensions.counts, num_chunks=dimensions.num_chunks
-    )
+    ref_ids, extents = read_manifest_refs(root, reader, refs, ndims=ndims, num_chunks=num_chunks)
     columns = NodeColumns(
         pool=BytePool([reader.data]),
         ids=ids,
@@ -93,10 +91,10 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
         user_data_lengths=user_data.lengths,
         is_array=is_array,
         has_names=_spread(has_names, is_array),
-        ndims=_spread(dimensions.counts, is_array),
+        ndims=_spread(ndims, is_array),
         ref_counts=_spread(refs.lengths, is_array),
-        array_lengths=dimensions.array_lengths,
-        num_chunks=dimensions.num_chunks,
+        array_lengths=array_lengths,
+        num_chunks=num_chunks,
         name_starts=name_starts,
         name_lengths=name_lengths,
         ref_ids=ref_ids,
@@ -128,16 +126,13 @@ def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_
     return spread
 
 
-class _Dimensions(NamedTuple):
-    """Dimensions of arrays: how many each has, and elements and chunks along each."""
+def _read_dimensions(
+    root: Table, reader: VectorReader, arrays: Tables
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint32]]:
+    """Return how many dimensions each array has, and elements and chunks along each of them.
 
-    counts: NDArray[np.int64]
-    array_lengths: NDArray[np.uint64]
-    num_chunks: NDArray[np.uint32]
-
-
-def _read_dimensions(root: Table, reader: VectorReader, arrays: Tables) -> _Dimensions:
-    """Read shapes: the list of spec version 2 where an array has it, else that of version 1."""
+    The list of spec version 2 counts where an array has it, else that of version 1.
+    """
     field = f"{_DATA}.shape"
     is_new = arrays.has(_SHAPE_V2, "shape_v2")
     if not (is_new | arrays.has(_SHAPE, "shape")).all():
@@ -163,7 +158,7 @@ def _read_dimensions(root: Table, reader: VectorReader, arrays: Tables) -> _Dime
         reader.fail(f"{int(grid.max())} chunks; coordinates end at {_MAX_COORD}", field)
     array_lengths[~is_new_dimension] = lengths
     num_chunks[~is_new_dimension] = grid
-    return _Dimensions(counts, array_lengths, num_chunks)
+    return counts, array_lengths, num_chunks
 
 
 def _read_names(
