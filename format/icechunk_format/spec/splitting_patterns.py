@@ -193,9 +193,7 @@ class _Reader:
         return character if character == "." else re.escape(character), True
 
     def _group(self) -> tuple[str, bool]:
-        if not self._take("?"):
-            return f"(?:{self.alternatives(is_inside=True)})", True
-        if self._take(":"):
+        if not self._take("?") or self._take(":"):
             return f"(?:{self.alternatives(is_inside=True)})", True
         name = _NAME.match(self.pattern, self.at)
         if name is not None:
