@@ -10,7 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -90,10 +90,7 @@ class WorkingTree:
 
     def nodes(self) -> list[NodeSnapshot]:
         """Return all nodes, sorted by path."""
-        found = [self._now(node) for node in self.base.nodes if node.path not in self._left_paths]
-        found += [self._by_id(node_id) for node_id in self._new_paths.values()]
-        found.sort(key=lambda node: node.path)
-        return found
+        return self._now_of(self.base.nodes, self._new_paths.values())
 
     def changed_nodes(self) -> list[NodeSnapshot]:
         """Return the nodes that are new, moved or changed in anything, sorted by path."""
@@ -112,16 +109,13 @@ class WorkingTree:
 
     def descendants(self, path: NodePath) -> list[NodeSnapshot]:
         """Return all nodes inside a group at any depth, sorted by path."""
-        found = [
-            self._now(node)
-            for node in self.base.descendants(path)
-            if node.path not in self._left_paths
-        ]
-        found += [
-            self._by_id(node_id)
-            for new_path, node_id in self._new_paths.items()
-            if is_below(new_path, path)
-        ]
+        new = (node_id for new_path, node_id in self._new_paths.items() if is_below(new_path, path))
+        return self._now_of(self.base.descendants(path), new)
+
+    def _now_of(self, stored: Iterable[NodeSnapshot], new: Iterable[NodeId]) -> list[NodeSnapshot]:
+        """Return nodes of the base that did not leave their paths, and others by their ids."""
+        found = [self._now(node) for node in stored if node.path not in self._left_paths]
+        found += map(self._by_id, new)
         found.sort(key=lambda node: node.path)
         return found
 
