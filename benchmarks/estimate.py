@@ -26,7 +26,7 @@ from measurement import RequestLog, in_fresh_process
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.repository.files.metadata_files import load_manifest
+from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
@@ -221,7 +221,7 @@ def plan(path: str, isel: str | None) -> dict[str, Any]:
 def load_one(path: str, manifest_id: str) -> int:
     """Load a manifest, as a task does."""
     repository = Repository.open(path)
-    found = load_manifest(repository.storage, ManifestId.parse(manifest_id), None)
+    [found] = load_manifests(repository.storage, [ManifestId.parse(manifest_id)], [None])
     return found.num_chunk_refs
 
 

@@ -235,8 +235,8 @@ class Repository:
         return files.load_transaction_log(self.storage, self._existing(snapshot_id))
 
     def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
-        """Return a manifest; see ``metadata_files.load_manifest``."""
-        return files.load_manifest(self.storage, manifest_id, size_hint)
+        """Return a manifest; see ``metadata_files.load_manifests``."""
+        return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
 
     def chunk_source(
         self,

@@ -292,38 +292,25 @@ def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
     metadata_cache().keep((storage.root_url, snapshot_key(snapshot.id)), kept)
 
 
-def load_manifest(
-    storage: Storage, manifest_id: ManifestId, size_hint: int | None = None
-) -> Manifest:
-    """Fetch and decode a manifest file.
+def load_manifests(
+    storage: Storage, manifest_ids: Sequence[ManifestId], size_hints: Sequence[int | None]
+) -> list[Manifest]:
+    """Fetch and decode several manifest files at once, in the order of ``manifest_ids``.
 
     Parameters
     ----------
-    size_hint
-        The size in bytes that the snapshot lists for the file. It is not needed to read; where
-        the file turns out to be damaged, the message tells whether it has another size.
+    size_hints
+        The sizes in bytes that the snapshot lists, None or 0 where unknown. They are not needed to
+        read; where a file turns out to be damaged, the message tells whether it has another size.
 
     Raises
     ------
     NotFoundError
         When there is no such file.
     FormatError
-        When the file is damaged or belongs to another id.
+        When a file is damaged or belongs to another id.
     """
-    return load_manifests(storage, [manifest_id], [size_hint])[0]
-
-
-def load_manifests(
-    storage: Storage,
-    manifest_ids: Sequence[ManifestId],
-    size_hints: Sequence[int | None] | None = None,
-) -> list[Manifest]:
-    """Fetch several manifests at once, in the order of ``manifest_ids``.
-
-    ``size_hints`` and the errors are those of ``load_manifest``.
-    """
-    sizes = [None] * len(manifest_ids) if size_hints is None else size_hints
-    return _load(storage, [(_MANIFEST, *file) for file in zip(manifest_ids, sizes, strict=True)])
+    return _load(storage, [(_MANIFEST, *one) for one in zip(manifest_ids, size_hints, strict=True)])
 
 
 def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> TransactionLog:
