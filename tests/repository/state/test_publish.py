@@ -14,6 +14,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.transitions import set_config, set_metadata
+from icechunk_format.spec.object_keys import branch_ref_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.values.msgpack import encode_flexbuffer
 
@@ -150,5 +151,5 @@ def test_a_branch_file_race_that_is_always_lost_ends():
 
     root = list(sound.ancestry())[-1].id
     with pytest.raises(ConflictError, match="changed by others"):
-        publish.update_branch_ref(Rival(), "main", root, expected=tip)
+        publish.update_branch_ref(Rival(), "main", root, expected=tip, key=branch_ref_key("main"))
     assert sound.resolve() == tip

@@ -120,7 +120,7 @@ def add_up(
     unchanged = {"new": relocated & was_at.keys(), "deleted": relocated & is_at.keys()}
 
     def paths(name: str) -> tuple[NodePath, ...]:
-        ids = {node_id for log in logs for node_id in getattr(log, name)}
+        ids: set[NodeId] = {node_id for log in logs for node_id in getattr(log, name)}
         ids -= unchanged.get(name.partition("_")[0], set())
         return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
 

@@ -48,7 +48,7 @@ from icechunk_format.repository.state.repo_file import RepoState, read_state, re
 from icechunk_format.repository.state.transitions import Transition, check_status, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, backup_name, branch_ref_key, overwritten_key
+from icechunk_format.spec.object_keys import REPO, backup_name, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo
@@ -223,7 +223,7 @@ def update_branch_ref(
     new: SnapshotId,
     *,
     expected: SnapshotId | None,
-    key: str | None = None,
+    key: str,
 ) -> RefAnswer:
     """Move a branch of a version 1 repository, or create it where nothing is ``expected``.
 
@@ -232,7 +232,7 @@ def update_branch_ref(
     expected
         Where the branch has to be; None for a branch that is not there yet.
     key
-        Key of the ref file; None for the usual one.
+        Key of the ref file.
 
     Returns
     -------
@@ -245,7 +245,6 @@ def update_branch_ref(
     CommitOutcomeUnknownError
         The store did not answer, and could not be asked afterwards.
     """
-    key = branch_ref_key(branch) if key is None else key
     condition: Condition
     tried = False
     try:
