@@ -171,7 +171,6 @@ class Dataset:
         timestamp_type: TimestampType = "ntz",
         block: Mapping[str, int] | None = None,
         decoded: bool = True,
-        case_sensitive: bool = False,
     ) -> Table:
         """Describe a table of the group.
 
@@ -192,8 +191,6 @@ class Dataset:
             Elements of a block of ``summary``, like ``{"time": 24}``; chunks otherwise.
         decoded
             Whether ``chunks`` are decoded.
-        case_sensitive
-            Whether columns may differ in case alone.
 
         Raises
         ------
@@ -206,8 +203,8 @@ class Dataset:
             A selected array uses a data type, codec or grid that is not known here.
         """
         table = TableBuilder(
-            self.variables,
-            self.data_variables,
+            variables=self.variables,
+            data_variables=self.data_variables,
             group_path=self.place,
             factory=ColumnFactory(
                 self.variables,
@@ -221,7 +218,6 @@ class Dataset:
             coords=coords,
             block=block,
             decoded=decoded,
-            case_sensitive=case_sensitive,
         )
         return table if layout != "cells" else self._with_order(self._with_attributes(table))
 

@@ -138,8 +138,8 @@ def test_names_that_clash_are_refused():
     dataset = write_dataset("case", {"T": array("time"), "t": array("time")})
     with pytest.raises(InvalidInputError, match="differ in case alone"):
         dataset.table()
-    assert names(dataset.table(case_sensitive=True)) == ["time", "T", "t"]
     assert names(dataset.table(variables=["t"])) == ["time", "t"]
+    assert names(dataset.table(variables=["T"])) == ["time", "T"]
     dataset = write_dataset("clash", {"lat": array("lat", "lon"), "a": array("lat", "lon")})
     with pytest.raises(InvalidInputError, match="name of a dimension"):
         dataset.table()

@@ -72,5 +72,5 @@ def with_change_columns(table: Table) -> Table:
         The table has a column of such a name.
     """
     columns = (*table.columns, *CHANGE_COLUMNS)
-    check_names(columns, case_sensitive=False)
+    check_names(columns)
     return replace(table, columns=columns)

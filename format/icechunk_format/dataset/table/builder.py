@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
@@ -19,6 +19,7 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableBuilder:
     """Builds tables of one group.
 
@@ -32,18 +33,10 @@ class TableBuilder:
         The group, for messages.
     """
 
-    def __init__(
-        self,
-        variables: Mapping[str, Variable],
-        data_variables: Sequence[Variable],
-        *,
-        group_path: str,
-        factory: ColumnFactory,
-    ) -> None:
-        self._variables = variables
-        self._data_variables = data_variables
-        self._group_path = group_path
-        self._factory = factory
+    variables: Mapping[str, Variable]
+    data_variables: Sequence[Variable]
+    group_path: str
+    factory: ColumnFactory
 
     def build(
         self,
@@ -53,7 +46,6 @@ class TableBuilder:
         coords: Sequence[str],
         block: Mapping[str, int] | None,
         decoded: bool,
-        case_sensitive: bool,
     ) -> Table:
         """Build the table of a layout; arguments and errors are those of ``Dataset.table``."""
         if layout not in LAYOUTS:
@@ -81,11 +73,11 @@ class TableBuilder:
                 layout=layout,
             )
         if rules.has_values:
-            return self._of_cells(layout, names, coords, block, case_sensitive=case_sensitive)
+            return self._of_cells(layout, names, coords, block)
         return self._of_arrays(layout, names, decoded=decoded)
 
     def _named(self, names: Sequence[str]) -> list[Variable]:
-        return named_variables(names, self._variables, self._group_path)
+        return named_variables(names, self.variables, self.group_path)
 
     def _of_cells(
         self,
@@ -93,27 +85,22 @@ class TableBuilder:
         names: Sequence[str] | None,
         coords: Sequence[str],
         block: Mapping[str, int] | None,
-        *,
-        case_sensitive: bool,
     ) -> Table:
-        candidates = self._data_variables if names is None else self._named(names)
-        chosen, variables = choose(candidates, named=names is not None, group_path=self._group_path)
-        columns = self._factory.of_cells(
-            chosen, variables, self._named(coords), case_sensitive=case_sensitive
-        )
-        others = [v for v in self._variables.values() if v not in self._data_variables]
+        candidates = self.data_variables if names is None else self._named(names)
+        chosen, variables = choose(candidates, named=names is not None, group_path=self.group_path)
+        columns = self.factory.of_cells(chosen, variables, self._named(coords))
+        others = [v for v in self.variables.values() if v not in self.data_variables]
         table = Table(
             layout=layout,
             dims=chosen.dims,
             sizes=chosen.sizes,
             columns=columns,
             arrays=tuple(variable.path for variable in variables),
-            value_columns=(*columns, *self._factory.of_conditions(chosen, others, columns)),
+            value_columns=(*columns, *self.factory.of_conditions(chosen, others, columns)),
         )
         if layout == "summary":
-            summaries = summary_columns(columns, case_sensitive=case_sensitive)
             sizes = _block_sizes(block or {}, chosen.dims)
-            return replace(table, columns=summaries, block=sizes)
+            return replace(table, columns=summary_columns(columns), block=sizes)
         return table
 
     def _of_arrays(self, layout: Layout, names: Sequence[str] | None, *, decoded: bool) -> Table:
@@ -121,7 +108,7 @@ class TableBuilder:
             arrays = self._named(names)
         else:
             every = LAYOUTS[layout].takes_coordinates
-            arrays = list(self._variables.values() if every else self._data_variables)
+            arrays = list(self.variables.values() if every else self.data_variables)
         if layout == "chunks":
             self._check_chunk_rows(arrays, named=names is not None, decoded=decoded)
         sizes: dict[str, set[int]] = {}
@@ -157,17 +144,17 @@ class TableBuilder:
         """Return the columns that a condition may name: dimensions whose labels can be read."""
         columns = []
         for dim, size in sizes.items():
-            labels = self._variables.get(dim)
+            labels = self.variables.get(dim)
             if labels is not None and labels.is_dimension_coordinate:
                 if labels.shape != (size,):
                     continue
                 try:
-                    columns.append(self._factory.of_dimension(dim, size))
+                    columns.append(self.factory.of_dimension(dim, size))
                 except UnsupportedError:
                     # Listing references does not need the labels.
                     continue
             else:
-                columns.append(self._factory.of_dimension(dim, size))
+                columns.append(self.factory.of_dimension(dim, size))
         return columns
 
 

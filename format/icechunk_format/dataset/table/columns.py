@@ -137,8 +137,6 @@ class ColumnFactory:
         chosen: DimensionSet,
         variables: Sequence[Variable],
         coords: Sequence[Variable],
-        *,
-        case_sensitive: bool,
     ) -> tuple[Column, ...]:
         """Make the columns of the layout ``cells``.
 
@@ -171,7 +169,7 @@ class ColumnFactory:
                 columns.append(
                     self.of_variable(variable, "variable" if role == "variable" else "coordinate")
                 )
-        check_names(columns, case_sensitive=case_sensitive)
+        check_names(columns)
         return tuple(columns)
 
     def of_conditions(
@@ -214,7 +212,7 @@ def layout_columns(fields: Fields) -> tuple[Column, ...]:
     )
 
 
-def summary_columns(cells: Sequence[Column], *, case_sensitive: bool) -> tuple[Column, ...]:
+def summary_columns(cells: Sequence[Column]) -> tuple[Column, ...]:
     """Make the columns of the layout ``summary`` from those of ``cells``."""
     columns: list[Column] = []
     for column in cells:
@@ -241,7 +239,7 @@ def summary_columns(cells: Sequence[Column], *, case_sensitive: bool) -> tuple[C
             )
             for statistic, arrow_type in statistics
         ]
-    check_names(columns, case_sensitive=case_sensitive)
+    check_names(columns)
     return tuple(columns)
 
 

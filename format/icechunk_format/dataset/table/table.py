@@ -230,18 +230,17 @@ def describe(
     return described
 
 
-def check_names(columns: Sequence[Column], *, case_sensitive: bool) -> None:
+def check_names(columns: Sequence[Column]) -> None:
     """Refuse columns that could not be told apart.
 
     Raises
     ------
     InvalidInputError
-        Two columns have one name, or differ in case alone and ``case_sensitive`` is false.
+        Two columns have one name, or differ in case alone.
     """
     seen: dict[str, Column] = {}
     for column in columns:
-        key = column.name if case_sensitive else column.name.casefold()
-        other = seen.setdefault(key, column)
+        other = seen.setdefault(column.name.casefold(), column)
         if other is column:
             continue
         if other.name == column.name:
@@ -254,7 +253,6 @@ def check_names(columns: Sequence[Column], *, case_sensitive: bool) -> None:
             )
         raise InvalidInputError(
             f"the columns {other.name!r} and {column.name!r} differ in case alone, and Spark "
-            "compares names without case; name one of them with the option variables, or set "
-            "spark.sql.caseSensitive=true",
+            "compares names without case; name one of them with the option variables",
             columns=(other.name, column.name),
         )
