@@ -22,6 +22,17 @@ WriteLayout = Literal["cells", "chunks", "refs"]
 DEFAULT_ROWS_PER_UNIT: Final = 2_000_000
 DEFAULT_MIN_DENSITY: Final = 0.01
 
+MISSING_KEYS: Final = ("_FillValue", "missing_value")
+CF_KEYS: Final = (
+    *MISSING_KEYS,
+    "scale_factor",
+    "add_offset",
+    "_Unsigned",
+    "units",
+    "calendar",
+)
+"""What the option ``encoding`` may say that becomes an attribute by the CF conventions."""
+
 ENCODING_KEYS: Final = (
     "dtype",
     "chunks",
@@ -29,13 +40,7 @@ ENCODING_KEYS: Final = (
     "compressors",
     "codecs",
     "fill_value",
-    "_FillValue",
-    "missing_value",
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-    "units",
-    "calendar",
+    *CF_KEYS,
     "attributes",
     "order",
     "shape",

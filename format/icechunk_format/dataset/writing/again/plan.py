@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from icechunk_format.dataset.writing.again.adopt import Adopted, adopt
 from icechunk_format.dataset.writing.again.conflicts import refused
 from icechunk_format.dataset.writing.again.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.options import CF_KEYS, WriteOptions
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import prepare_again
@@ -38,18 +38,6 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.snapshot.file import Snapshot
-
-# Attributes that decide how values are encoded; others may change during a write.
-_ENCODING: Final = (
-    "_FillValue",
-    "missing_value",
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-    "units",
-    "calendar",
-    "dtype",
-)
 
 
 class PlanIsOld(Exception):
@@ -224,10 +212,11 @@ def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Riv
 
 
 def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
+    # Attributes that do not decide how values are encoded may change during a write.
     documents = [one.metadata.raw, other.metadata.raw]
     types = [document["data_type"] for document in documents]
     said = [
-        {key: (document.get("attributes") or {}).get(key) for key in _ENCODING}
+        {key: (document.get("attributes") or {}).get(key) for key in (*CF_KEYS, "dtype")}
         for document in documents
     ]
     return types[0] == types[1] and said[0] == said[1]

@@ -38,6 +38,7 @@ from icechunk_format.dataset.cf.encode import (
     missing_value,
     variable_encoder,
 )
+from icechunk_format.dataset.writing.options import CF_KEYS, MISSING_KEYS
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 8 * 2**20
 _LEAST_LABELS: Final = 1024
 _VARIABLE_ITEM_BYTES: Final = 64
-_MISSING_KEYS: Final = ("_FillValue", "missing_value")
-_CF_KEYS: Final = (
-    *_MISSING_KEYS,
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-    "units",
-    "calendar",
-)
 
 
 class NewArray:
@@ -117,7 +109,7 @@ class NewArray:
             if data_type.kind in ("datetime", "timedelta", "string"):
                 defaults = {}
             if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
-                has_missing = any(said.get(key) is not None for key in _MISSING_KEYS)
+                has_missing = any(said.get(key) is not None for key in MISSING_KEYS)
                 defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
                 attributes.pop("dtype", None)
         attributes = described_attributes(
@@ -268,7 +260,7 @@ def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
                 attributes["dtype"] = "bool"
             elif str(value).startswith("timedelta64") and data_type.kind != "timedelta":
                 attributes["dtype"] = value
-        elif key in ("_FillValue", "missing_value"):
+        elif key in MISSING_KEYS:
             attributes[key] = _fill_attribute(value, data_type, key, "")
         else:
             attributes[key] = value
@@ -284,13 +276,13 @@ def described_attributes(
 ) -> dict[str, Any]:
     """Return attributes after what the option ``encoding`` says; null takes a CF attribute away."""
     attributes = {**(before or {}), **(said.get("attributes") or {})}
-    for key in _CF_KEYS:
+    for key in CF_KEYS:
         if key not in said:
             continue
         value = said[key]
         if value is None:
             attributes.pop(key, None)
-        elif key in _MISSING_KEYS:
+        elif key in MISSING_KEYS:
             if data_type.numpy.kind == "b":
                 advice = missing_value_advice(name, data_type, pa.bool_())
                 raise InvalidInputError(
@@ -317,7 +309,7 @@ def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: s
         No reader could use an attribute.
     """
     decoder = attribute_decoder(attributes, data_type, name=name)
-    if all(attributes.get(key) is None for key in _MISSING_KEYS):
+    if all(attributes.get(key) is None for key in MISSING_KEYS):
         return None
     return missing_value(attributes, decoder, data_type)
 
