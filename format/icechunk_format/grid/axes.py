@@ -225,12 +225,3 @@ def listed_edges(axis: ChunkAxis) -> NDArray[np.int64]:
             num_chunks=axis.count,
         )
     return axis.start_of(np.arange(axis.count + 1, dtype=np.int64))
-
-
-def inner_axes(inner_shape: Sequence[int], shape: Sequence[int]) -> tuple[ChunkAxis, ...]:
-    """Return the axes of the inner chunks of a sharded array.
-
-    Every shard holds a whole number of inner chunks, so all of their edges are multiples of the
-    inner chunk shape, whatever the grid of the shards.
-    """
-    return tuple(map(RegularAxis, shape, inner_shape))

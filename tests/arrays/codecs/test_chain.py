@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
+from icechunk_format.arrays.fill_values import fill_array
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 
 TIME = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}
@@ -254,13 +255,6 @@ def test_chunks_of_another_shape_than_the_array() -> None:
         chain([LITTLE, "zstd"]).decode(b"", (2**40,))
 
 
-def test_fill_values_of_a_chain() -> None:
-    made = chain([LITTLE])
-    assert made.fill_array((2,)).tolist() == [0, 0]
-    assert made.is_all_fill(np.zeros(3, "i4"))
-    assert not made.is_all_fill(np.ones(3, "i4"))
-
-
 def test_filters_of_numcodecs() -> None:
     for data_type, codec, values, expected in (
         ("float32", named("numcodecs.bitround", keepbits=2), [1.1, 100.0], [1.0, 96.0]),
@@ -280,7 +274,8 @@ def test_filters_of_numcodecs() -> None:
         assert made.decode(data, (len(values),)).tolist() == expected
         # Fill values go the same way, so that shards behind a filter know theirs.
         shards = chain([codec, sharding_json([1], [LITTLE])], data_type)
-        assert shards.decode(shards.encode(shards.fill_array((2,))), (2,)).tolist() == [0, 0]
+        empty = fill_array(shards.data_type, shards.fill_value, (2,))
+        assert shards.decode(shards.encode(empty), (2,)).tolist() == [0, 0]
     narrow = chain([named("numcodecs.quantize", digits=1, astype="f4"), LITTLE], "float64")
     with pytest.raises(InvalidInputError, match="float32"):
         narrow.encode(np.array([1.0]))

@@ -57,8 +57,8 @@ def test_reading_by_ranges() -> None:
         assert len(SHARD) == 4 + 52
         index = sharding.decode_index(SHARD[4:], (6,), shard_nbytes=len(SHARD), what="chunks/A")
         assert index.tolist() == [[2, 2], [MISSING, MISSING], [0, 2]]
-        assert sharding.decode_inner(SHARD[2:4]).tolist() == [5, 6]
-        assert sharding.inner.fill_array((2,)).tolist() == [9, 9]
+        assert sharding.inner.decode(SHARD[2:4], (2,)).tolist() == [5, 6]
+        assert sharding.inner.fill_value == 9
     start = sharding_of(sharded(index_location="start"))
     assert start.index_nbytes((6,)) == 52
     assert start.index_location == "start"
@@ -205,5 +205,5 @@ def test_whole_and_ranged_reads_agree(
         if offset == MISSING:
             assert (array[box] == 9).all()
         else:
-            chunk = sharding.decode_inner(memoryview(data)[offset : offset + length])
+            chunk = sharding.inner.decode(memoryview(data)[offset : offset + length], inner)
             np.testing.assert_array_equal(chunk, array[box])

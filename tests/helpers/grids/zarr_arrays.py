@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
+from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def write_all(metadata: ArrayMetadata, values: np.ndarray, name: str = "x") -> d
         lo, hi = metadata.grid.box_of(coords)
         box = tuple(slice(a, b) for a, b in zip(lo, hi, strict=True))
         chunk[tuple(slice(0, b - a) for a, b in zip(lo, hi, strict=True))] = values[box]
-        if not codecs.is_all_fill(chunk):
+        if not is_all_fill(chunk, metadata.fill_value):
             objects["/".join([name, "c", *map(str, coords)])] = codecs.encode(chunk)
     return objects
 

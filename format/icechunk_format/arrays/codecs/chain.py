@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.codecs.build import build_chain
 from icechunk_format.arrays.codecs.sharding import MISSING, Sharding
 from icechunk_format.arrays.codecs.steps import (
@@ -34,9 +35,10 @@ from icechunk_format.arrays.codecs.steps import (
 )
 from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.default_codecs import LITTLE_ENDIAN
-from icechunk_format.arrays.fill_values import check_array_size, fill_array, is_all_fill
+from icechunk_format.arrays.fill_values import check_array_size
 from icechunk_format.arrays.named_configuration import INT64_MAX, Member, shortened
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
 """Most bytes that a chunk of elements of variable length may decompress to."""
@@ -127,6 +129,16 @@ class ChunkCodecs:
         inner = self._elements.inner if isinstance(self._elements, Sharding) else self._elements
         return bool(getattr(inner, "can_encode", True))
 
+    def chunk_axes(self, grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
+        """Return the axes of an array's chunks; of a sharded one, those of its inner chunks.
+
+        Every shard holds a whole number of inner chunks, so all of their edges are multiples of the
+        inner chunk shape, whatever the grid of the shards.
+        """
+        if self.sharding is None:
+            return grid.axes
+        return tuple(map(RegularAxis, grid.shape, self.sharding.inner_shape))
+
     def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
         """Return the chunk as an array; C order, native byte order, perhaps read-only.
 
@@ -175,7 +187,7 @@ class ChunkCodecs:
         """Return the stored bytes of a whole chunk.
 
         Shards leave out inner chunks that hold only the fill value. The caller decides whether a
-        whole chunk of fill values is stored: see ``is_all_fill``.
+        whole chunk of fill values is stored: see ``fill_values.is_all_fill``.
 
         Raises
         ------
@@ -203,14 +215,6 @@ class ChunkCodecs:
                 codec=step.name,
             ) from error
         return data if isinstance(data, bytes) else bytes(data)
-
-    def fill_array(self, shape: Sequence[int]) -> Array:
-        """Return a new, writable array of fill values, the content of a missing chunk."""
-        return fill_array(self.data_type, self.fill_value, shape)
-
-    def is_all_fill(self, array: Array) -> bool:
-        """Tell whether every element has the fill value's bits: such a chunk can be left out."""
-        return is_all_fill(array, self.fill_value)
 
     def encoded_bound(self, shape: Shape) -> int | None:
         """Return the most bytes of a stored chunk, exact where ``is_fixed_size``.

@@ -12,6 +12,7 @@ Spec: Zarr v3 codec ``sharding_indexed``.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ MISSING: Final = 2**64 - 1
 """Offset and length of a missing inner chunk."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Sharding:
     """The ``sharding_indexed`` codec of an array.
 
@@ -33,27 +35,21 @@ class Sharding:
     ----------
     inner_shape
         Shape of every inner chunk.
-    index_location
-        ``"start"`` or ``"end"`` of the shard.
     inner
         The ``ChunkCodecs`` of the inner chunks: ``inner.decode(data, inner_shape)``.
+    index_codecs
+        The ``ChunkCodecs`` of the index.
+    index_location
+        ``"start"`` or ``"end"`` of the shard.
     """
 
     name = "sharding_indexed"
     is_fixed_size = False
 
-    def __init__(
-        self,
-        *,
-        inner_shape: Shape,
-        inner: Any,
-        index_codecs: Any,
-        index_location: Literal["start", "end"],
-    ) -> None:
-        self.inner_shape = inner_shape
-        self.inner = inner
-        self.index_location = index_location
-        self._index_codecs = index_codecs
+    inner_shape: Shape
+    inner: Any
+    index_codecs: Any
+    index_location: Literal["start", "end"]
 
     def inner_grid(self, shard_shape: Shape) -> Shape:
         """Return how many inner chunks a shard has along each axis.
@@ -77,7 +73,7 @@ class Sharding:
 
     def index_nbytes(self, shard_shape: Shape) -> int:
         """Return how many bytes the index of a shard takes."""
-        nbytes: int = self._index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
+        nbytes: int = self.index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
         return nbytes
 
     def decode_index(
@@ -107,7 +103,7 @@ class Sharding:
             If the bytes are not an index, its checksum is wrong, or a range leaves the shard.
         """
         grid = self.inner_grid(shard_shape)
-        index: NDArray[np.uint64] = self._index_codecs.decode(data, (*grid, 2), what=what)
+        index: NDArray[np.uint64] = self.index_codecs.decode(data, (*grid, 2), what=what)
         offsets, lengths = index[..., 0], index[..., 1]
         missing = np.uint64(MISSING)
         present = (offsets != missing) | (lengths != missing)
@@ -127,17 +123,6 @@ class Sharding:
                 field="shard index",
             )
         return index
-
-    def decode_inner(self, data: Buffer, *, what: str = "<bytes>") -> Array:
-        """Return one inner chunk from its own bytes.
-
-        Raises
-        ------
-        FormatError
-            If the bytes cannot be decoded.
-        """
-        decoded: Array = self.inner.decode(data, self.inner_shape, what=what)
-        return decoded
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
         """Return a whole shard from all its bytes; missing inner chunks are fill values."""
@@ -197,7 +182,7 @@ class Sharding:
             index[coords] = (at, len(encoded))
             at += len(encoded)
             parts.append(encoded)
-        encoded_index = self._index_codecs.encode(index)
+        encoded_index = self.index_codecs.encode(index)
         parts.insert(0 if self.index_location == "start" else len(parts), encoded_index)
         return b"".join(parts)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 from icechunk_format.spec.snapshot.file import ManifestFiles
 
 
@@ -31,10 +31,7 @@ def leading_variable(
 
 def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
     """Return the chunk axes of an array; of a sharded one, those of its inner chunks."""
-    sharding = variable.codecs.sharding
-    if sharding is not None:
-        return inner_axes(sharding.inner_shape, variable.shape)
-    return variable.metadata.grid.axes
+    return variable.codecs.chunk_axes(variable.metadata.grid)
 
 
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:

@@ -30,7 +30,7 @@ from icechunk_format.dataset.reading.arrays.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.axes import ChunkAxis, inner_axes
+from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -124,24 +124,20 @@ class ArrayReader:
         self._grid = grid
         # None where chunks differ in size. Looked up once, since there may be thousands of chunks.
         self._chunk_shape = grid.chunk_shape
-        self.codecs: ChunkCodecs = variable.codecs
-        self.outer_axes = grid.axes
+        self._codecs: ChunkCodecs = variable.codecs
+        self.axes: tuple[ChunkAxis, ...] = self._codecs.chunk_axes(grid)
         self.shards: ShardReads | None = None
-        if self.codecs.sharding is not None:
+        sharding = self._codecs.sharding
+        if sharding is not None:
             self.shards = ShardReads(
-                sharding=self.codecs.sharding,
+                sharding=sharding,
                 grid=grid,
-                axes=self.outer_axes,
                 lookup=self.lookup,
                 chunk_source=chunk_source,
                 path=self.path,
                 cache_scope=storage.root_url,
             )
-            self.axes: tuple[ChunkAxis, ...] = inner_axes(
-                self.codecs.sharding.inner_shape, self.shape
-            )
-        else:
-            self.axes = self.outer_axes
+            self._codecs, self._chunk_shape = sharding.inner, sharding.inner_shape
 
     @property
     def item_bytes(self) -> int:
@@ -310,12 +306,10 @@ class ArrayReader:
             The bytes are damaged; the error names array and coordinates.
         """
         try:
-            if self.shards is not None:
-                return self.shards.decode(payload)
             shape = self._chunk_shape
             if shape is None:
                 shape = self._grid.full_chunk_shape(coords.tolist())
-            return self.codecs.decode(payload, shape)
+            return self._codecs.decode(payload, shape)
         except FormatError as error:
             raise FormatError(
                 str(error.facts["problem"]),

@@ -10,8 +10,8 @@ Specification: Zarr v3, ``sharding_indexed``.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.codecs.sharding import Sharding
 from icechunk_format.errors import FormatError
-from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import TO_END, ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
@@ -33,6 +32,7 @@ _MOST_OF_A_SHARD = 0.5
 _NOT_STORED = np.uint64(2**64 - 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardReads:
     """Fetches inner chunks of one sharded array.
 
@@ -40,42 +40,24 @@ class ShardReads:
     ----------
     grid
         The grid of the shards.
-    axes
-        The axes of that grid.
     path
         The array, for messages.
     cache_scope
         Part of the cache keys of shard indexes: the root URL of the repository.
     """
 
-    def __init__(
-        self,
-        *,
-        sharding: Sharding,
-        grid: ChunkGrid,
-        axes: Sequence[ChunkAxis],
-        lookup: ChunkLookup,
-        chunk_source: ChunkSource,
-        path: str,
-        cache_scope: str,
-    ) -> None:
-        self.sharding = sharding
-        self.grid = grid
-        self._axes = tuple(axes)
-        self.lookup = lookup
-        self._chunk_source = chunk_source
-        self._path = path
-        self._cache_scope = cache_scope
-
-    def decode(self, payload: bytes) -> NDArray[Any]:
-        """Decode the bytes of one inner chunk."""
-        return self.sharding.decode_inner(payload)
+    sharding: Sharding
+    grid: ChunkGrid
+    lookup: ChunkLookup
+    chunk_source: ChunkSource
+    path: str
+    cache_scope: str
 
     def shard_of(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split coordinates of inner chunks into those of their shards and those within them."""
         shards, local = np.empty_like(coords), np.empty_like(coords)
         for number, (axis, step) in enumerate(
-            zip(self._axes, self.sharding.inner_shape, strict=True)
+            zip(self.grid.axes, self.sharding.inner_shape, strict=True)
         ):
             shards[:, number] = axis.chunk_of(coords[:, number] * step)
             local[:, number] = coords[:, number] - axis.start_of(shards[:, number]) // step
@@ -102,11 +84,11 @@ class ShardReads:
             return np.empty(0, dtype=np.int64), []
         if whole.any():
             chosen = np.flatnonzero(whole)
-            shards = self._chunk_source.fetch(refs, question.rows[chosen])
+            shards = self.chunk_source.fetch(refs, question.rows[chosen])
             for number, shard in zip(chosen.tolist(), shards, strict=True):
                 shape = question.shapes[number]
                 index = self.sharding.decode_index(
-                    self._index_bytes(shard, shape), shape, shard_nbytes=len(shard), what=self._path
+                    self._index_bytes(shard, shape), shape, shard_nbytes=len(shard), what=self.path
                 )
                 members = question.members(number)
                 found = index[tuple(question.local[members].T)].reshape(-1, 2)
@@ -123,7 +105,7 @@ class ShardReads:
             stored = np.flatnonzero((entries != _NOT_STORED).any(axis=1))
             starts = entries[stored, 0].astype(np.int64)
             ranges = np.stack([starts, starts + entries[stored, 1].astype(np.int64)], axis=-1)
-            parts = self._chunk_source.fetch(refs, rows[stored], ranges)
+            parts = self.chunk_source.fetch(refs, rows[stored], ranges)
             payloads.update(zip(stored.tolist(), parts, strict=True))
         positions = np.array(sorted(payloads), dtype=np.int64)
         return positions, [payloads[position] for position in positions.tolist()]
@@ -154,14 +136,14 @@ class ShardReads:
                 size = self.sharding.index_nbytes(question.shapes[number])
                 at_end = self.sharding.index_location == "end"
                 ranges[place] = (-size, TO_END) if at_end else (0, size)
-            parts = self._chunk_source.fetch(refs, question.rows[chosen], ranges)
+            parts = self.chunk_source.fetch(refs, question.rows[chosen], ranges)
             loaded = []
             for number, part in zip(chosen.tolist(), parts, strict=True):
                 row = int(question.rows[number])
                 inline = int(refs.kind[row]) == KIND_INLINE
                 size = len(refs.inline(row)) if inline else int(refs.length[row])
                 index = self.sharding.decode_index(
-                    part, question.shapes[number], shard_nbytes=size, what=self._path
+                    part, question.shapes[number], shard_nbytes=size, what=self.path
                 )
                 loaded.append(Loaded(index, index.nbytes + 500))
             return loaded
@@ -179,14 +161,14 @@ class ShardReads:
             stored = refs.inline(row)
         else:
             stored = (refs.location(row), refs.etag(row), int(refs.last_modified[row]))
-        return "shard index", self._cache_scope, self._path, kind, stored, start, length
+        return "shard index", self.cache_scope, self.path, kind, stored, start, length
 
     def _index_bytes(self, shard: bytes, shape: tuple[int, ...]) -> bytes:
         size = self.sharding.index_nbytes(shape)
         if size > len(shard):
             raise FormatError(
                 f"the shard has {len(shard)} bytes, its index alone needs {size}",
-                object_key=self._path,
+                object_key=self.path,
                 file_type="shard",
                 field="index",
             )

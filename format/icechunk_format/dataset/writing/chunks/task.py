@@ -177,24 +177,11 @@ class _LayoutTask:
     ) -> Iterator[ChunkRefs]:
         codecs = self._codecs_of(target)
         grid = target.metadata.grid
-        sharding = codecs.sharding
-        unit_shape = None if sharding is None else sharding.inner_shape
-        if unit_shape is None:
-            check_places(target, coords, grid.num_chunks)
-            outer = coords
-        else:
-            counts = tuple(
-                -(-size // inner) for size, inner in zip(grid.shape, unit_shape, strict=True)
-            )
-            check_places(target, coords, counts)
-            starts = coords * np.array(unit_shape, np.int64)
-            outer = (
-                np.stack(
-                    [grid.chunk_indices(axis, starts[:, axis]) for axis in range(grid.ndim)], axis=1
-                )
-                if grid.ndim
-                else coords
-            )
+        axes = codecs.chunk_axes(grid)
+        check_places(target, coords, tuple(axis.count for axis in axes))
+        outer = np.empty_like(coords)
+        for number, (inner, axis) in enumerate(zip(axes, grid.axes, strict=True)):
+            outer[:, number] = axis.chunk_of(inner.start_of(coords[:, number]))
         _check_said(target, rows)
         data = rows.column("data").combine_chunks()
         return store_in_batches(
