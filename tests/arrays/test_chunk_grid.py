@@ -59,15 +59,15 @@ def test_equals_a_list_of_borders(drawn: list[tuple[int, Any, list[int]]], data:
         used = [i for i in range(len(sizes)) if borders[i] < extent]
         assert grid.num_chunks[axis] == len(used)
         assert listed_edges(grid.axes[axis]).tolist() == [*borders[: len(used)], extent]
-        assert grid.distinct_sizes(axis) >= {sizes[i] for i in used}
+        assert grid.axes[axis].distinct_sizes() >= {sizes[i] for i in used}
         for i in used:
-            assert grid.chunk_bounds(axis, i) == (borders[i], min(borders[i + 1], extent))
-        elements = list(range(extent))
+            assert grid.axes[axis].bounds(i) == (borders[i], min(borders[i + 1], extent))
+        elements = np.arange(extent)
         expected = [next(i for i in used if e < borders[i + 1]) for e in elements]
-        assert grid.chunk_indices(axis, elements).tolist() == expected
+        assert grid.axes[axis].chunk_of(elements).tolist() == expected
     coords = list(np.ndindex(*grid.num_chunks))
     for at in coords:
-        bounds = [grid.chunk_bounds(axis, i) for axis, i in enumerate(at)]
+        bounds = [axis.bounds(i) for axis, i in zip(grid.axes, at, strict=True)]
         assert grid.box_of(at) == (tuple(b[0] for b in bounds), tuple(b[1] for b in bounds))
         full = tuple(drawn[axis][2][i] for axis, i in enumerate(at))
         assert grid.full_chunk_shape(at) == full
@@ -75,15 +75,16 @@ def test_equals_a_list_of_borders(drawn: list[tuple[int, Any, list[int]]], data:
     hi = [data.draw(st.integers(-2, n + 2)) for n in shape]
     first, end = grid.chunks_of_box(lo, hi)
     for axis in range(len(shape)):
-        inside = range(max(lo[axis], 0), min(hi[axis], shape[axis]))
-        assert set(range(first[axis], end[axis])) == set(grid.chunk_indices(axis, inside).tolist())
+        inside = np.arange(max(lo[axis], 0), min(hi[axis], shape[axis]))
+        held = set(grid.axes[axis].chunk_of(inside).tolist())
+        assert set(range(first[axis], end[axis])) == held
 
 
 def test_grids_of_billions_of_chunks_cost_nothing() -> None:
     grid = parse_chunk_grid(rectilinear([[2, 10**15], [5, 10**17]], 1), (5 * 10**17, 2**62))
     assert grid.num_chunks == (10**15 + (5 * 10**17 - 2 * 10**15) // 5, 2**62)
-    assert grid.chunk_bounds(0, 10**15 + 7) == (2 * 10**15 + 35, 2 * 10**15 + 40)
-    assert grid.chunk_indices(0, 2 * 10**15 + 36) == 10**15 + 7
+    assert grid.axes[0].bounds(10**15 + 7) == (2 * 10**15 + 35, 2 * 10**15 + 40)
+    assert grid.axes[0].chunk_of(np.array([2 * 10**15 + 36])) == 10**15 + 7
     with pytest.raises(UnsupportedError, match="borders"):
         listed_edges(grid.axes[0])
 
@@ -173,8 +174,8 @@ def test_grids_that_are_not_known(value: Any) -> None:
 def test_questions_outside_the_grid() -> None:
     grid = ChunkGrid.regular((7,), (3,))
     for call in (
-        lambda: grid.chunk_bounds(0, 3),
-        lambda: grid.chunk_bounds(0, -1),
+        lambda: grid.box_of((3,)),
+        lambda: grid.box_of((-1,)),
         lambda: grid.full_chunk_shape((3,)),
         lambda: grid.resized((7, 7)),
         lambda: grid.resized((-1,)),

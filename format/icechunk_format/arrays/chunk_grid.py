@@ -16,14 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from icechunk_format.arrays.named_configuration import (
     INT64_MAX,
     Member,
     is_integer,
-    named_configuration_json,
     parse_named_configuration,
     shortened,
 )
@@ -81,17 +77,6 @@ class ChunkGrid:
         """How many dimensions the array has."""
         return len(self.axes)
 
-    def chunk_bounds(self, axis: int, i: int) -> tuple[int, int]:
-        """Return the elements of chunk ``i`` along an axis, clipped to the shape.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is no such chunk.
-        """
-        self._check(axis, i)
-        return self.axes[axis].bounds(i)
-
     def box_of(self, coords: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return first elements and ends of one chunk, clipped to the shape.
 
@@ -100,7 +85,8 @@ class ChunkGrid:
         InvalidInputError
             If there is no such chunk.
         """
-        bounds = [self.chunk_bounds(axis, int(i)) for axis, i in enumerate(coords)]
+        self._check(coords)
+        bounds = [axis.bounds(int(i)) for axis, i in zip(self.axes, coords, strict=True)]
         return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
 
     def full_chunk_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
@@ -111,19 +97,10 @@ class ChunkGrid:
         InvalidInputError
             If there is no such chunk.
         """
-        for axis, i in enumerate(coords):
-            self._check(axis, int(i))
+        self._check(coords)
         if self.chunk_shape is not None:
             return self.chunk_shape
         return tuple(found.full_size(int(i)) for found, i in zip(self.axes, coords, strict=True))
-
-    def distinct_sizes(self, axis: int) -> set[int]:
-        """Return every size that chunks are stored with along an axis."""
-        return self.axes[axis].distinct_sizes()
-
-    def chunk_indices(self, axis: int, elements: ArrayLike) -> NDArray[np.int64]:
-        """Return the chunks along an axis that hold the elements; indices are not checked."""
-        return self.axes[axis].chunk_of(np.asarray(elements, dtype=np.int64))
 
     def chunks_of_box(
         self, lo: Sequence[int], hi: Sequence[int]
@@ -156,16 +133,18 @@ class ChunkGrid:
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_grid`` member of a ``zarr.json``."""
+        sizes = [axis.to_json() for axis in self.axes]
         if self.chunk_shape is not None:
-            return named_configuration_json("regular", {"chunk_shape": list(self.chunk_shape)})
-        shapes = [axis.to_json() for axis in self.axes]
-        return named_configuration_json("rectilinear", {"kind": "inline", "chunk_shapes": shapes})
+            return {"name": "regular", "configuration": {"chunk_shape": sizes}}
+        inline = {"kind": "inline", "chunk_shapes": sizes}
+        return {"name": "rectilinear", "configuration": inline}
 
-    def _check(self, axis: int, i: int) -> None:
-        if not 0 <= i < self.num_chunks[axis]:
-            raise InvalidInputError(
-                f"there is no chunk {i} along axis {axis}, which has {self.num_chunks[axis]}"
-            )
+    def _check(self, coords: Sequence[int]) -> None:
+        for axis, i in enumerate(coords):
+            if not 0 <= i < self.num_chunks[axis]:
+                raise InvalidInputError(
+                    f"there is no chunk {i} along axis {axis}, which has {self.num_chunks[axis]}"
+                )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChunkGrid) and self.axes == other.axes

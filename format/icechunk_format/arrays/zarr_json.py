@@ -153,7 +153,7 @@ class ArrayMetadata(NodeMetadata):
         )
         if codecs.sharding is not None:
             for axis, inner in enumerate(codecs.sharding.inner_shape):
-                for size in self.grid.distinct_sizes(axis):
+                for size in self.grid.axes[axis].distinct_sizes():
                     if size % inner:
                         raise Member(self.node_path, "codecs[0].configuration.chunk_shape").error(
                             f"shards of {size} along axis {axis} are not made of whole inner "

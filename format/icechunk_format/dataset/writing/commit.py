@@ -295,7 +295,7 @@ def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
     [first], [last] = grid.chunks_of_box([labels.start], [stop])
     payloads: list[bytes] = []
     for chunk in range(first, last):
-        low, high = grid.chunk_bounds(0, chunk)
+        [low], [high] = grid.box_of([chunk])
         values: Any = labels.metadata.fill_array(grid.full_chunk_shape([chunk]))
         values[: high - low] = labels.values[low - labels.start : high - labels.start]
         payloads.append(codecs.encode(values))

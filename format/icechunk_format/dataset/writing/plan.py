@@ -231,17 +231,15 @@ class _Planner:
         assert placed.new_labels is not None
         if not len(placed.new_labels):
             return None
-        if array.old_shape is None:
-            return LabelChunks(
-                path=array.path, metadata=array.metadata, start=0, values=placed.new_labels
-            )
-        [axis] = array.metadata.grid.axes
-        first = placed.old_size
-        if placed.moved is not None:
-            first = int(np.argmax(placed.moved != np.arange(first)))
-        start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
-        kept = self._places.old_labels[array.name][start:]
-        values = np.concatenate([kept, placed.new_labels])
+        start, values = 0, placed.new_labels
+        if array.old_shape is not None:
+            [axis] = array.metadata.grid.axes
+            first = placed.old_size
+            if placed.moved is not None:
+                first = int(np.argmax(placed.moved != np.arange(first)))
+            start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
+            kept = self._places.old_labels[array.name][start:]
+            values = np.concatenate([kept, placed.new_labels])
         return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
 
     def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:

@@ -166,19 +166,19 @@ class _Adoption:
             are_alike = _without_size(old) == _without_size(new)
             for receipt in receipts:
                 coords = receipt.coords.coords()
-                found = chunk_moves(
+                is_moved, places = chunk_moves(
                     axes,
                     coords,
                     lambda at: self._touched(new, at),
                     has_all_rows=self._has_all_rows,
                     is_same_array=is_same and old.old_shape is not None,
                 )
-                stays = found.is_moved & are_alike
-                if is_same and stays.all() and (found.targets == coords).all():
+                stays = is_moved & are_alike
+                if is_same and stays.all() and (places == coords).all():
                     kept.append(receipt)
                     continue
                 if stays.any():
-                    moved.append((receipt, stays, found.targets))
+                    moved.append((receipt, stays, places))
                 targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
         merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
         merged = np.unique(merged, axis=0)
@@ -300,14 +300,14 @@ class _Adoption:
         base = array_at(self._rivals.base, new.path, base_id)
         tip = array_at(self._rivals.tip, new.path, new.node_id)
         merge = CellMerge(
-            new,
-            axes,
+            array=new,
+            axes=axes,
             ours=self._ours(old, receipts) if old is not None and receipts else None,
-            base=None if base is None else self._destination.reader(self._rivals.base, base),
-            landed=(
-                self._placed(new, self._rivals.base, base, is_tip=False),
-                self._placed(new, self._rivals.tip, tip, is_tip=True),
-            ),
+            base=None
+            if base is None
+            else PlacedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
+            base_now=self._placed(new, self._rivals.base, base, is_tip=False),
+            tip=self._placed(new, self._rivals.tip, tip, is_tip=True),
             stored=stored,
             has_all_rows=self._has_all_rows,
             resolve=self._prepared.options.resolve,

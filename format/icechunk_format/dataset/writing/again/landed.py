@@ -220,18 +220,18 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         upper = (*first[:axis], *counts[axis:])
         parts += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]
     refs = ChunkRefs.concat(parts)
-    moves = chunk_moves(
+    is_moved, targets = chunk_moves(
         axes,
         refs.coords,
         lambda at: np.zeros(len(at), np.bool_),
         has_all_rows=True,
         is_same_array=True,
     )
-    stays = moves.is_moved & (moves.targets == refs.coords).all(axis=1)
-    goes = moves.is_moved & ~stays
-    split = [targets_of(axes, at) for at in refs.coords[~moves.is_moved].tolist()]
+    stays = is_moved & (targets == refs.coords).all(axis=1)
+    goes = is_moved & ~stays
+    split = [targets_of(axes, at) for at in refs.coords[~is_moved].tolist()]
     return TheirChunks(
-        refs=refs.take(goes).moved(moves.targets[goes]),
+        refs=refs.take(goes).moved(targets[goes]),
         merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
         left=refs.coords[~stays],
     )

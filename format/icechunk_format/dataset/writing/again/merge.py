@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _MOST_LOST_CHUNKS: Final = 16
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class CellMerge:
     """Merges chunks of one array.
 
@@ -42,7 +44,7 @@ class CellMerge:
     ours, base
         Read what the write has stored, and the version that it was planned on; None where there is
         no such array.
-    landed
+    base_now, tip
         The base and the newest version, by the places of now; None where they have no such array.
     stored
         Which chunks the write has stored.
@@ -57,56 +59,43 @@ class CellMerge:
         By axis: indices now of cells that both wrote, where that is a conflict.
     """
 
-    def __init__(
-        self,
-        array: ArrayTarget,
-        axes: Sequence[AxisMoves],
-        *,
-        ours: ArrayReader | None,
-        base: ArrayReader | None,
-        landed: tuple[PlacedArray | None, PlacedArray | None],
-        stored: ChunkChanges,
-        has_all_rows: bool,
-        resolve: str | None,
-    ) -> None:
-        self._array = array
-        self._axes = axes
-        self._ours, self._base = ours, None if base is None else PlacedArray.as_it_is(base)
-        self._base_now, self._tip = landed
-        self._stored = stored
-        self._has_all_rows = has_all_rows
-        self._resolve = resolve
-        self._codecs = array.metadata.chunk_codecs()
-        self.lost: list[set[int]] = [set() for _ in axes]
-        self.cells_lost = 0
+    array: ArrayTarget
+    axes: Sequence[AxisMoves]
+    ours: ArrayReader | None
+    base: PlacedArray | None
+    base_now: PlacedArray | None
+    tip: PlacedArray | None
+    stored: ChunkChanges
+    has_all_rows: bool
+    resolve: str | None
+    lost: list[set[int]] = field(default_factory=list)
+    cells_lost: int = 0
 
     def chunks(
         self, targets: NDArray[np.int64], touched: NDArray[np.bool_]
     ) -> Iterator[tuple[list[int], bytes]]:
         """Yield the merged chunks with their coordinates, until too many have lost cells."""
-        chunks_lost = 0
+        self.lost = [set() for _ in self.axes]
+        codecs, chunks_lost = self.array.metadata.chunk_codecs(), 0
         for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
             before = self.cells_lost
-            yield at, self.encoded(at, is_touched=is_touched)
+            values = self._merged(at, is_touched=is_touched)
+            yield at, codecs.encode(padded(self.array.metadata, values, at))
             chunks_lost += self.cells_lost > before
             if chunks_lost >= _MOST_LOST_CHUNKS:
                 return
 
-    def encoded(self, target: Sequence[int], *, is_touched: bool) -> bytes:
-        """Return the encoded chunk; ``is_touched`` says that others may have written it."""
-        grid = self._array.metadata.grid
+    def _merged(self, target: Sequence[int], *, is_touched: bool) -> NDArray[Any]:
+        """Return the values of a chunk; ``is_touched`` says that others may have written it."""
+        grid = self.array.metadata.grid
         lower, upper = grid.box_of(target)
-        values = self._content(self._tip, lower, upper)
+        values = self._content(self.tip, lower, upper)
         theirs = self._theirs(values, lower, upper) if is_touched else None
-        if self._ours is None:
-            return self._encoded(values, target)
-        segments = [moves.into_target(at) for moves, at in zip(self._axes, target, strict=True)]
-        for numbers in product(*segments):
-            self._lay_over(self._ours, values, theirs, numbers, lower)
-        return self._encoded(values, target)
-
-    def _encoded(self, values: NDArray[Any], target: Sequence[int]) -> bytes:
-        return self._codecs.encode(padded(self._array.metadata, values, target))
+        if self.ours is not None:
+            segments = [moves.into_target(at) for moves, at in zip(self.axes, target, strict=True)]
+            for numbers in product(*segments):
+                self._lay_over(self.ours, values, theirs, numbers, lower)
+        return values
 
     def _lay_over(
         self,
@@ -116,9 +105,9 @@ class CellMerge:
         numbers: Sequence[int],
         lower: Sequence[int],
     ) -> None:
-        pairs = list(zip(self._axes, numbers, strict=True))
+        pairs = list(zip(self.axes, numbers, strict=True))
         source = np.array([[int(moves.sources[n]) for moves, n in pairs]], np.int64)
-        if not self._stored.touches(source.astype(np.uint32)).all():
+        if not self.stored.touches(source.astype(np.uint32)).all():
             return
         places = [moves.places(n) for moves, n in pairs]
         first = [int(np.min(old)) for old, _ in places]
@@ -127,8 +116,8 @@ class CellMerge:
         at = np.ix_(*(new - low for (_, new), low in zip(places, lower, strict=True)))
         ours = np.asarray(reader.read_box(first, last)[within])
         written = np.ones(ours.shape, np.bool_)
-        if not self._has_all_rows:
-            written = differs(ours, np.asarray(self._content(self._base, first, last)[within]))
+        if not self.has_all_rows:
+            written = differs(ours, np.asarray(self._content(self.base, first, last)[within]))
         if theirs is not None:
             both = written & theirs[at]
             if both.any():
@@ -144,34 +133,34 @@ class CellMerge:
         places: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
         """Return which cells to write, by ``resolve``; note conflicts for the error."""
-        if self._resolve is None:
+        if self.resolve is None:
             self.cells_lost += int(np.count_nonzero(both))
             for lost, new, rows in zip(self.lost, places, np.nonzero(both), strict=True):
                 lost.update(new[np.unique(rows)].tolist())
-        return written & ~both if self._resolve == "theirs" else written
+        return written & ~both if self.resolve == "theirs" else written
 
     def _theirs(
         self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[np.bool_]:
         """Return which cells of the newest version differ from those of the old base."""
-        found = differs(values, self._content(self._base_now, lower, upper))
+        found = differs(values, self._content(self.base_now, lower, upper))
         is_new = np.ones(values.shape, np.bool_)
-        if self._base_now is not None:
-            is_new[np.ix_(*self._base_now.within(lower, upper)[1])] = False
+        if self.base_now is not None:
+            is_new[np.ix_(*self.base_now.within(lower, upper)[1])] = False
         # Where a dimension has grown and nobody wrote, the array has its fill value.
-        found &= ~is_new | differs(values, self._array.metadata.fill_array(values.shape))
-        return _hull(found) if self._resolve == "theirs" else found
+        found &= ~is_new | differs(values, self.array.metadata.fill_array(values.shape))
+        return _hull(found) if self.resolve == "theirs" else found
 
     def _content(
         self, version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[Any]:
         """Return a box of a version, with the missing value where it is outside of the array."""
         shape = tuple(high - low for low, high in zip(lower, upper, strict=True))
-        fill = self._array.metadata.fill_value
-        if self._array.encoder is None:
-            values = self._array.metadata.fill_array(shape)
+        fill = self.array.metadata.fill_value
+        if self.array.encoder is None:
+            values = self.array.metadata.fill_array(shape)
         else:
-            values = self._array.encoder.blank(shape, fill)
+            values = self.array.encoder.blank(shape, fill)
         if version is not None:
             version.read_into(values, lower, upper)
         return values

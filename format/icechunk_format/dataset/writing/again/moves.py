@@ -185,22 +185,6 @@ def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArra
     return np.array([shape[axis] for shape in shapes], np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChunkMoves:
-    """The stored chunks of an array that are reused, and their new coordinates.
-
-    Parameters
-    ----------
-    is_moved
-        ``bool (n,)``: whether the chunk is reused.
-    targets
-        ``int64 (n, ndim)``: the new coordinates; valid where ``is_moved``.
-    """
-
-    is_moved: NDArray[np.bool_]
-    targets: NDArray[np.int64]
-
-
 def chunk_moves(
     axes: Sequence[AxisMoves],
     coords: NDArray[Any],
@@ -208,8 +192,8 @@ def chunk_moves(
     *,
     has_all_rows: bool,
     is_same_array: bool,
-) -> ChunkMoves:
-    """Decide which stored chunks can be reused.
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Decide which stored chunks of an array can be reused, and return their new coordinates.
 
     Parameters
     ----------
@@ -223,6 +207,13 @@ def chunk_moves(
         Whether every combination of labels has a row.
     is_same_array
         Whether the array is that of the old base.
+
+    Returns
+    -------
+    is_moved
+        ``bool (n,)``: whether the chunk is reused.
+    targets
+        ``int64 (n, ndim)``: the new coordinates; valid where ``is_moved``.
     """
     n = len(coords)
     targets = np.zeros((n, len(axes)), np.int64)
@@ -240,7 +231,7 @@ def chunk_moves(
         is_moved |= is_same
     is_moved &= is_whole
     is_moved &= is_fresh | ~touched(targets)
-    return ChunkMoves(is_moved=is_moved, targets=targets)
+    return is_moved, targets
 
 
 def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
