@@ -24,7 +24,6 @@ from icechunk_format.arrays.named_configuration import (
     Member,
     NamedConfiguration,
     is_integer,
-    named_configuration_json,
     parse_named_configuration,
     shortened,
 )
@@ -131,15 +130,17 @@ class DataType:
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the ``data_type`` member of a ``zarr.json``."""
+        configuration: dict[str, Any]
         if self.kind in ("datetime", "timedelta"):
-            configuration: dict[str, Any] = {"unit": self.unit, "scale_factor": self.scale_factor}
-            return named_configuration_json(self.name, configuration)
-        if self.fields:
+            configuration = {"unit": self.unit, "scale_factor": self.scale_factor}
+        elif self.fields:
             fields = [{"name": n, "data_type": field.to_json()} for n, field in self.fields]
-            return named_configuration_json("struct", {"fields": fields})
-        if self.numpy.kind in "USV":
-            return named_configuration_json(self.name, {"length_bytes": self.numpy.itemsize})
-        return self.name
+            configuration = {"fields": fields}
+        elif self.numpy.kind in "USV":
+            configuration = {"length_bytes": self.numpy.itemsize}
+        else:
+            return self.name
+        return {"name": self.name, "configuration": configuration}
 
 
 def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_type") -> DataType:
@@ -179,12 +180,8 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
             unit, scale_factor = np.datetime_data(native)
             name = "numpy.datetime64" if native.kind == "M" else "numpy.timedelta64"
             return _time(name, native, unit, scale_factor)
-        if native.kind == "U":
-            return DataType(name="fixed_length_utf32", numpy=native, kind="string")
-        if native.kind == "S":
-            return DataType(name="null_terminated_bytes", numpy=native, kind="bytes")
-        if native.kind == "V":
-            return DataType(name="raw_bytes", numpy=native, kind="bytes")
+        if native.kind in _FIXED_LENGTH:
+            return _plain(_FIXED_LENGTH[native.kind], native)
         if native.name in _NUMBER_NAMES:
             return _NUMBERS[native.name]
     raise InvalidInputError(
@@ -195,12 +192,12 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
     )
 
 
-def _number(name: str) -> DataType:
-    dtype = np.dtype(name)
+def _plain(name: str, dtype: np.dtype[Any]) -> DataType:
     return DataType(name=name, numpy=dtype, kind=_KIND_BY_NUMPY[dtype.kind])
 
 
-_NUMBERS: Final = {name: _number(name) for name in _NUMBER_NAMES}
+_FIXED_LENGTH: Final = {"U": "fixed_length_utf32", "S": "null_terminated_bytes", "V": "raw_bytes"}
+_NUMBERS: Final = {name: _plain(name, np.dtype(name)) for name in _NUMBER_NAMES}
 _STRING: Final = DataType(name="string", numpy=np.dtype(object), kind="string")
 _BYTES: Final = DataType(name="variable_length_bytes", numpy=np.dtype(object), kind="bytes")
 
@@ -243,7 +240,7 @@ def _parse(value: object, where: Member, depth: int = 0) -> DataType:
         return _BYTES
     if name in ("numpy.datetime64", "numpy.timedelta64"):
         return _parse_time(named, where)
-    if name in ("fixed_length_utf32", "null_terminated_bytes", "raw_bytes"):
+    if name in _FIXED_LENGTH.values():
         return _parse_fixed_length(named, where)
     if name in ("struct", "structured"):
         return _parse_struct(named, where, depth)
@@ -288,10 +285,8 @@ def _parse_fixed_length(named: NamedConfiguration, where: Member) -> DataType:
             f"{named.name} needs length_bytes, a multiple of {step} from {step} to "
             f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}"
         )
-    if named.name == "fixed_length_utf32":
-        return DataType(name=named.name, numpy=np.dtype(f"U{length // 4}"), kind="string")
-    code = "S" if named.name == "null_terminated_bytes" else "V"
-    return DataType(name=named.name, numpy=np.dtype(f"{code}{length}"), kind="bytes")
+    code = next(code for code, name in _FIXED_LENGTH.items() if name == named.name)
+    return _plain(named.name, np.dtype(f"{code}{length // step}"))
 
 
 def _parse_raw_bits(name: str, bits: int, where: Member) -> DataType:
@@ -299,7 +294,7 @@ def _parse_raw_bits(name: str, bits: int, where: Member) -> DataType:
         raise where.error(
             f"raw type {name!r} must have a multiple of 8 bits, at most {8 * _MAX_ELEMENT_NBYTES}"
         )
-    return DataType(name="raw_bytes", numpy=np.dtype(f"V{bits // 8}"), kind="bytes")
+    return _plain("raw_bytes", np.dtype(f"V{bits // 8}"))
 
 
 def _parse_struct(named: NamedConfiguration, where: Member, depth: int) -> DataType:

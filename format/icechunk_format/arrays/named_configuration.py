@@ -80,10 +80,3 @@ def parse_named_configuration(value: object, where: Member) -> NamedConfiguratio
             f"{shortened(configuration)}"
         )
     return NamedConfiguration(name=value["name"], configuration=configuration)
-
-
-def named_configuration_json(name: str, configuration: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the long form; ``None`` leaves out the ``configuration`` member."""
-    if configuration is None:
-        return {"name": name}
-    return {"name": name, "configuration": configuration}

@@ -12,7 +12,6 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
-from icechunk_format.arrays.named_configuration import named_configuration_json
 from icechunk_format.arrays.zarr_json import (
     ArrayMetadata,
     GroupMetadata,
@@ -73,7 +72,7 @@ def build_array_metadata(
         "shape": list(grid.shape),
         "data_type": data_type.to_json(),
         "chunk_grid": grid.to_json(),
-        "chunk_key_encoding": named_configuration_json("default", {"separator": "/"}),
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": encode_fill_value(fill_value, data_type),
         "codecs": chain,
         "attributes": dict(attributes or {}),

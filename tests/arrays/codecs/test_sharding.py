@@ -23,7 +23,8 @@ from icechunk_format.errors import FormatError, InvalidInputError
 def sharded(
     inner_shape: tuple[int, ...] = (2,), codecs: list[Any] | None = None, **more: Any
 ) -> ChunkCodecs:
-    chain = [sharding_json(inner_shape, codecs or ["bytes"], **more)]
+    made = sharding_json(inner_shape, codecs or ["bytes"])
+    chain = [{**made, "configuration": {**made["configuration"], **more}}]
     return ChunkCodecs(chain, parse_data_type("int8"), np.int8(9), ndim=len(inner_shape))
 
 

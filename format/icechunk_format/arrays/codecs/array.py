@@ -180,13 +180,11 @@ class PackBits(ArrayCodec):
 class NumcodecsFilter(ArrayCodec):
     """A numcodecs codec that keeps the shape, and may change the type."""
 
-    def __init__(
-        self, name: str, codec: Any, data_type: DataType, encoded: DataType | None = None
-    ) -> None:
-        self.name = name
-        self.encoded = data_type if encoded is None else encoded
+    def __init__(self, spec: CodecSpec, codec: Any, encoded: DataType | None = None) -> None:
+        self.name = spec.name
+        self.encoded = spec.data_type if encoded is None else encoded
         self._codec = codec
-        self._dtype = data_type.numpy
+        self._dtype = spec.data_type.numpy
 
     def decode(self, array: Array, shape: Shape) -> Array:
         """See ``ArrayCodec``."""
@@ -230,8 +228,7 @@ def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: Da
 
 
 def _bitround(spec: CodecSpec) -> ArrayCodec:
-    codec = make_numcodec(spec.name, spec.configuration)
-    return NumcodecsFilter(spec.name, codec, spec.data_type)
+    return NumcodecsFilter(spec, make_numcodec(spec.name, spec.configuration))
 
 
 def _typed_filter(spec: CodecSpec) -> ArrayCodec:
@@ -243,7 +240,7 @@ def _typed_filter(spec: CodecSpec) -> ArrayCodec:
     config |= {key: given.numpy.str for key, given in types.items() if given is not None}
     # zarr-python stores the result of quantize in the array's own type.
     encoded = None if spec.name == "numcodecs.quantize" else types[encoded_key]
-    return NumcodecsFilter(spec.name, make_numcodec(spec.name, config), spec.data_type, encoded)
+    return NumcodecsFilter(spec, make_numcodec(spec.name, config), encoded)
 
 
 def _type_parameter(config: dict[str, Any], key: str) -> DataType | None:

@@ -121,13 +121,13 @@ def _array_codec(spec: CodecSpec) -> ArrayCodec:
         raise ConfigurationError(f"elements of type {spec.data_type.name} have no fixed size")
     if spec.name in ARRAY_CODECS:
         return ARRAY_CODECS[spec.name](spec)
-    return NumcodecsFilter(spec.name, find_registered_codec(spec), spec.data_type)
+    return NumcodecsFilter(spec, find_registered_codec(spec))
 
 
 def _element_codec(spec: CodecSpec) -> ElementCodec:
     if spec.name in ELEMENT_CODECS:
         return ELEMENT_CODECS[spec.name](spec)
-    return NumcodecsElements(spec.name, find_registered_codec(spec), spec.data_type)
+    return NumcodecsElements(spec, find_registered_codec(spec))
 
 
 def _byte_codec(spec: CodecSpec) -> ByteCodec:

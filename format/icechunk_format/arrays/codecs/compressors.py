@@ -14,6 +14,7 @@ LZ4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -118,21 +119,15 @@ class Blosc(_Compressor):
         return result
 
 
+@dataclass(eq=False)
 class Streamed(_Compressor):
     """DEFLATE, bzip2 and LZMA streams; the standard library's decompressors stop at a limit."""
 
-    def __init__(
-        self,
-        name: str,
-        make_decompressor: Callable[[], Any],
-        compress: Callable[[Buffer], bytes],
-        *,
-        next_stream: Callable[[bytes], bytes] = bytes,
-    ) -> None:
-        self.name = name
-        self._make_decompressor = make_decompressor
-        self._compress = compress
-        self._next_stream = next_stream  # what of the bytes behind a stream is another stream
+    name: str
+    make_decompressor: Callable[[], Any]
+    compress: Callable[[Buffer], bytes]
+    next_stream: Callable[[bytes], bytes] = bytes
+    """Returns what of the bytes behind a stream is another stream."""
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         """See ``ByteCodec``."""
@@ -140,7 +135,7 @@ class Streamed(_Compressor):
         left = limit
         rest: Buffer = data
         while rest or not parts:
-            stream = self._make_decompressor()
+            stream = self.make_decompressor()
             part = stream.decompress(rest, left + 1)
             left -= len(part)
             if left < 0:
@@ -148,14 +143,14 @@ class Streamed(_Compressor):
             if not stream.eof:
                 raise ValueError("the stream ends early")
             parts.append(part)
-            rest = self._next_stream(stream.unused_data)
+            rest = self.next_stream(stream.unused_data)
         if exact and left:
             raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def encode(self, data: Buffer) -> Buffer:
         """See ``ByteCodec``."""
-        return self._compress(data)
+        return self.compress(data)
 
 
 class Lz4(_Compressor):

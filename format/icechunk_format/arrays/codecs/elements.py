@@ -142,12 +142,12 @@ class NumcodecsElements:
 
     is_fixed_size = False
 
-    def __init__(self, name: str, codec: Any, data_type: DataType) -> None:
-        if data_type.is_variable_length:
-            raise ConfigurationError(f"it does not store elements of type {data_type.name}")
-        self.name = name
+    def __init__(self, spec: CodecSpec, codec: Any) -> None:
+        if spec.data_type.is_variable_length:
+            raise ConfigurationError(f"it does not store elements of type {spec.data_type.name}")
+        self.name = spec.name
         self._codec = codec
-        self._dtype = data_type.numpy
+        self._dtype = spec.data_type.numpy
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
         """See ``ElementCodec``."""
@@ -175,9 +175,10 @@ class PCodec(NumcodecsElements):
     The library would take memory for as many elements as the stream claims.
     """
 
-    def __init__(self, name: str, codec: Any, data_type: DataType, standalone: Any) -> None:
-        super().__init__(name, codec, data_type)
-        self._standalone = standalone
+    def __init__(self, spec: CodecSpec) -> None:
+        library = import_optional("pcodec", spec)
+        super().__init__(spec, make_numcodec(spec.name, spec.configuration))
+        self._standalone = library.standalone
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
         """See ``ElementCodec``."""
@@ -230,20 +231,13 @@ def _holds_text_or_bool(data_type: DataType) -> bool:
 _SANITIZERS: Final = {"bool": _sanitize_bool, "string": _sanitize_text}
 
 
-def _pcodec(spec: CodecSpec) -> ElementCodec:
-    library = import_optional("pcodec", spec.name, node_path=spec.node_path)
-    codec = make_numcodec(spec.name, spec.configuration)
-    return PCodec(spec.name, codec, spec.data_type, library.standalone)
-
-
 def _zfpy(spec: CodecSpec) -> ElementCodec:
-    import_optional("zfpy", spec.name, node_path=spec.node_path)
-    codec = make_numcodec(spec.name, spec.configuration)
-    return NumcodecsElements(spec.name, codec, spec.data_type)
+    import_optional("zfpy", spec)
+    return NumcodecsElements(spec, make_numcodec(spec.name, spec.configuration))
 
 
 def _grib(spec: CodecSpec) -> ElementCodec:
-    library = import_optional("gribberish", spec.name, node_path=spec.node_path)
+    library = import_optional("gribberish", spec)
     return Grib(spec.configuration, spec.data_type, library)
 
 
@@ -252,7 +246,7 @@ ELEMENT_CODECS: Final[dict[str, Callable[[CodecSpec], ElementCodec]]] = {
     "endian": Bytes,
     "vlen-utf8": VariableLength,
     "vlen-bytes": VariableLength,
-    "numcodecs.pcodec": _pcodec,
+    "numcodecs.pcodec": PCodec,
     "numcodecs.zfpy": _zfpy,
     "gribberish": _grib,
 }

@@ -43,14 +43,14 @@ def find_registered_codec(spec: CodecSpec) -> Any:
     """
     codec_class = _find_class(spec.name)
     if codec_class is None:
-        raise unsupported_codec(spec.name, node_path=spec.node_path)
+        raise unsupported_codec(spec)
     try:
         return codec_class.from_config(dict(spec.configuration))
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigurationError(f"its package refuses its parameters: {error}") from error
 
 
-def import_optional(module: str, name: str, *, node_path: str) -> Any:
+def import_optional(module: str, spec: CodecSpec) -> Any:
     """Import the library behind a codec.
 
     Raises
@@ -61,11 +61,12 @@ def import_optional(module: str, name: str, *, node_path: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise unsupported_codec(name, node_path=node_path) from error
+        raise unsupported_codec(spec) from error
 
 
-def unsupported_codec(name: str, *, node_path: str) -> UnsupportedError:
+def unsupported_codec(spec: CodecSpec) -> UnsupportedError:
     """Return the error for a codec that is not installed, naming the package that brings it."""
+    name = spec.name
     package = _PACKAGES.get(name)
     if package is None and name.startswith("imagecodecs_"):
         package = "imagecodecs"
@@ -77,9 +78,9 @@ def unsupported_codec(name: str, *, node_path: str) -> UnsupportedError:
             "other arrays"
         )
     return UnsupportedError(
-        f"array {node_path!r} is stored with codec {shortened(name)}, which is not available; "
-        f"{advice}",
-        node_path=node_path,
+        f"array {spec.node_path!r} is stored with codec {shortened(name)}, which is not "
+        f"available; {advice}",
+        node_path=spec.node_path,
         codec=name[:200],
         package=package,
     )
