@@ -210,6 +210,16 @@ class RunAxis:
 ChunkAxis = RegularAxis | RunAxis
 
 
+def chunk_ranges(axis: ChunkAxis, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the chunks ``[first, last)`` of each range of elements, ``int64 (n, 2)`` as these.
+
+    A range without elements has the chunks ``[0, 0)``.
+    """
+    is_full = (bounds[:, 1] > bounds[:, 0])[:, None]
+    ends = np.where(is_full, bounds - np.array([0, 1]), 0)
+    return np.where(is_full, axis.chunk_of(ends) + np.array([0, 1]), 0)
+
+
 def listed_edges(axis: ChunkAxis) -> NDArray[np.int64]:
     """Return the first element of each chunk, then the size of the axis: int64, ``count + 1``.
 

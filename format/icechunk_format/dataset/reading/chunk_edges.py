@@ -34,6 +34,14 @@ def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
     return variable.codecs.chunk_axes(variable.metadata.grid)
 
 
+def chunk_cells(axes: Sequence[ChunkAxis]) -> int:
+    """Return the cells of a chunk; for a rectilinear grid, of an average chunk."""
+    cells = 1
+    for axis in axes:
+        cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
+    return cells
+
+
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
     """Return where the boxes of a table may be cut along each of its dimensions.
 

@@ -22,6 +22,7 @@ import numpy as np
 from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     chunk_axes,
+    chunk_cells,
     chunk_selections,
     leading_variable,
 )
@@ -30,7 +31,6 @@ from icechunk_format.dataset.reading.task_cutting import (
     CHUNK_COST_IN_ROWS,
     MAX_DEFAULT_TASKS,
     Cuts,
-    GroupedCuts,
     cut,
     group,
     rows_target,
@@ -40,7 +40,7 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.snapshot.file import ManifestFiles
 
@@ -104,7 +104,7 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
     target = rows_target(
         selected_rows(selections),
         request.rows_per_partition,
-        chunk_rows=CHUNK_COST_IN_ROWS if lead is None else _chunk_cells(chunk_axes(lead)),
+        chunk_rows=CHUNK_COST_IN_ROWS if lead is None else chunk_cells(chunk_axes(lead)),
     )
     is_limited = request.only is not None
     skips = request.skip_missing and not is_limited
@@ -117,7 +117,7 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
         skip_uncovered=request.skip_missing or is_limited,
         also_stored=[extents_of(variable) for variable in others],
     )
-    return _tasks(group(cuts, target))
+    return group(cuts, target)
 
 
 def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
@@ -128,7 +128,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         axes = chunk_axes(variable)
         selections = chunk_selections(variable, request.selections, axes)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
-        target = max(1, CHUNKS_TASK_BYTES // (item * _chunk_cells(axes)))
+        target = max(1, CHUNKS_TASK_BYTES // (item * chunk_cells(axes)))
         # The smallest target that keeps a plan below the default limit of tasks.
         least = -(-selected_rows(selections) * 4 // MAX_DEFAULT_TASKS)
         if request.rows_per_partition is not None:
@@ -199,10 +199,7 @@ def _chunk_extents(variable: Variable, axes: Sequence[ChunkAxis]) -> Boxes:
     extents = np.empty_like(stored)
     for number, (outer, axis) in enumerate(zip(variable.metadata.grid.axes, axes, strict=True)):
         elements = outer.start_of(np.minimum(stored[:, number], outer.count))
-        extents[:, number, 0] = axis.chunk_of(elements[:, 0])
-        extents[:, number, 1] = np.where(
-            elements[:, 1] > 0, axis.chunk_of(np.maximum(elements[:, 1] - 1, 0)) + 1, 0
-        )
+        extents[:, number] = chunk_ranges(axis, elements)
     return extents
 
 
@@ -210,23 +207,8 @@ def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
     """Widen extents to whole blocks."""
     widened = np.empty_like(extents)
     for number, axis in enumerate(axes):
-        low, high = extents[:, number, 0], extents[:, number, 1]
-        full = high > low
-        blocks_low = axis.chunk_of(np.where(full, low, 0))
-        blocks_high = axis.chunk_of(np.where(full, high - 1, 0)) + 1
-        widened[:, number, 0] = np.where(full, axis.start_of(blocks_low), low)
-        widened[:, number, 1] = np.where(
-            full, axis.start_of(np.minimum(blocks_high, axis.count)), high
-        )
+        widened[:, number] = axis.start_of(chunk_ranges(axis, extents[:, number]))
     return widened
-
-
-def _chunk_cells(axes: Sequence[ChunkAxis]) -> int:
-    """Return the cells of a chunk; for a rectilinear grid, of an average chunk."""
-    cells = 1
-    for axis in axes:
-        cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
-    return cells
 
 
 def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
@@ -252,16 +234,5 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
         owner = np.concatenate(
             [np.full(len(cuts.rows), number, dtype=np.int64) for number, cuts, _ in chosen]
         )
-        tasks += _tasks(group(together, common, owner, counted=rows))
+        tasks += group(together, common, owner, counted=rows)
     return tasks
-
-
-def _tasks(grouped: GroupedCuts) -> list[ScanTask]:
-    flat = grouped.boxes.reshape(len(grouped.boxes), 2 * grouped.boxes.shape[1])
-    records = np.concatenate([grouped.owners[:, None], flat], axis=1).tolist()
-    parts = [tuple(record) for record in records]
-    firsts = grouped.firsts.tolist()
-    return [
-        ScanTask(parts=tuple(parts[first:last]), rows=rows)
-        for first, last, rows in zip(firsts[:-1], firsts[1:], grouped.rows.tolist(), strict=True)
-    ]

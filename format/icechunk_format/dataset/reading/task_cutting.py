@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, cover, join_small, merge_adjacent
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000
@@ -136,18 +137,18 @@ def group(
     owner: NDArray[np.int64] | None = None,
     *,
     counted: NDArray[np.int64] | None = None,
-) -> GroupedCuts:
-    """Put small neighbouring boxes into groups, and merge boxes of one owner that touch.
+) -> list[ScanTask]:
+    """Put small neighbouring boxes into tasks, and merge boxes of one owner that touch.
 
     Parameters
     ----------
     cuts
         Boxes, in the order in which neighbours may be joined.
     target
-        Wanted rows of a group.
+        Wanted rows of a task.
     owner
         The number of the array that each box belongs to. Boxes of different owners may share a
-        group, but are never merged.
+        task, but are never merged.
     counted
         Rows to report instead of ``cuts.rows``, which are then only weights.
     """
@@ -163,18 +164,14 @@ def group(
     merged = merged[_c_order(merged)]
     totals = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.int64)
     np.add.at(totals, groups, cuts.rows if counted is None else counted)
-    firsts = np.searchsorted(merged[:, 0, 0], np.arange(len(totals) + 1))
-    return GroupedCuts(boxes=merged[:, 2:], owners=merged[:, 1, 0], firsts=firsts, rows=totals)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupedCuts:
-    """Boxes in groups: group ``g`` has boxes ``firsts[g]:firsts[g + 1]`` and ``rows[g]`` rows."""
-
-    boxes: Boxes
-    owners: NDArray[np.int64]
-    firsts: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    firsts = np.searchsorted(merged[:, 0, 0], np.arange(len(totals) + 1)).tolist()
+    # The owner of each box, then its bounds.
+    records = merged[:, 1:].reshape(len(merged), 2 * ndim + 2)
+    parts = [(number, *bounds) for number, _, *bounds in records.tolist()]
+    return [
+        ScanTask(parts=tuple(parts[first:last]), rows=rows)
+        for first, last, rows in zip(firsts[:-1], firsts[1:], totals.tolist(), strict=True)
+    ]
 
 
 def _c_order(boxes: Boxes) -> NDArray[np.int64]:
@@ -206,13 +203,10 @@ class _CutAxis:
 
     def numbers(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the numbers ``[first, last)`` of the chunks that meet each range of elements."""
-        first, last = self._axis.chunk_of(bounds[:, 0]), self._axis.chunk_of(bounds[:, 1] - 1)
+        first, last = chunk_ranges(self._axis, bounds).T
         if self._chosen is None:
-            return first, last + 1
-        return (
-            np.searchsorted(self._chosen, first),
-            np.searchsorted(self._chosen, last, side="right"),
-        )
+            return first, last
+        return np.searchsorted(self._chosen, first), np.searchsorted(self._chosen, last)
 
     def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first element of each chunk by its number; one past the last is allowed."""

@@ -59,7 +59,8 @@ def rows_of(where: str, **options: str) -> list[int]:
     kept = [True] * len(CELLS)
     if chosen.residual is not None:
         batch = pa.RecordBatch.from_pydict(ROWS)
-        kept = chosen.residual.mask(batch).to_pylist()
+        columns = {name: batch.column(name) for name in chosen.residual.columns}
+        kept = chosen.residual.evaluate(columns, batch.num_rows).to_pylist()
     return [row for row, (x, y) in enumerate(CELLS) if kept[row] and x in sets[0] and y in sets[1]]
 
 
@@ -301,5 +302,5 @@ def test_quotes_in_texts(where: str, value: str) -> None:
     """What Spark since 4.0 takes them for."""
     planned = plan_where(where, {"s": pa.string()}, ())
     assert planned.residual is not None
-    mask = planned.residual.mask(pa.RecordBatch.from_pydict({"s": pa.array([value, "zz"])}))
+    mask = planned.residual.evaluate({"s": pa.array([value, "zz"])}, 2)
     assert mask.to_pylist() == [True, False]

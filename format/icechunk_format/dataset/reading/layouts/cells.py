@@ -7,6 +7,7 @@ is evaluated on each batch before rows are copied; columns that only it needs ar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -60,21 +61,17 @@ def _batches(
     schema, residual = context.arrow_schema, context.residual
     sources = [column.source for column in context.table.columns]
     builder = BatchBuilder()
-    blocks = reads.read(task)
-    try:
+    with closing(reads.read(task)) as blocks:
         for block in blocks:
             for columns in builder.batches(_rows(block, labels)):
                 if residual is not None:
-                    given = pa.RecordBatch.from_pydict({n: columns[n] for n in residual.columns})
-                    mask = residual.mask(given)
+                    mask = residual.evaluate(columns, len(next(iter(columns.values()))))
                     kept = mask.true_count
                     if not kept:
                         continue
                     if kept < len(mask):
                         columns = {n: columns[n].filter(mask) for n in sources}
                 yield pa.RecordBatch.from_arrays([columns[n] for n in sources], schema=schema)
-    finally:
-        blocks.close()
 
 
 def _rows(block: BlockColumns, labels: TaskLabels) -> BlockRows:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
-from icechunk_format.dataset.reading.chunk_edges import chunk_selections
+from icechunk_format.dataset.reading.chunk_edges import chunk_cells, chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import join_thin
 from icechunk_format.dataset.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
@@ -96,17 +96,13 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
             [columns[source] for source in sources], schema=context.arrow_schema
         )
 
-    batches = read_ahead(
+    yield from read_ahead(
         _blocks(context, arrays, task),
         fetch=fetch,
         decode=decode,
         cost=lambda block: 2 * len(block.coords) * _chunk_bytes(block.reader),
         max_bytes=context.read_ahead_bytes,
     )
-    try:
-        yield from batches
-    finally:
-        batches.close()
 
 
 def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterator[_ChunkBlock]:
@@ -130,10 +126,7 @@ def _coords(axes: tuple[ChunkAxis, ...], block: Block) -> NDArray[np.int64]:
 
 
 def _chunk_bytes(reader: ArrayReader) -> int:
-    elements = 1
-    for axis in reader.axes:
-        elements *= axis.step if axis.edges is None else -(-axis.size // max(1, axis.count))
-    return elements * reader.item_bytes + _ROW_BYTES
+    return chunk_cells(reader.axes) * reader.item_bytes + _ROW_BYTES
 
 
 def _decoded(

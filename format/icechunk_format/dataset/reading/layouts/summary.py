@@ -17,6 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,8 +136,7 @@ class _SummaryRun:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         waiting: _Segments | None = None
-        blocks = self._reads.read(self._task)
-        try:
+        with closing(self._reads.read(self._task)) as blocks:
             for block in blocks:
                 if waiting is None:
                     waiting = _Segments(self._reads.axes, block.whole)
@@ -144,8 +144,6 @@ class _SummaryRun:
                 if block.completes:
                     yield self._rows(waiting, block.whole)
                     waiting = None
-        finally:
-            blocks.close()
 
     def _convert(self, column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> _Converted:
         converted = _Converted()

@@ -89,9 +89,7 @@ class Compiler:
         """
         try:
             return self._dispatch(node)
-        except TypeMismatchError as error:
-            raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
-        except (EvaluationError, pa.ArrowException, OverflowError) as error:
+        except (TypeMismatchError, EvaluationError, pa.ArrowException, OverflowError) as error:
             raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
 
     def _dispatch(self, node: exp.Expression) -> Typed:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.kernels import KERNELS, Datum, EvaluationError
@@ -72,10 +71,6 @@ class Residual:
     expression: Expression
     columns: tuple[str, ...]
     sql: str
-
-    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Return which rows of a batch to keep; see :meth:`evaluate`."""
-        return self.evaluate({name: batch.column(name) for name in self.columns}, batch.num_rows)
 
     def evaluate(self, columns: Mapping[str, pa.Array | pa.Scalar], length: int) -> pa.BooleanArray:
         """Return which rows to keep.
@@ -155,4 +150,4 @@ def dimension_selection(condition: Residual, dimension: str, coordinate: pa.Arra
         The values of the dimension, one per position.
     """
     kept = condition.evaluate({dimension: coordinate}, len(coordinate))
-    return DimSelection.of_mask(pc.fill_null(kept, False).to_numpy(zero_copy_only=False))
+    return DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
