@@ -46,6 +46,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_spark.session.batches import fitted
 
 if TYPE_CHECKING:
+    from icechunk_format.dataset.metadata_tables.declared import MetadataColumn
     from icechunk_format.dataset.table.table import Column
 
 #: Key of a field's metadata that holds the metadata of the column.
@@ -88,7 +89,6 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
             StructField(
                 column.name,
                 spark_type(column.arrow_type),
-                nullable=True,
                 metadata=field_metadata(column.metadata),
             )
             for column in columns
@@ -96,7 +96,7 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
     )
 
 
-def column_names(schema: StructType, columns: Sequence[Column]) -> list[str]:
+def column_names(schema: StructType, columns: Sequence[Column | MetadataColumn]) -> list[str]:
     """Return the names of the table's columns that a Spark schema asks for, in its order.
 
     Raises
@@ -132,7 +132,9 @@ def column_names(schema: StructType, columns: Sequence[Column]) -> list[str]:
     return names
 
 
-def _by_folded_name(name: str, columns: Sequence[Column]) -> Column:
+def _by_folded_name(
+    name: str, columns: Sequence[Column | MetadataColumn]
+) -> Column | MetadataColumn:
     """Return the one column of that name without case, as Spark resolves names."""
     found = [column for column in columns if column.name.lower() == name.lower()]
     if len(found) == 1:

@@ -15,13 +15,13 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
+from icechunk_format import SnapshotId
 from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, MetadataTable
 from icechunk_format.dataset.metadata_tables.read import (
     plan_inspection,
     resolve_change,
     run_inspection,
 )
-from icechunk_format.dataset.table.table import Column
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
@@ -54,13 +54,16 @@ def resolve_versions(options: ReadOptions) -> str:
             repository, older=options.from_version, newer=options.to_version
         )
         return f"{older}{_TO}{newer}"
-    return str(
-        repository.resolve(
-            branch=options.branch,
-            tag=options.tag,
-            snapshot=options.snapshot,
-            as_of=options.as_of,
-        )
+    return str(version_of(options, repository))
+
+
+def version_of(options: ReadOptions, repository: Repository) -> SnapshotId:
+    """Return the snapshot that the options mean now."""
+    return repository.resolve(
+        branch=options.branch,
+        tag=options.tag,
+        snapshot=options.snapshot,
+        as_of=options.as_of,
     )
 
 
@@ -95,16 +98,12 @@ class MetadataRead:
         IcechunkError
             An option or the schema cannot be used, or what they name does not exist.
         """
-        columns = [
-            Column(name=column.name, arrow_type=column.arrow_type, role="layout")
-            for column in self.table.columns
-        ]
         repository = Repository.open(location_of(self.options))
         older, _, newer = self.snapshot.rpartition(_TO)
         plan = plan_inspection(
             repository,
             self.table,
-            columns=column_names(schema, columns),
+            columns=column_names(schema, self.table.columns),
             snapshot_id=repository.resolve(snapshot=newer) if newer else None,
             older_id=repository.resolve(snapshot=older) if older else None,
             group=self.options.group,
@@ -127,7 +126,6 @@ def table_schema(table: MetadataTable) -> StructType:
             StructField(
                 column.name,
                 spark_type(column.arrow_type),
-                nullable=True,
                 metadata={"comment": column.about},
             )
             for column in table.columns

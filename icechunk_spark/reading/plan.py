@@ -25,12 +25,13 @@ from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.display.plain_text import shortened
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
-from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions
+from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions, version_of
 from icechunk_spark.reading.pushdown import PushdownReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
@@ -170,12 +171,7 @@ def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository,
     repository = Repository.open(location_of(options)).as_read()
     if pinned is not None:
         return repository, repository.resolve(snapshot=pinned)
-    return repository, repository.resolve(
-        branch=options.branch,
-        tag=options.tag,
-        snapshot=options.snapshot,
-        as_of=options.as_of,
-    )
+    return repository, version_of(options, repository)
 
 
 def open_group(options: ReadOptions, *, snapshot: str | None) -> tuple[str, Dataset]:
@@ -224,9 +220,7 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
 
 def shown_variables(variables: Sequence[Variable]) -> str:
     """Return the first variables with their dimensions, for a warning."""
-    shown = ", ".join(f"{v.name} ({', '.join(v.dims)})" for v in variables[:_MOST_SHOWN])
-    more = f" and {len(variables) - _MOST_SHOWN} more" if len(variables) > _MOST_SHOWN else ""
-    return shown + more
+    return shortened([f"{v.name} ({', '.join(v.dims)})" for v in variables], _MOST_SHOWN)
 
 
 def plan_table(

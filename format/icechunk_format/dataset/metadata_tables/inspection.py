@@ -21,8 +21,10 @@ Part = tuple[int, int, int]
 """The number of an array among the nodes, and the first and last of its manifests."""
 Task = tuple[Part, ...]
 """Arrays and their manifests; empty if the only task reads everything."""
-Run = Callable[["InspectionContext", Task], Iterator["Row | pa.RecordBatch"]]
-"""Yields the rows of a task, or batches of them with the columns of the context."""
+RowsOf = Callable[["InspectionContext", Task], Iterator[Row]]
+"""Yields the rows of a task."""
+BatchesOf = Callable[["InspectionContext", Task], Iterator[pa.RecordBatch]]
+"""Yields the rows of a task in batches with the columns of the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,19 +23,19 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.metadata_tables.declared import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId, encode_many
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.inspection import (
+        BatchesOf,
         InspectionContext,
         Part,
-        Run,
         Task,
     )
 
@@ -49,28 +49,12 @@ _ID: Final = ManifestId.SIZE
 _LARGEST: Final = 2**63 - 1
 
 
-def array_of(node: NodeSnapshot) -> ArrayNode:
-    """Return the array of a node.
-
-    Raises
-    ------
-    InvalidInputError
-        The node is a group: the part belongs to another snapshot.
-    """
-    if node.array is None:
-        raise InvalidInputError(
-            f"{node.path} is a group, but its manifests are asked for; plan the read anew",
-            node_path=node.path,
-        )
-    return node.array
-
-
 def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np.float64]]:
     """Return the cost of opening each manifest of some arrays, in references.
 
     ``arrays`` are numbers of nodes of the snapshot.
     """
-    lists = [array_of(snapshot.nodes[number]).manifests.ids for number in arrays]
+    lists = [Variable(snapshot.nodes[number]).array.manifests.ids for number in arrays]
     counts = [len(ids) for ids in lists]
     if not sum(counts):
         return [np.zeros(0) for _ in counts]
@@ -118,8 +102,8 @@ def found_refs(
 ) -> Iterator[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
     """Yield the references of a part, manifest by manifest, opening few manifests at a time."""
     number, start, stop = part
-    node = snapshot.nodes[number]
-    lookup = ChunkLookup(storage, node, array_of(node), snapshot.manifest_files)
+    array = Variable(snapshot.nodes[number])
+    lookup = ChunkLookup(storage, array.node, array.array, snapshot.manifest_files)
     [costs] = manifest_costs(snapshot, [number])
     for [(_, first, last)] in cut_manifests([0], [costs[start:stop]], _REFS_AT_ONCE):
         yield from lookup.of_manifests(start + first, start + last)
@@ -155,8 +139,8 @@ def manifest_batches(
 
     ``unused`` also shows listed manifests that none of these arrays uses.
     """
-    nodes = [snapshot.nodes[number] for number in arrays]
-    lists = [array_of(node).manifests for node in nodes]
+    variables = [Variable(snapshot.nodes[number]) for number in arrays]
+    lists = [variable.array.manifests for variable in variables]
     files = snapshot.manifest_files
     used = id_keys(np.concatenate([np.zeros((0, _ID), np.uint8), *(refs.ids for refs in lists)]))
     listed = id_keys(files.ids)
@@ -164,9 +148,9 @@ def manifest_batches(
     if not len(shown):
         return
     order = np.argsort(used, kind="stable")
-    owner = np.repeat(np.arange(len(nodes)), [len(refs) for refs in lists])[order]
+    owner = np.repeat(np.arange(len(lists)), [len(refs) for refs in lists])[order]
     use_of = np.searchsorted(shown, used[order])
-    paths = pa.array([str(node.path) for node in nodes], type=pa.string())
+    paths = pa.array([variable.path for variable in variables], type=pa.string())
     extents = pa.StructArray.from_arrays(
         [paths.take(pa.array(owner)), *(_bounds(lists, side).take(order) for side in (0, 1))],
         fields=list(arrow_kinds()["extents"].value_type),
@@ -226,5 +210,5 @@ def _chunks(asked: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
     return join_thin(made, asked.arrow_schema)
 
 
-OF_MANIFESTS: Final[dict[str, Run]] = {"manifests": _manifests, "chunks": _chunks}
+OF_MANIFESTS: Final[dict[str, BatchesOf]] = {"manifests": _manifests, "chunks": _chunks}
 """The metadata tables of this file, by name."""

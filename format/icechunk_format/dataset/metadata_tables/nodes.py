@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS
-from icechunk_format.dataset.metadata_tables.manifests import array_of, found_refs
+from icechunk_format.dataset.metadata_tables.manifests import found_refs
 from icechunk_format.dataset.metadata_tables.versions import json_text, valid_text
 from icechunk_format.dataset.table.dimension_sets import default_columns
 from icechunk_format.dataset.table.variable import Variable, coordinate_names
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         InspectionContext,
         Part,
         Row,
-        Run,
+        RowsOf,
         Task,
     )
 
@@ -110,14 +110,13 @@ def _described(variable: Variable) -> Row:
     except _UNREADABLE as error:
         return {**row, "problem": _one_line(error)}
     raw = metadata.raw
-    dtype = raw.get("data_type")
     return {
         **row,
         **_grid(variable),
-        "dtype": valid_text(dtype) if isinstance(dtype, str) else json_text(dtype),
+        "dtype": _text(raw.get("data_type")),
         "codecs": json_text(raw.get("codecs")),
         "fill_value": json_text(raw.get("fill_value")),
-        **{name: _text(metadata.attributes, name) for name in _NAMED_ATTRIBUTES},
+        **{name: _text(metadata.attributes.get(name)) for name in _NAMED_ATTRIBUTES},
         "attributes": json_text(dict(metadata.attributes)),
         "problem": _problem(variable),
     }
@@ -126,8 +125,7 @@ def _described(variable: Variable) -> Row:
 _NAMED_ATTRIBUTES: Final = ("units", "standard_name", "long_name")
 
 
-def _text(attributes: Any, name: str) -> str | None:
-    value = attributes.get(name)
+def _text(value: Any) -> str | None:
     if value is None:
         return None
     return valid_text(value) if isinstance(value, str) else json_text(value)
@@ -196,7 +194,7 @@ def _roles(snapshot: Snapshot, group: str) -> tuple[frozenset[str], frozenset[st
 
 
 def _stored(storage: Storage, snapshot: Snapshot, part: Part) -> Row:
-    grid = np.array(array_of(snapshot.nodes[part[0]]).num_chunks, dtype=np.int64)
+    grid = np.array(Variable(snapshot.nodes[part[0]]).array.num_chunks, dtype=np.int64)
     chunks = in_grid = virtual = own_bytes = virtual_bytes = 0
     for _, refs, rows in found_refs(storage, snapshot, part):
         is_virtual = refs.kind[rows] == KIND_VIRTUAL
@@ -240,5 +238,5 @@ def _variables(asked: InspectionContext, task: Task) -> Iterator[Row]:
     return variable_rows(storage, snapshot, task, frozenset(asked.columns))
 
 
-OF_NODES: Final[dict[str, Run]] = {"groups": _groups, "variables": _variables}
+OF_NODES: Final[dict[str, RowsOf]] = {"groups": _groups, "variables": _variables}
 """The metadata tables of this file, by name."""

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,18 +33,18 @@ from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS, Met
 from icechunk_format.dataset.metadata_tables.inspection import (
     InspectionContext,
     Part,
-    Run,
+    RowsOf,
     Task,
 )
 from icechunk_format.dataset.metadata_tables.manifests import (
     OF_MANIFESTS,
-    array_of,
     cut_manifests,
     manifest_costs,
 )
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
 from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
@@ -220,7 +220,7 @@ def _whole_arrays(
         each += [float(c.sum()) for c in costs]
     tasks: dict[int, list[Part]] = {}
     for array, task in zip(arrays, ((np.cumsum(each) - each) // target).tolist(), strict=True):
-        count = len(array_of(snapshot.nodes[array]).manifests)
+        count = len(Variable(snapshot.nodes[array]).array.manifests)
         tasks.setdefault(int(task), []).append((array, 0, count))
     return [tuple(parts) for parts in tasks.values()]
 
@@ -235,18 +235,12 @@ def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa
     """
     if task is None:
         return
-    made = _RUN[context.table](context, task)
-    first = next(made, None)
-    if isinstance(first, pa.RecordBatch):
-        yield first
-        yield from made
-    elif first is not None:
-        yield from _batches(context, chain([first], made))
-
-
-_RUN: Final[dict[str, Run]] = {**OF_VERSIONS, **OF_NODES, **OF_MANIFESTS}
-
-
-def _batches(context: InspectionContext, rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    if context.table in OF_MANIFESTS:
+        yield from OF_MANIFESTS[context.table](context, task)
+        return
+    rows = _OF_ROWS[context.table](context, task)
     while some := list(islice(rows, _ROWS_AT_ONCE)):
         yield pa.RecordBatch.from_pylist(some, schema=context.arrow_schema)
+
+
+_OF_ROWS: Final[dict[str, RowsOf]] = {**OF_VERSIONS, **OF_NODES}

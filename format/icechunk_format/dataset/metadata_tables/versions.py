@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.inspection import (
         InspectionContext,
         Row,
-        Run,
+        RowsOf,
         Task,
     )
     from icechunk_format.repository.repository import Repository
@@ -201,7 +201,7 @@ def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -
     return "group" if node.array is None else "array"
 
 
-OF_VERSIONS: Final[dict[str, Run]] = {
+OF_VERSIONS: Final[dict[str, RowsOf]] = {
     "snapshots": lambda asked, _: snapshot_rows(asked.repository()),
     "history": lambda asked, _: history_rows(asked.repository(), asked.version),
     "refs": lambda asked, _: ref_rows(asked.repository()),
