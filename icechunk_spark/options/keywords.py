@@ -25,7 +25,7 @@ from icechunk_spark.options.parse import (
 from icechunk_spark.options.path import repository_path
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.options.values import listed
+from icechunk_spark.options.values import listed, refused
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -96,10 +96,7 @@ def parse_options_of_values(
     taken = (*OF_VALUES, also)
     foreign = [name for name in collect_options(texts, use="read") if name not in taken]
     if foreign:
-        raise InvalidInputError(
-            f"option '{foreign[0]}' means nothing for {what}: it takes {listed(taken[1:])}",
-            option=foreign[0],
-        )
+        raise refused(foreign[0], f"means nothing for {what}: it takes {listed(taken[1:])}")
     return parse_read_options(texts)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.location import Location
 from icechunk_spark.options.parse import collect_options
 from icechunk_spark.options.path import repository_path
 from icechunk_spark.options.python_values import option_texts
 from icechunk_spark.options.read import ReadOptions
+from icechunk_spark.options.values import refused
 from icechunk_spark.options.write import WriteRequest
 
 _STORAGE: Final = "storage.*"
@@ -48,5 +48,5 @@ def storage_alone(given: Mapping[str, Any], why: str) -> dict[str, Any]:
     """Return the arguments of `Location` in parsed options; refuse others, which mean nothing."""
     foreign = sorted(set(given) - {_STORAGE, _CLIENT})
     if foreign:
-        raise InvalidInputError(f"option '{foreign[0]}' means nothing {why}", option=foreign[0])
+        raise refused(foreign[0], f"means nothing {why}")
     return {"client": given.get(_CLIENT, "auto"), "options": dict(given.get(_STORAGE, {}))}

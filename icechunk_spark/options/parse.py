@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
@@ -30,7 +30,7 @@ from icechunk_spark.options.declare import (
 )
 from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
 from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.options.values import listed
+from icechunk_spark.options.values import listed, refused
 from icechunk_spark.options.write import WriteRequest
 
 OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
@@ -146,12 +146,8 @@ def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
             continue
         option, suffix = _find(spelling, folded, use)
         if use not in option.uses:
-            other = "writing" if use == "read" else "reading"
-            raise InvalidInputError(
-                f"option '{option.name}' is for {other}, not for"
-                f" {'reading' if use == 'read' else 'writing'}: leave it out",
-                option=option.name,
-            )
+            own, other = ("reading", "writing") if use == "read" else ("writing", "reading")
+            raise refused(option.name, f"is for {other}, not for {own}: leave it out")
         if option.is_prefix:
             family = given.setdefault(option.name, {})
             if suffix in family:
@@ -236,48 +232,41 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
                 if option.layouts
                 else f"the metadata table {listed(option.tables, 'or')}"
             )
-            raise InvalidInputError(
-                f"option '{option.name}' means nothing for layout={layout}: it is for {meant}",
-                option=option.name,
-                layout=layout,
-            )
+            problem = f"means nothing for layout={layout}: it is for {meant}"
+            raise refused(option.name, problem, layout=layout)
 
 
 def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
     """Refuse options of changes where a read has none, and of streams where there is none."""
     if is_stream:
-        wrong = ("changesSince", "changesBy", "tag", "snapshot", "asOf", "pushdown")
-        found = next((name for name in wrong if name in given), None)
-        if found is not None:
-            raise InvalidInputError(
-                f"option '{found}' means nothing for a stream, which follows a branch: option"
-                " 'startingFrom' says where it begins",
-                option=found,
-            )
-        return
-    found = next((name for name in STREAM_OPTIONS if name in given), None)
-    if found is not None:
-        raise InvalidInputError(
-            f"option '{found}' is for spark.readStream: leave it out, or read changes up to a"
-            " version with option 'changesSince'",
-            option=found,
+        _refuse(
+            given,
+            ("changesSince", "changesBy", "tag", "snapshot", "asOf", "pushdown"),
+            "means nothing for a stream, which follows a branch: option 'startingFrom' says where"
+            " it begins",
         )
-    if "changesSince" in given:
-        if given.get("pushdown"):
-            raise InvalidInputError(
-                "option 'pushdown' does not go with 'changesSince': use option 'where'",
-                option="pushdown",
-            )
         return
-    found = next(
-        (name for name in ("changesBy", "changeColumns", "onHistoryChange") if name in given), None
+    _refuse(
+        given,
+        STREAM_OPTIONS,
+        "is for spark.readStream: leave it out, or read changes up to a version with option"
+        " 'changesSince'",
     )
-    if found is not None:
-        raise InvalidInputError(
-            f"option '{found}' is about changes: give option 'changesSince' as well, with the"
-            " version since which rows changed",
-            option=found,
+    if "changesSince" not in given:
+        _refuse(
+            given,
+            ("changesBy", "changeColumns", "onHistoryChange"),
+            "is about changes: give option 'changesSince' as well, with the version since which"
+            " rows changed",
         )
+    elif given.get("pushdown"):
+        raise refused("pushdown", "does not go with 'changesSince': use option 'where'")
+
+
+def _refuse(given: Mapping[str, Any], names: Iterable[str], problem: str) -> None:
+    found = next((name for name in names if name in given), None)
+    if found is not None:
+        raise refused(found, problem)
 
 
 def _check_table(given: Mapping[str, Any], table: str) -> None:
@@ -292,10 +281,10 @@ def _check_table(given: Mapping[str, Any], table: str) -> None:
                 if option.name in ("where", "sel", "isel", "variables")
                 else "it is about the values of arrays"
             )
-            raise InvalidInputError(
-                f"option '{option.name}' means nothing for the metadata table '{table}': {hint};"
-                f" this table takes {', '.join(allowed)}",
-                option=option.name,
+            raise refused(
+                option.name,
+                f"means nothing for the metadata table '{table}': {hint}; this table takes"
+                f" {', '.join(allowed)}",
                 table=table,
             )
 

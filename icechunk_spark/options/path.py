@@ -16,6 +16,7 @@ from typing import Any
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.options.declare import METADATA_TABLES, Use, fold_name
+from icechunk_spark.options.values import refused
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:
@@ -49,16 +50,16 @@ def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: U
         )
         raise InvalidInputError(f"{len(paths)} paths were given, and {advice}", paths=len(paths))
     if use == "write":
-        raise InvalidInputError(
-            "option 'path' is missing: write df.write.format('icechunk').save(path), and of a"
-            " stream df.writeStream.format('icechunk').start(path)",
-            option="path",
+        raise refused(
+            "path",
+            "is missing: write df.write.format('icechunk').save(path), and of a stream"
+            " df.writeStream.format('icechunk').start(path)",
         )
-    raise InvalidInputError(
-        "option 'path' is missing: write spark.read.format('icechunk').load(path), or in SQL"
-        " CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '...'); Spark drops the options of"
-        " a CREATE TABLE ... USING icechunk, so tables of the catalog cannot be read",
-        option="path",
+    raise refused(
+        "path",
+        "is missing: write spark.read.format('icechunk').load(path), or in SQL CREATE TEMPORARY"
+        " VIEW v USING icechunk OPTIONS (path '...'); Spark drops the options of a CREATE TABLE ..."
+        " USING icechunk, so tables of the catalog cannot be read",
     )
 
 

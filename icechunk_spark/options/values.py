@@ -29,20 +29,21 @@ def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
     return f"{', '.join(quoted[:-1])} {joiner} {quoted[-1]}"
 
 
+def refused(name: str, problem: str, **facts: Any) -> InvalidInputError:
+    """Return the error of an option; `problem` follows its name in the sentence."""
+    return InvalidInputError(f"option '{name}' {problem}", option=name, **facts)
+
+
 def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> InvalidInputError:
     """Return the error of an option whose text is not what is `wanted`."""
-    return InvalidInputError(
-        f"option '{name}' must be {wanted}, but is {text!r}{hint}", option=name, value=text, **facts
-    )
+    return refused(name, f"must be {wanted}, but is {text!r}{hint}", value=text, **facts)
 
 
 def parse_text(name: str, text: str) -> str:
     """Parse text that must not be empty."""
     value = text.strip()
     if not value:
-        raise InvalidInputError(
-            f"option '{name}' is empty: give a value or leave the option out", option=name
-        )
+        raise refused(name, "is empty: give a value or leave the option out")
     return value
 
 
@@ -130,9 +131,7 @@ def parse_names(name: str, text: str) -> tuple[str, ...]:
         raise _wrong(name, text, "names separated by commas, such as 'a,b'")
     twice = sorted({item for item in names if names.count(item) > 1})
     if twice:
-        raise InvalidInputError(
-            f"option '{name}' names {listed(twice)} more than once", option=name, value=text
-        )
+        raise refused(name, f"names {listed(twice)} more than once", value=text)
     return names
 
 
@@ -141,12 +140,8 @@ def parse_url_prefixes(name: str, text: str) -> tuple[str, ...]:
     prefixes = parse_names(name, text)
     bad = [prefix for prefix in prefixes if "://" not in prefix]
     if bad:
-        raise InvalidInputError(
-            f"option '{name}' must be URL prefixes separated by commas, such as"
-            f" 's3://bucket/folder/', but {listed(bad)} has no '://'",
-            option=name,
-            value=text,
-        )
+        wanted = "URL prefixes separated by commas, such as 's3://bucket/folder/'"
+        raise _wrong(name, text, wanted, f": {listed(bad)} has no '://'")
     return prefixes
 
 
@@ -180,12 +175,8 @@ def parse_orders(name: str, text: str) -> dict[str, str]:
         pairs = [[word.strip() for word in part.partition("=")[::2]] for part in text.split(",")]
         orders = dict(pairs) if len({dim for dim, _ in pairs}) == len(pairs) else {}
     if not orders or any(order not in ("ascending", "descending") for order in orders.values()):
-        raise InvalidInputError(
-            f"option '{name}' must say 'ascending' or 'descending' by dimension, such as"
-            f" 'latitude=descending', each dimension once, but is {text!r}",
-            option=name,
-            value=text,
-        )
+        words = "'ascending' or 'descending' by dimension, such as 'latitude=descending'"
+        raise _wrong(name, text, f"{words}, each dimension once")
     return orders
 
 
@@ -206,10 +197,10 @@ def parse_json_of_objects(name: str, text: str) -> dict[str, dict[str, Any]]:
     value = parse_json_object(name, text)
     for key, item in value.items():
         if not isinstance(item, dict):
-            raise InvalidInputError(
-                f"option '{name}' must hold one JSON object per variable, such as"
-                f' {{"t2m": {{"dtype": "float32"}}}}, but {key!r} is {json.dumps(item)}',
-                option=name,
+            raise refused(
+                name,
+                'must hold one JSON object per variable, such as {"t2m": {"dtype": "float32"}},'
+                f" but {key!r} is {json.dumps(item)}",
                 variable=key,
             )
     return value

@@ -16,6 +16,7 @@ from icechunk_spark.options.parse import (
     collect_options,
 )
 from icechunk_spark.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_spark.options.values import refused
 from icechunk_spark.options.write import WriteRequest
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
@@ -75,10 +76,10 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         )
     request = WriteRequest(**by_attribute(given) | {"path": path})
     if request.rewrite_manifests_every is not None and not is_stream:
-        raise InvalidInputError(
-            "option 'rewriteManifestsEvery' is for df.writeStream: leave it out, and call"
+        raise refused(
+            "rewriteManifestsEvery",
+            "is for df.writeStream: leave it out, and call"
             " icechunk_spark.maintenance.rewrite_manifests after the write",
-            option="rewriteManifestsEvery",
         )
     if given.get("layout") == "summary":
         raise InvalidInputError(
@@ -86,10 +87,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
             option="layout",
         )
     if is_stream and request.txn_version is not None:
-        raise InvalidInputError(
-            "option 'txnVersion' is the number of the batch in a stream: leave it out",
-            option="txnVersion",
-        )
+        raise refused("txnVersion", "is the number of the batch in a stream: leave it out")
     if not is_stream and (request.txn_app_id is None) != (request.txn_version is None):
         missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
         raise InvalidInputError(

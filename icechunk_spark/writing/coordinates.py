@@ -12,7 +12,6 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -20,16 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StringType
 
 from icechunk_spark.task_rows import collected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coordinates:
-    """The distinct coordinates of a DataFrame, and its number of rows."""
-
-    labels: dict[str, pa.Array]
-    """Distinct values by dimension, in any order, of the DataFrame's type; NULL and NaN at most
-    once."""
-    row_count: int
 
 
 def quoted(name: str) -> Column:
@@ -48,9 +37,12 @@ def label_type(frame: DataFrame, name: str) -> DataType:
     return StringType() if isinstance(kind, StringType) else kind
 
 
-def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema) -> Coordinates:
-    """Return the distinct coordinates along some dimensions, in the types of `schema`.
+def collect_coordinates(
+    frame: DataFrame, dims: Sequence[str], schema: pa.Schema
+) -> tuple[dict[str, pa.Array], int]:
+    """Return the distinct coordinates along some dimensions, and the number of rows.
 
+    The coordinates come in any order, in the types of `schema`, with NULL and NaN at most once.
     Without any dimension, only the rows are counted.
     """
     aggregates: list[Column] = [F.count(F.lit(1)).alias("rows")]
@@ -75,7 +67,7 @@ def collect_coordinates(frame: DataFrame, dims: Sequence[str], schema: pa.Schema
         if found.column(f"nans_{number}")[0].as_py():
             pieces.append(pa.array([float("nan")], kind))
         labels[name] = pa.concat_arrays(pieces)
-    return Coordinates(labels=labels, row_count=found.column("rows")[0].as_py())
+    return labels, found.column("rows")[0].as_py()
 
 
 def _without_nan(column: Column, kind: DataType) -> Column:

@@ -106,8 +106,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
 def _write_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[TaskReceipt]]:
-    found = collect_coordinates(frame, prepared.dims, schema)
-    plan = plan_write(_for_rows(prepared, frame, found.row_count), found.labels, found.row_count)
+    labels, rows_in_all = collect_coordinates(frame, prepared.dims, schema)
+    plan = plan_write(_for_rows(prepared, frame, rows_in_all), labels, rows_in_all)
     receipts: list[TaskReceipt] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)
