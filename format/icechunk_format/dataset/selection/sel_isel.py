@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,13 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     ordered += [other for other in names if other not in ordered]
     shown = ", ".join(ordered[:20]) + (", …" if len(ordered) > 20 else "")
     return f"there is no {what} {name!r}; there are: {shown}" if names else f"there is no {what}"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return the nearest of the known names, then all of them, for the end of a message."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}There are {', '.join(known) or 'none'}"
 
 
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
+from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     ColumnFactory,
@@ -162,10 +162,8 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
     """Return the elements of a block along each dimension; None where none are given."""
     for name, size in block.items():
         if name not in dims:
-            near = get_close_matches(name, dims, n=1, cutoff=0.0)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InvalidInputError(
-                f"block={name}={size} names no dimension of the table ({', '.join(dims)}){hint}",
+                f"block={name}={size} names no dimension of the table; {did_you_mean(name, dims)}",
                 dims=tuple(dims),
             )
         if size < 1:

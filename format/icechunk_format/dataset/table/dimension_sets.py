@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from icechunk_format.dataset.table.variable import Dimension, Variable, coordinate_names
+from icechunk_format.display.plain_text import shortened
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
-_MOST_NAMES_SHOWN = 20
 _MOST_NAMES_IN_LINE = 6
 
 
@@ -100,14 +100,9 @@ def named_variables(
         variable = variables.get(name)
         if variable is None:
             near = get_close_matches(name, variables, n=len(variables) or 1, cutoff=0.0)
-            shown = ", ".join(near[:_MOST_NAMES_SHOWN]) or "no arrays at all"
-            more = (
-                ""
-                if len(near) <= _MOST_NAMES_SHOWN
-                else f" and {len(near) - _MOST_NAMES_SHOWN} more"
-            )
+            shown = shortened(near) or "no arrays at all"
             raise NotFoundError(
-                f"group {group_path} has no array {name!r}; it has {shown}{more}",
+                f"group {group_path} has no array {name!r}; it has {shown}",
                 kind="variable",
                 name=name,
                 group=group_path,

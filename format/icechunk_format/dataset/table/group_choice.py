@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from icechunk_format.display.plain_text import shortened
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -43,12 +44,9 @@ def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath
             return ROOT
         if len(with_arrays) == 1:
             return with_arrays[0]
-        shown = ", ".join(with_arrays[:_MOST_GROUPS_SHOWN])
-        more = len(with_arrays) - _MOST_GROUPS_SHOWN
         raise InvalidInputError(
-            f"{len(with_arrays)} groups of {place} have arrays: {shown}"
-            + (f" and {more} more" if more > 0 else "")
-            + f"; choose one with the option group, for instance group={with_arrays[0]}",
+            f"{len(with_arrays)} groups of {place} have arrays: {shortened(with_arrays)}; choose "
+            f"one with the option group, for instance group={with_arrays[0]}",
             groups=tuple(with_arrays),
         )
     path = parse_node_path("/" + group.strip("/"))

@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
@@ -147,10 +147,8 @@ class Table:
         alike = [column for column in self.columns if column.name.casefold() == name.casefold()]
         if len(alike) == 1:
             return alike[0]
-        near = get_close_matches(name, self.names, n=3, cutoff=0.0)
         raise InvalidInputError(
-            f"there is no column {name!r}; did you mean {' or '.join(map(repr, near))}? "
-            f"The table has {', '.join(self.names)}",
+            f"there is no column {name!r}; {did_you_mean(name, self.names)}",
             column=name,
             existing=self.names,
         )

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.values.metadata_items import MetadataItems
 
@@ -121,10 +121,9 @@ class WriteOptions:
 def _check_encoding(name: str, said: Mapping[str, Any]) -> None:
     for key in said:
         if key not in ENCODING_KEYS:
-            near = get_close_matches(str(key), ENCODING_KEYS, n=1, cutoff=0.0)[0]
             raise InvalidInputError(
-                f"encoding of {name!r} has {key!r}, which is not known; did you mean {near!r}? "
-                f"Known are {', '.join(ENCODING_KEYS)}",
+                f"encoding of {name!r} has {key!r}, which is not known; "
+                f"{did_you_mean(str(key), ENCODING_KEYS)}",
                 variable=name,
                 key=key,
             )

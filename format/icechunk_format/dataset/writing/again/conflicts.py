@@ -8,6 +8,7 @@ from typing import Any, Final
 from icechunk_format.dataset.writing.part import WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.display.plain_text import shortened
 from icechunk_format.errors import ConflictError
 from icechunk_format.spec.ids import SnapshotId
 
@@ -113,8 +114,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
 def _in_snapshots(ids: Sequence[str]) -> str:
     if not ids:
         return ""
-    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-    return f", in snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids[:_SHOWN])}{more}"
+    return f", in snapshot{'s' if len(ids) > 1 else ''} {shortened(ids, _SHOWN)}"
 
 
 def _labels(part: WritePart, dim: str, indices: Sequence[int]) -> str:

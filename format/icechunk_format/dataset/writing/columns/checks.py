@@ -9,9 +9,9 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -117,11 +117,9 @@ def check_names(
     ):
         for name in names:
             if name not in allowed:
-                near = get_close_matches(name, allowed, n=1, cutoff=0.0)
+                what = "column" if option == "encoding" else "dimension"
                 raise InvalidInputError(
-                    f"{option} names {name!r}, which is no "
-                    f"{'column' if option == 'encoding' else 'dimension'}; did you mean "
-                    f"{near[0]!r}? There are {', '.join(allowed)}",
+                    f"{option} names {name!r}, which is no {what}; {did_you_mean(name, allowed)}",
                     option=option,
                     name=name,
                 )

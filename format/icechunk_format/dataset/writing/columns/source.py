@@ -18,11 +18,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 
+from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
@@ -250,10 +250,8 @@ def _dims_of_group(
 def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> None:
     for dim in asked:
         if dim not in columns:
-            near = get_close_matches(dim, columns, n=1, cutoff=0.0)
             raise InvalidInputError(
-                f"dims names {dim!r}, which is no column; did you mean {near[0]!r}? The DataFrame "
-                f"has {', '.join(columns)}",
+                f"dims names {dim!r}, which is no column; {did_you_mean(dim, columns)}",
                 dim=dim,
                 columns=tuple(columns),
             )
