@@ -9,7 +9,7 @@ Spec: Zarr v3 core, "Codecs".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from icechunk_format.arrays.codecs.array import ARRAY_CODECS, NumcodecsFilter
 from icechunk_format.arrays.codecs.bytes import BYTE_CODECS, Numcodec
@@ -34,14 +34,6 @@ _MAX_CODECS: Final = 64
 _SHARDING: Final = "sharding_indexed"
 
 
-class CodecChain(NamedTuple):
-    """The three parts of a chain, in the order of encoding."""
-
-    array_codecs: list[ArrayCodec]
-    elements: ElementCodec
-    byte_codecs: list[ByteCodec]
-
-
 def build_chain(
     codecs_json: Sequence[Any],
     data_type: DataType,
@@ -50,8 +42,8 @@ def build_chain(
     ndim: int,
     where: Member,
     make_sharding: Callable[[dict[str, Any], DataType, Any, int, Member], ElementCodec],
-) -> CodecChain:
-    """Make the codecs of a chain.
+) -> tuple[list[ArrayCodec], ElementCodec, list[ByteCodec]]:
+    """Make the codecs of a chain: the three parts in the order of encoding.
 
     Parameters
     ----------
@@ -95,7 +87,7 @@ def build_chain(
                 elements.append(_element_codec(spec))
         except ConfigurationError as error:
             raise place.error(f"codec {shortened(name)}: {error}") from error
-    return CodecChain(array_codecs, elements[0], byte_codecs)
+    return array_codecs, elements[0], byte_codecs
 
 
 def _find_element_codec(names: list[str], where: Member) -> int:

@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
-from icechunk_format.storage.protocol import Storage
 
 
 class UnitFiles:
     """Collects the references of one unit after another; memory is those of one unit."""
 
-    def __init__(self, part: WritePart, storage: Storage) -> None:
+    def __init__(self, part: WritePart) -> None:
         self._part = part
-        self._storage = storage
         self._arrays = {array.name: array for array in part.arrays}
         self._refs: dict[str, list[ChunkRefs]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
@@ -35,7 +33,8 @@ class UnitFiles:
         """Store the references of the unit: one manifest for each array, or more where huge."""
         arrays = [self._arrays[name] for name in self._refs]
         parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.name])]) for array in arrays)
-        stored = store_manifests(self._storage, self._part.destination.manifest_format, parts)
+        destination = self._part.destination
+        stored = store_manifests(destination.open_storage(), destination.manifest_format, parts)
         for array, receipts in zip(arrays, stored, strict=True):
             self._receipts.setdefault(array.path, []).extend(receipts)
         self._refs = {}

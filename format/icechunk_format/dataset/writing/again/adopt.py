@@ -313,13 +313,8 @@ class _Adoption:
             resolve=self._prepared.options.resolve,
         )
         touched = self._touched(new, targets)
-        stored_refs = store_in_batches(
-            self._storage,
-            len(new.dims),
-            merge.chunks(targets, touched),
-            inline_threshold=self._destination.inline_threshold,
-        )
-        refs = ChunkRefs.concat(list(stored_refs))
+        chunks = merge.chunks(targets, touched)
+        refs = ChunkRefs.concat(list(store_in_batches(self._destination, len(new.dims), chunks)))
         if merge.cells_lost:
             self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
             self._lost_at[new.node_id] = targets[touched]

@@ -25,7 +25,6 @@ from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
@@ -90,9 +89,8 @@ def _box(lower: Sequence[int], end: Sequence[int]) -> tuple[slice, ...]:
 class BlockWriter:
     """Stores chunks of the arrays of a part."""
 
-    def __init__(self, part: WritePart, storage: Storage) -> None:
+    def __init__(self, part: WritePart) -> None:
         self._part = part
-        self._storage = storage
         self._old = OldArrays(part.destination)
         self._codecs = {array.path: array.metadata.chunk_codecs() for array in part.arrays}
 
@@ -127,12 +125,8 @@ class BlockWriter:
         origin = [start[axis] for axis in order]
         codecs = self._codecs[array.path]
         chunks = self._chunks(array, values, seen, origin)
-        return store_in_batches(
-            self._storage,
-            len(array.dims),
-            ((at, codecs.encode(chunk)) for at, chunk in chunks),
-            inline_threshold=self._part.destination.inline_threshold,
-        )
+        encoded = ((at, codecs.encode(chunk)) for at, chunk in chunks)
+        return store_in_batches(self._part.destination, len(array.dims), encoded)
 
     def _chunks(
         self,

@@ -9,28 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.batches import sized_batches
-from icechunk_format.storage.protocol import Storage
 
 _BATCH_BYTES: Final = 32 * 2**20
 _BATCH_CHUNKS: Final = 1024
 
 
 def store_in_batches(
-    storage: Storage,
-    ndim: int,
-    chunks: Iterable[tuple[Sequence[int], bytes]],
-    *,
-    inline_threshold: int,
+    destination: Destination, ndim: int, chunks: Iterable[tuple[Sequence[int], bytes]]
 ) -> Iterator[ChunkRefs]:
     """Store encoded chunks, each with its coordinates; yield their references batch by batch."""
+    storage, threshold = destination.open_storage(), destination.inline_threshold
     sized = ((chunk, len(chunk[1])) for chunk in chunks)
     for batch in sized_batches(sized, _BATCH_CHUNKS, _BATCH_BYTES):
         at = np.array([place for place, _ in batch], np.int64).reshape(len(batch), ndim)
         payloads = [payload for _, payload in batch]
-        yield store_chunks(storage, at, payloads, inline_threshold=inline_threshold)
+        yield store_chunks(storage, at, payloads, inline_threshold=threshold)
 
 
 def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int]) -> NDArray[Any]:

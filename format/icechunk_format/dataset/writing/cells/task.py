@@ -115,9 +115,8 @@ class _Task:
         self._shape = self._numbers.shape
         self._per_block = self._numbers.cells_per_block
         self._per_unit = self._numbers.cells_per_unit
-        storage = part.destination.open_storage()
-        self._writer = BlockWriter(part, storage)
-        self._unit_files = UnitFiles(part, storage)
+        self._writer = BlockWriter(part)
+        self._unit_files = UnitFiles(part)
         self._last = -1
         self._block_number: int | None = None
         self._block: _Block | None = None

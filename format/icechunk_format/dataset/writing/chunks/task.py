@@ -130,9 +130,8 @@ def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
 class _LayoutTask:
     def __init__(self, part: WritePart) -> None:
         self._part = part
-        self._storage = part.destination.open_storage()
         self._old = OldArrays(part.destination)
-        self._unit_files = UnitFiles(part, self._storage)
+        self._unit_files = UnitFiles(part)
         self._targets = {array.name: array for array in part.arrays}
         self._codecs: dict[str, ChunkCodecs] = {}
         self._unit: int | None = None
@@ -184,15 +183,11 @@ class _LayoutTask:
             outer[:, number] = axis.chunk_of(inner.start_of(coords[:, number]))
         _check_said(target, rows)
         data = rows.column("data").combine_chunks()
-        return store_in_batches(
-            self._storage,
-            grid.ndim,
-            (
-                (place, self._payload(target, codecs, place, coords, members, data))
-                for place, members in _by_place(outer)
-            ),
-            inline_threshold=self._part.destination.inline_threshold,
+        encoded = (
+            (place, self._payload(target, codecs, place, coords, members, data))
+            for place, members in _by_place(outer)
         )
+        return store_in_batches(self._part.destination, grid.ndim, encoded)
 
     def _payload(
         self,
