@@ -12,6 +12,7 @@ from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.node_path import NodePath, is_below
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
@@ -73,13 +74,13 @@ class InspectionContext:
 
     def nodes(self, snapshot: Snapshot) -> list[int]:
         """Return the numbers of the nodes at or below the group."""
-        if self.group is None or self.group == "/":
+        if self.group is None:
             return list(range(len(snapshot.nodes)))
-        below = f"{self.group}/"
+        group = NodePath(self.group)
         return [
             number
             for number, node in enumerate(snapshot.nodes)
-            if node.path == self.group or node.path.startswith(below)
+            if node.path == group or is_below(node.path, group)
         ]
 
     def arrays(self, snapshot: Snapshot) -> list[int]:

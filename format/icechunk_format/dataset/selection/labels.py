@@ -129,10 +129,6 @@ class Labels:
             return f"a duration such as {DURATION_TEXT}"
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
-    def matches(self, period: Period) -> NDArray[np.bool_]:
-        """Return where the coordinate lies in a period."""
-        return self.between(period, period)
-
     def between(self, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
         """Return where the coordinate lies from ``low`` to ``high``, both included."""
         found = self.valid.copy()

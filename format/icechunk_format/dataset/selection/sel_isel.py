@@ -46,6 +46,7 @@ Given = str | Mapping[str, Any]
 
 _NEXT_DIMENSION = re.compile(r";|\n|,(?=\s*[^=,;:\s]+\s*=)")
 _POSITION = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_ISO_START = re.compile(r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?)?)?")
 
 
 def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
@@ -254,7 +255,7 @@ def _value_mask(name: str, value: Any, labels: Labels, method: str | None) -> ND
             mask[position] = True
             return mask
     else:
-        mask = labels.matches(period)
+        mask = labels.between(period, period)
     if not mask.any():
         raise nearest_label_error(period, value, labels, name)
     return mask
@@ -288,12 +289,7 @@ def _range_bounds(
 
 def _reads(text: str, labels: Labels) -> bool:
     if labels.is_iso_text and text.strip():
-        return (
-            re.fullmatch(
-                r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?)?)?", text.strip()
-            )
-            is not None
-        )
+        return _ISO_START.fullmatch(text.strip()) is not None
     return not text.strip() or labels.read(text) is not None
 
 
@@ -335,7 +331,7 @@ def _name_range(
     for number, period in enumerate((low, high)):
         if period is None:
             continue
-        found = np.flatnonzero(labels.matches(period))
+        found = np.flatnonzero(labels.between(period, period))
         if not len(found):
             raise nearest_label_error(period, period.first, labels, name)
         if found[-1] - found[0] >= len(found):

@@ -47,7 +47,7 @@ from icechunk_format.repository.chunks.virtual import parse_authorized
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.node_path import ROOT, NodePath, parse_node_path
+from icechunk_format.spec.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, Place
 
@@ -230,9 +230,8 @@ def _group(
 
 
 def _missing_groups(snapshot: Snapshot | None, group: NodePath) -> tuple[str, ...]:
-    parts = [part for part in group.split("/") if part]
-    paths = ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
-    return tuple(p for p in paths if snapshot is None or snapshot.node(NodePath(p)) is None)
+    paths = reversed((group, *ancestors(group)))
+    return tuple(path for path in paths if snapshot is None or snapshot.node(path) is None)
 
 
 def _targets(

@@ -20,15 +20,12 @@ def check_layout_columns(schema: pa.Schema, layout: str) -> None:
     InvalidInputError
         A column is missing, is not part of the layout, or has another type.
     """
-    fields = CHUNKS_FIELDS if layout == "chunks" else REFS_FIELDS
-    needed = {
-        "chunks": ("array", "chunk", "data"),
-        "refs": ("array", "chunk", "kind"),
-    }[layout]
-    names = {name for name, _ in fields} | ({"data"} if layout == "refs" else set())
+    is_refs = layout == "refs"
+    fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
+    needed = ("array", "chunk", "kind" if is_refs else "data")
     types = dict(fields) | {"data": dict(CHUNKS_FIELDS)["data"]}
     for column in schema:
-        if column.name not in names:
+        if column.name not in types:
             raise InvalidInputError(
                 f"layout={layout} has no column {column.name!r}; its columns are "
                 f"{', '.join(name for name, _ in fields)}",
