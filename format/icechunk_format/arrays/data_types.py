@@ -285,7 +285,7 @@ def _parse_fixed_length(named: NamedConfiguration, where: Member) -> DataType:
             f"{named.name} needs length_bytes, a multiple of {step} from {step} to "
             f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}"
         )
-    code = next(code for code, name in _FIXED_LENGTH.items() if name == named.name)
+    [code] = [code for code, name in _FIXED_LENGTH.items() if name == named.name]
     return _plain(named.name, np.dtype(f"{code}{length // step}"))
 
 

@@ -231,7 +231,8 @@ class _Planner:
         assert placed.new_labels is not None
         if not len(placed.new_labels):
             return None
-        start, values = 0, placed.new_labels
+        start = 0
+        values = placed.new_labels
         if array.old_shape is not None:
             [axis] = array.metadata.grid.axes
             first = placed.old_size

@@ -76,7 +76,8 @@ class CellMerge:
     ) -> Iterator[tuple[list[int], bytes]]:
         """Yield the merged chunks with their coordinates, until too many have lost cells."""
         self.lost = [set() for _ in self.axes]
-        codecs, chunks_lost = self.array.metadata.chunk_codecs(), 0
+        codecs = self.array.metadata.chunk_codecs()
+        chunks_lost = 0
         for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
             before = self.cells_lost
             values = self._merged(at, is_touched=is_touched)

@@ -22,7 +22,8 @@ def store_in_batches(
     destination: Destination, ndim: int, chunks: Iterable[tuple[Sequence[int], bytes]]
 ) -> Iterator[ChunkRefs]:
     """Store encoded chunks, each with its coordinates; yield their references batch by batch."""
-    storage, threshold = destination.open_storage(), destination.inline_threshold
+    storage = destination.open_storage()
+    threshold = destination.inline_threshold
     sized = ((chunk, len(chunk[1])) for chunk in chunks)
     for batch in sized_batches(sized, _BATCH_CHUNKS, _BATCH_BYTES):
         at = np.array([place for place, _ in batch], np.int64).reshape(len(batch), ndim)
