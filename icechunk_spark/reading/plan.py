@@ -21,11 +21,11 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format.dataset.change_feed.request import with_change_columns
 from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.plain_text import shortened
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.options.location import location_of
 from icechunk_spark.options.read import ReadOptions

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.horizontal.axes import direction_of
 from icechunk_format.dataset.horizontal.circles import period_of
+from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.sampling.axis import METHODS, Method
 from icechunk_format.dataset.sampling.labels import (
     Kind,
@@ -25,7 +26,6 @@ from icechunk_format.dataset.sampling.labels import (
     read_tolerance,
 )
 from icechunk_format.dataset.sampling.sampled import AxisChoice, TreeChoice
-from icechunk_format.dataset.selection.sel_isel import unknown_name
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError

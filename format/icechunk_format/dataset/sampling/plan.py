@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.sampling.choices import Choices, PointColumns
@@ -31,12 +32,7 @@ from icechunk_format.dataset.sampling.sampled import (
     nested,
 )
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import (
-    Given,
-    resolve_isel,
-    resolve_sel,
-    unknown_name,
-)
+from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.table import Column

@@ -27,15 +27,15 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.given_values import items_of, single
 from icechunk_format.dataset.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -108,26 +108,6 @@ def resolve_sel(
         name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method))
         for name, selector in _assignments("sel", given, sizes)
     }
-
-
-def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that a name does not exist, with the existing ones, nearest first."""
-    names = list(known)
-    folded = {other.casefold(): other for other in names}
-    wanted = name.casefold()
-    close = [other for other in folded if other.startswith(wanted)]
-    close += difflib.get_close_matches(wanted, folded, n=3, cutoff=0.5)
-    ordered = [folded[other] for other in dict.fromkeys(close)]
-    ordered += [other for other in names if other not in ordered]
-    shown = ", ".join(ordered[:20]) + (", …" if len(ordered) > 20 else "")
-    return f"there is no {what} {name!r}; there are: {shown}" if names else f"there is no {what}"
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return the nearest of the known names, then all of them, for the end of a message."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}There are {', '.join(known) or 'none'}"
 
 
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icechunk_format.dataset.selection.sel_isel import did_you_mean
+from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     ColumnFactory,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.table.variable import Dimension, Variable, coordinate_names
-from icechunk_format.display.plain_text import shortened
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
 _MOST_NAMES_IN_LINE = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from icechunk_format.display.plain_text import shortened
+from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot

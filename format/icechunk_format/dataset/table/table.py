@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import did_you_mean
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError

@@ -22,6 +22,7 @@ import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.writing.again.adopt import Adopted
 from icechunk_format.dataset.writing.again.conflicts import of_session, refused
 from icechunk_format.dataset.writing.again.plan import PlanIsOld, PlannedCommit, Watch, plan_again
@@ -306,7 +307,7 @@ def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
 def _message(plan: WritePlan, rows: int) -> str:
     """Return the default message: ``Create t2m (time=48): 48 rows``, ``Append 96 rows to t2m``."""
     prepared = plan.prepared
-    names = _listed(list(plan.arrays))
+    names = shortened(list(plan.arrays), _MOST_NAMES)
     if prepared.group != ROOT:
         names += f" in {prepared.group}"
     unit = _UNITS[prepared.options.layout]
@@ -328,8 +329,3 @@ def _message(plan: WritePlan, rows: int) -> str:
 def _bracketed(parts: Iterable[str]) -> str:
     text = ", ".join(parts)
     return f" ({text})" if text else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMES])
-    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from icechunk_format.dataset.selection.sel_isel import did_you_mean
+from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.values.metadata_items import MetadataItems
 

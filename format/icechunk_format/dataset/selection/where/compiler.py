@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
-from icechunk_format.dataset.selection.sel_isel import unknown_name
+from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.operators import combine, compare, time_part
 from icechunk_format.dataset.selection.where.syntax import (

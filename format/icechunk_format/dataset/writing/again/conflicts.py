@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.writing.part import WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepared import PreparedWrite
-from icechunk_format.display.plain_text import shortened
 from icechunk_format.errors import ConflictError
 from icechunk_format.spec.ids import SnapshotId
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from icechunk_format.dataset.selection.sel_isel import did_you_mean
+from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.selection.sel_isel import did_you_mean
+from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
