@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
-from icechunk_format.arrays.named_configuration import named_configuration_json, shortened
+from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.drafts.records import MAX_U32, Field
@@ -132,10 +132,12 @@ def array_document(
             fill_value = json.loads(fill_value)
     except (FormatError, ValueError, RecursionError) as error:
         raise fields.error(f"bad data type or fill value: {error}") from error
-    codecs = [
-        named_configuration_json(codec["name"].of(str), codec.get("configuration").json())
-        for codec in fields["codecs"].items()
-    ]
+    codecs = []
+    for codec in fields["codecs"].items():
+        codecs.append({"name": codec["name"].of(str)})
+        configuration = codec.get("configuration").json()
+        if configuration is not None:
+            codecs[-1]["configuration"] = configuration
     sizes = [size.integer(1) for size in chunk_shape.items()]
     names = fields.get("dimension_names").value
     return {
