@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
-from icechunk_format.display.plain_text import to_instant
 from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
@@ -154,6 +153,9 @@ def _as_of(
         if info.flushed_at <= instant:
             return info.id
         earliest = info.flushed_at
+    # Imported here: what is shown loads when it is shown.
+    from icechunk_format.display.plain_text import to_instant
+
     begins = "" if earliest is None else to_instant(earliest).isoformat()
     raise NotFoundError(
         f"branch {branch!r} of {repository_url} has no snapshot at or before "
