@@ -65,9 +65,10 @@ dist: java  ## build sdist and wheel into dist/ and try both in empty environmen
 docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
 	$(VENV)/bin/zensical serve
 
-format: $(VENV)/.ready  ## let ruff fix what it can
+format: $(VENV)/.ready  ## let ruff fix what it can, and write the manual's tables of options and metadata tables
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	PYTHONPATH=tests $(PY) tests/helpers/manual.py
 
 clean:  ## remove the environments and what tests leave
 	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse

@@ -1,6 +1,6 @@
 """Writes the tables of the manual that follow from declarations.
 
-``PYTHONPATH=tests .venv/bin/python tests/helpers/manual.py`` puts them between their marks.
+``make format`` puts them between their marks.
 """
 
 from __future__ import annotations

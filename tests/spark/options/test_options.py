@@ -338,7 +338,7 @@ def test_no_credential_in_a_repr_or_an_error():
 def test_the_manual_holds_what_is_declared(name, mark, made):
     page = (manual.REFERENCE / name).read_text(encoding="utf-8")
     assert page == manual.with_table(page, mark, made()), (
-        f"the table in {name} differs from what is declared; run tests/helpers/manual.py"
+        f"the table in {name} differs from what is declared; run make format"
     )
     assert made().count("\n| `") > 5
 
