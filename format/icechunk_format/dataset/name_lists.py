@@ -21,9 +21,9 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return the nearest of the known names, then all of them, for the end of a message."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}There are {', '.join(known) or 'none'}"
+    near = [other for other in known if name and other.startswith(name)]
+    near += difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return f"did you mean {near[0]!r}? There are {', '.join(known)}" if near else "there are none"
 
 
 def shortened(names: Sequence[str], most: int = 20) -> str:

@@ -139,8 +139,9 @@ def test_values_that_do_not_fit_when_packed_are_refused(place):
 
 
 def test_encoding_mistakes_name_the_nearest_word(place):
-    with pytest.raises(InvalidInputError, match="did you mean 'scale_factor'"):
-        WriteOptions(encoding={"t": {"scalefactor": 1}})
+    for key in ("scalefactor", "scale"):
+        with pytest.raises(InvalidInputError, match="did you mean 'scale_factor'"):
+            WriteOptions(encoding={"t": {key: 1}})
     options = WriteOptions(dims=("time", "x"), encoding={"tt": {"dtype": "f4"}})
     refused(place, grid([0], [1]), options, "did you mean 't'")
     options = WriteOptions(dims=("time", "x"), chunks={"tim": 4})
