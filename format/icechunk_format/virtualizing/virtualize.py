@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from icechunk_format.dataset.writing.chunks.containers import (
+    check_prefix,
     outside_of,
     places_of,
 )
@@ -62,7 +63,12 @@ from icechunk_format.virtualizing.report import (
 from icechunk_format.virtualizing.result import VirtualizeResult
 from icechunk_format.virtualizing.scanning.parse import Parser, check_parser
 from icechunk_format.virtualizing.scanning.scan import ScanContext, merged, scan_files
-from icechunk_format.virtualizing.scanning.source_files import FileAccess, SourceFile, list_files
+from icechunk_format.virtualizing.scanning.source_files import (
+    FileAccess,
+    SourceFile,
+    list_files,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from icechunk_format.virtualizing.planning.template import Template
@@ -345,6 +351,8 @@ class _Run:
         usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(places_of(outside))) if len(outside) else ()
+        for place in found:
+            check_prefix(place)
         check_consent(set(found), set(), self._archive.containers)
         return found
 
@@ -358,10 +366,11 @@ class _Run:
 
     def _scanned(self, files: Sequence[SourceFile]) -> _Scan:
         archive, record = self._archive, self._record
+        places = [place.removeprefix("file://") for place in places_of(_urls(files))]
         context = ScanContext(
             location=archive.location,
             access=FileAccess(
-                places=(*archive.authorize, *places_of(_urls(files))),
+                places=(*archive.authorize, *map(url_of, places)),
                 containers=self._containers(),
                 options=archive.virtual_options,
             ),
@@ -389,10 +398,10 @@ class _Run:
         self, placed: Sequence[PlacedRefs], files: Sequence[SourceFile]
     ) -> tuple[str, ...]:
         found = {place for one in placed for place in one.places}
+        urls = _urls(files)
         for container in self._containers():
-            prefix = container.url_prefix
-            if any(file.url.startswith(prefix) for file in files):
-                found.add(prefix)
+            if len(outside_of(urls, [container])) < len(urls):
+                found.add(container.url_prefix)
         return tuple(sorted(found))
 
     def _delete_staged(self) -> None:

@@ -5,6 +5,9 @@ virtual references adds missing containers. If the repository has no container, 
 each bucket or host, and one for the common folder of local files; otherwise, the prefixes that the
 write authorises are added. A container authorises nothing: each reader must authorise it.
 
+Readers compare the location of a local file percent-decoded with the prefixes of containers, as the
+reference library does: the container of ``file:///a%20b/c`` is ``file:///a b/``.
+
 Specification: "Virtual chunk containers".
 """
 
@@ -13,10 +16,12 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.location import Location
@@ -40,21 +45,53 @@ _S3_OPTIONS: Final = {
 
 def outside_of(locations: pa.Array, containers: Iterable[VirtualChunkContainer]) -> pa.Array:
     """Return the locations that lie in no container."""
+    compared = _compared(locations)
     for container in containers:
-        is_inside = pc.starts_with(locations, container.url_prefix)
+        is_inside = pc.starts_with(compared, container.url_prefix)
         if container.name is not None:
-            named = pc.starts_with(locations, f"{NAMED}{container.name}/")
+            named = pc.starts_with(compared, f"{NAMED}{container.name}/")
             is_inside = pc.or_(is_inside, named)
-        locations = locations.filter(pc.invert(is_inside))
+        is_outside = pc.invert(is_inside)
+        locations, compared = locations.filter(is_outside), compared.filter(is_outside)
     return locations
+
+
+def _compared(locations: pa.Array) -> pa.Array:
+    """Return locations as readers compare them: those of local files percent-decoded."""
+    is_encoded = pc.match_substring_regex(locations, "^file://.*%")
+    if not pc.any(is_encoded).as_py():
+        return locations
+    plain = [unquote(text) for text in locations.filter(is_encoded).to_pylist()]
+    return pc.replace_with_mask(locations, is_encoded, pa.array(plain, locations.type))
+
+
+def _plain(text: str) -> str:
+    return unquote(text) if text.startswith(_FILE) else text
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse the prefix of a local folder that readers would not understand.
+
+    Raises
+    ------
+    InvalidInputError
+        Its name holds characters that have a meaning in a URL.
+    """
+    if prefix.startswith(_FILE) and f"{_FILE}{parse_url(prefix).path}" != prefix:
+        raise InvalidInputError(
+            f"readers cannot find files below {prefix!r}: '#', '?' and '%' with two digits in the "
+            "name of a folder have another meaning in a URL; rename the folder, or add a virtual "
+            "chunk container for a folder above it to the configuration",
+            place=prefix,
+        )
 
 
 def authorized_places(locations: pa.Array, authorized: Sequence[str]) -> tuple[set[str], pa.Array]:
     """Return the authorised prefixes that some locations lie below, and the other locations."""
     found: set[str] = set()
     for text in authorized:
-        prefix = text.rstrip("/") + "/"
-        is_below = pc.starts_with(locations, prefix)
+        prefix = _plain(text.rstrip("/") + "/")
+        is_below = pc.starts_with(_compared(locations), prefix)
         if pc.any(is_below).as_py():
             found.add(prefix)
             locations = locations.filter(pc.invert(is_below))
@@ -66,7 +103,7 @@ def places_of(locations: pa.Array) -> set[str]:
     is_file = pc.starts_with(locations, _FILE)
     roots = pc.extract_regex(locations.filter(pc.invert(is_file)), _ROOT)
     found = set(pc.unique(roots.field("root").drop_null()).to_pylist()) if len(roots) else set()
-    files = locations.filter(is_file)
+    files = _compared(locations.filter(is_file))
     if len(files):
         ends = pc.min_max(files)
         found.add(_folder([ends["min"].as_py(), ends["max"].as_py()]))
@@ -92,7 +129,7 @@ def add_containers(
     CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
         The configuration could not be changed.
     """
-    kept = {text.rstrip("/") + "/" for text in authorized}
+    kept = {_plain(text.rstrip("/") + "/") for text in authorized}
     wanted = set(places)
     # Each task knows the folder of its own files alone.
     files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
@@ -112,6 +149,7 @@ def add_containers(
 
 def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkContainer | None:
     """Return a container without credentials; None for stores that no configuration can name."""
+    check_prefix(prefix)
     try:
         parts = parse_url(prefix)
     except MalformedUrlError:

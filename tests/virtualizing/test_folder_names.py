@@ -1,0 +1,52 @@
+"""Both libraries read folders whose names are encoded in URLs, or the archive is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.archives import files as made
+from helpers.archives.running import by_reference, concatenated, virtualize
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+
+pytest.importorskip("virtualizarr")
+pytestmark = pytest.mark.needs_reference
+
+ODD = ["a b", "50%", "Jürgen", "日本", "it's (1)", "a;b&c", 'a"b<c>', "a,b+c=d~e@f:g"]
+
+
+def assert_readable(repository, done, files):
+    xr.testing.assert_identical(by_reference(repository), concatenated(files))
+    ours = Repository.open(str(repository))
+    read = open_dataset(ours, done.snapshot_id, authorize=done.places).read("t2m")
+    np.testing.assert_array_equal(read, concatenated(files)["t2m"].values)
+    containers = {item.url_prefix for item in ours.config.virtual_chunk_containers}
+    assert set(done.places) <= containers
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_both_libraries_read_files_below_a_folder_with_such_a_name(name, tmp_path):
+    files = made.archive(tmp_path / name, count=2)
+    done = virtualize(files[:1], tmp_path / "repository")
+    assert_readable(tmp_path / "repository", done, files[:1])
+    done = virtualize(files, tmp_path / "repository")
+    assert done.places == (f"file://{tmp_path}/{name}/",)
+    assert_readable(tmp_path / "repository", done, files)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_a_folder_that_readers_would_not_find_is_refused_unless_one_above_is_named(name, tmp_path):
+    files = made.archive(tmp_path / name, count=2)
+    with pytest.raises(InvalidInputError) as caught:
+        virtualize(files, tmp_path / "repository")
+    assert caught.value.facts["place"] == f"file://{tmp_path}/{name}/"
+    assert not (tmp_path / "repository").exists()
+    repository = Repository.create(str(tmp_path / "repository"))
+    store = {"local_file_system": str(tmp_path)}
+    prefix = f"file://{tmp_path}/"
+    repository.update_config({"virtual_chunk_containers": {prefix: {"store": store}}})
+    done = virtualize(files, tmp_path / "repository")
+    assert_readable(tmp_path / "repository", done, files)
