@@ -1,8 +1,9 @@
 """Opens, commits to and rebases on repositories of 100,000 nodes, or 10,000 versions.
 
-The repository of 10,000 versions has 1,000 branches. Every round runs in a new process on a copy of
-its own, so nothing is cached. This project's encoders write the long history: only the first and
-the newest version have files, since commits read no others.
+The repository of 10,000 versions has 1,000 branches. In a third one of 4,000 versions, all but
+2,000 with tags expired: those list as many former ancestors as the square of the tags. Every round
+runs in a new process on a copy of its own, so nothing is cached. This project's encoders write the
+long histories: only the first and the newest version have files, since commits read no others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from measurement import Row, Timing, in_fresh_process, peak_memory_mb, row
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.repository.lifecycle.expire import expire
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
@@ -47,7 +49,11 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
         folder / "nodes", case, steps_of_nodes, options, f"{_GOAL}, <= 200 MB beyond imports"
     )
     case = f"{versions:,} versions, {branches:,} branches"
-    return rows + compared(folder / "history", case, steps_of_history, options, _GOAL)
+    rows += compared(folder / "history", case, steps_of_history, options, _GOAL)
+    tags = write_expired(folder / "expired", max(50, versions * 2 // 5))
+    case = f"{tags:,} tags kept by an expiry"
+    goal = f"{_GOAL}, <= 1.2 x in bytes of repo"
+    return rows + compared(folder / "expired", case, steps_of_history, options, goal)
 
 
 def compared(
@@ -87,6 +93,7 @@ def compared(
                 versus=f"{step}, reference" if is_ours else "",
                 goal=goal if is_ours else "",
                 peak_mb=peaks[who],
+                figures={"repo_bytes": (paths[who] / "repo").stat().st_size},
             )
         )
     return rows
@@ -147,6 +154,18 @@ def write_history(path: Path, versions: int, branches: int) -> None:
     names = {f"branch-{number}": ids[number % len(ids)] for number in range(branches - 1)}
     described = replace(info, snapshots=listed, branches={**names, **info.branches})
     file.write_bytes(repo_info.encode(described))
+
+
+def write_expired(path: Path, versions: int) -> int:
+    """Write a history whose every second version has a tag, and expire it; return their number."""
+    write_history(path, versions, 1)
+    file = path / "repo"
+    info = repo_info.decode(file.read_bytes())
+    tagged = [version.id for version in info.ancestry(info.branches["main"])][1::2]
+    tags = {f"tag-{number}": snapshot_id for number, snapshot_id in enumerate(tagged)}
+    done, _ = expire(replace(info, tags=tags), versions)
+    file.write_bytes(repo_info.encode(done.info))
+    return len(tags)
 
 
 # -- what is timed ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ with dry runs.
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 import pytest
 from helpers.files.upkeep_repositories import build_untidy, collect, commit, keys_of
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import ConflictError, InvalidInputError, ReadOnlyError
 from icechunk_format.repository.lifecycle.expire import ExpireResult, expire, expire_snapshots
-from icechunk_format.repository.state.transitions import FeatureFlag
+from icechunk_format.repository.state.transitions import FeatureFlag, add_commit
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo, decode, encode
 from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, UpdateKind
@@ -49,6 +50,43 @@ def histories(draw):
         snapshots=snapshots,
         status=RepoStatus(set_at=0),
     )
+
+
+def test_a_commit_after_an_expiry_that_keeps_many_tags(monkeypatch):
+    """The lists of former ancestors are as many ids as the square of the tags."""
+    count, tags = 600, 300
+    ids = [SnapshotId(sha256(b"%d" % number).digest()[:12]) for number in range(count)]
+    snapshots = {
+        own: SnapshotInfo(id=own, parent_id=above, flushed_at=number, message="")
+        for number, (own, above) in enumerate(zip(ids, [None, *ids], strict=False))
+    }
+    info = RepoInfo(
+        branches={"main": ids[-1]},
+        tags={f"{number}": ids[number] for number in range(1, count, 2)},
+        snapshots=dict(sorted(snapshots.items())),
+        status=RepoStatus(set_at=0),
+    )
+    expired = expire(info, count)[0].info
+    assert len(expired.snapshots) == tags + 1
+    for number in (1, 2 * tags - 1):
+        assert [*expired.snapshots[ids[number]].pruned_ancestor_tx_logs] == ids[1:number]
+    data = encode(expired)
+    # Each list begins like the next shorter one, and is stored beside it.
+    assert len(data) < 100 * tags
+
+    made = []
+    check = SnapshotId.__post_init__
+    monkeypatch.setattr(
+        "icechunk_format.spec.ids.ObjectId.__post_init__", lambda own: made.append(check(own))
+    )
+    new = SnapshotInfo(id=SnapshotId(b"n" * 12), parent_id=ids[-1], flushed_at=count, message="")
+    grown = add_commit(decode(data), "main", new).info
+    written = encode(grown)
+    assert len(made) < 20 * tags
+    assert len(written) < 100 * tags
+    monkeypatch.undo()
+    assert decode(written) == grown
+    assert grown.transaction_logs() == {*ids, new.id}
 
 
 def logs_of(info, snapshot):

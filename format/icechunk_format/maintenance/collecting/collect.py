@@ -41,7 +41,6 @@ from icechunk_format.maintenance.collecting.result import (
 )
 from icechunk_format.maintenance.collecting.roots import (
     RootsMoved,
-    kept_logs,
     reachable,
     without_dropped,
 )
@@ -181,7 +180,7 @@ def collect_from(
         kept = logs = _marked_v1(storage, collector, extra)
     else:
         info = _marked_state(storage, collector, extra, dry_run=dry_run)
-        kept, logs = frozenset(info.snapshots), frozenset(kept_logs(info))
+        kept, logs = frozenset(info.snapshots), info.transaction_logs()
     needed: set[str] = set()
     if trim_overwritten_older_than is not None and info is not None:
         needed = needed_copies(storage, info)

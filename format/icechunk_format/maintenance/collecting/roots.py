@@ -77,11 +77,3 @@ def without_dropped(
         if tip not in snapshots:
             return RootsMoved(why=f"{name!r} was moved to snapshot {tip}, which would be deleted")
     return Transition(info=replace(info, snapshots=snapshots), details=GCRanUpdate())
-
-
-def kept_logs(info: RepoInfo) -> set[SnapshotId]:
-    """Return the ids of the transaction logs that a state refers to."""
-    found = set(info.snapshots)
-    for snapshot in info.snapshots.values():
-        found.update(snapshot.pruned_ancestor_tx_logs)
-    return found

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,7 +132,7 @@ def store_snapshot(
     files: ManifestFiles,
     log: EncodedLog,
     parent_id: SnapshotId | None,
-    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = (),
+    pruned_ancestor_tx_logs: Sequence[SnapshotId] = (),
     message: str,
     metadata: MetadataItems,
     written: Written,

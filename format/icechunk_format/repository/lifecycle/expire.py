@@ -24,7 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.repository.history.resolve import microseconds
@@ -39,6 +42,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.state import SnapshotIds
 from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
 from icechunk_format.storage.protocol import Storage
 
@@ -147,12 +151,13 @@ def expire(
 
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
     edited: set[SnapshotId] = set()
+    lines = _Lines(info)
     for snapshot in info.snapshots.values():
         if snapshot.id in released:
             continue
         kept = snapshot
         if snapshot.parent_id in released:
-            kept = with_nearest(info, snapshot, lambda ancestor: ancestor.parent_id is None)
+            kept = lines.on_root(snapshot)
             edited.add(snapshot.id)
         snapshots[snapshot.id] = kept
     new = replace(
@@ -168,6 +173,50 @@ def expire(
         deleted_branches=tuple(sorted(deleted_branches)),
         deleted_tags=tuple(sorted(deleted_tags)),
     )
+
+
+class _Lines:
+    """Transaction logs between the root of a history and its snapshots, oldest first.
+
+    After an expiry that keeps tags these are as many as the square of the tags. Those of a snapshot
+    and of its ancestors are parts of one array.
+    """
+
+    def __init__(self, info: RepoInfo) -> None:
+        self._info = info
+        # By snapshot: its root, and the logs after it up to this snapshot, an array and its end.
+        self._ends: dict[SnapshotId, tuple[SnapshotId, NDArray[np.uint8], int]] = {}
+
+    def on_root(self, snapshot: SnapshotInfo) -> SnapshotInfo:
+        """Put a snapshot, which has a parent, on its root; it lists the logs in between."""
+        parent_id = snapshot.parent_id
+        assert parent_id is not None
+        if parent_id not in self._ends:
+            self._add(snapshot)
+        root, logs, end = self._ends[parent_id]
+        raw, own = logs[:end], snapshot.pruned_ancestor_tx_logs
+        if own:
+            raw = np.concatenate([raw, SnapshotIds.of(own).raw])
+        return replace(snapshot, parent_id=root, pruned_ancestor_tx_logs=SnapshotIds(raw))
+
+    def _add(self, snapshot: SnapshotInfo) -> None:
+        """Add the ancestors of a snapshot that are not known yet."""
+        found: list[SnapshotInfo] = []
+        root, logs, end = snapshot.id, np.empty((0, SnapshotId.SIZE), dtype=np.uint8), 0
+        for ancestor in islice(self._info.walk(snapshot.id), 1, None):
+            if ancestor.id in self._ends:
+                root, logs, end = self._ends[ancestor.id]
+                break
+            found.append(ancestor)
+        else:
+            root = found.pop().id
+            self._ends[root] = root, logs, end
+        found.reverse()
+        ids = [(*ancestor.pruned_ancestor_tx_logs, ancestor.id) for ancestor in found]
+        whole = np.concatenate([logs[:end], SnapshotId.rows(chain.from_iterable(ids))])
+        for ancestor, added in zip(found, ids, strict=True):
+            end += len(added)
+            self._ends[ancestor.id] = root, whole, end
 
 
 def with_nearest(

@@ -214,7 +214,7 @@ def _store(
     metadata: Mapping[str, Any] | None,
     *,
     parent_id: SnapshotId | None,
-    pruned: tuple[SnapshotId, ...] = (),
+    pruned: Sequence[SnapshotId] = (),
     before: TransactionLog | None = None,
     attempt: int = 0,
     beside: Iterable[tuple[str, bytes]] = (),

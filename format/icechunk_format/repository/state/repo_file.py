@@ -19,7 +19,7 @@ from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
 from icechunk_format.spec.repo_info.updates import UnknownUpdate
@@ -66,7 +66,7 @@ def remember_state(data: bytes, info: RepoInfo) -> None:
     """
     held = info.snapshots
     if isinstance(held, SnapshotList):
-        metadata = [*held.columns.odd.values()]
+        metadata: list[SnapshotInfo] = []
         is_other = held.columns.spec_version != info.spec_version
     else:
         metadata, is_other = [*held.values()], len(held) >= MIN_ROWS

@@ -16,9 +16,10 @@ Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import Final, TypeAlias
+
+import numpy as np
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -29,8 +30,8 @@ from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_refs, write_refs
-from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotList, list_of
-from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotList, list_of
+from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotIds, SnapshotInfo
 from icechunk_format.spec.repo_info.stored_snapshots import read_snapshots, write_snapshots
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
@@ -53,7 +54,7 @@ from icechunk_format.spec.values.metadata_items import (
 # Each commit writes the file anew. Level 1 takes half of the time of level 3, for 1 % more bytes.
 _LEVEL: Final = 1
 
-__all__ = ["NO_PARENT", "RepoInfo", "SnapshotInfo", "decode", "encode"]
+__all__ = ["RepoInfo", "SnapshotInfo", "decode", "encode"]
 
 REPO = TableSchema(
     "Repo",
@@ -141,15 +142,9 @@ def _read_snapshot_infos(
         snapshots = {info.id: info for info in infos}
         _check_distinct(root, len(ids) - len(snapshots))
         return snapshots, ids
-    odd = root.children_at("snapshots", SNAPSHOT_INFO, found.odd_rows)
-    rows = found.row_of_stored[found.odd_rows].tolist()
-    objects = {
-        row: _read_snapshot_info(table, found.ids[stored], found.ids, spec_version)
-        for row, stored, table in zip(rows, found.odd_rows, odd, strict=True)
-    }
     keys = id_keys(found.columns.ids)
     _check_distinct(root, int((keys[1:] == keys[:-1]).sum()))
-    return SnapshotList(replace(found.columns, odd=objects)), found.ids
+    return SnapshotList(found.columns), found.ids
 
 
 def _check_distinct(root: Table, repeated: int) -> None:
@@ -161,18 +156,18 @@ def _read_snapshot_info(
     table: Table, snapshot_id: SnapshotId, ids: Sequence[SnapshotId], spec_version: int
 ) -> SnapshotInfo:
     parent = table.number("parent_offset")
-    if not NO_PARENT <= parent < len(ids):
+    if not NONE <= parent < len(ids):
         raise table.error(
             "parent_offset",
             f"{parent} is no index into the {len(ids)} snapshots, and not -1 for none",
         )
-    pruned: tuple[SnapshotId, ...] = ()
+    pruned: Sequence[SnapshotId] = ()
     if table.has("pruned_ancestor_tx_logs"):
-        raw = table.records("pruned_ancestor_tx_logs", "V12").tobytes()
-        pruned = tuple(SnapshotId.many(raw))
+        raw = table.records("pruned_ancestor_tx_logs", "V12")
+        pruned = SnapshotIds(raw.view(np.uint8).reshape(-1, SnapshotId.SIZE))
     return SnapshotInfo(
         id=snapshot_id,
-        parent_id=None if parent == NO_PARENT else ids[parent],
+        parent_id=None if parent == NONE else ids[parent],
         flushed_at=table.number("flushed_at"),
         message=table.text("message"),
         metadata_items=read_items(table, "metadata", spec_version=spec_version),
@@ -286,7 +281,7 @@ _Lookup: TypeAlias = Callable[[Sequence[SnapshotId]], list[int]]
 
 def _row_lookup(infos: Sequence[SnapshotInfo]) -> _Lookup:
     rows = {info.id: row for row, info in enumerate(infos)}
-    return lambda ids: [rows.get(snapshot_id, NO_PARENT) for snapshot_id in ids]
+    return lambda ids: [rows.get(snapshot_id, NONE) for snapshot_id in ids]
 
 
 def _rows(rows_of: _Lookup, named: Mapping[str, SnapshotId]) -> list[int]:
@@ -311,10 +306,7 @@ def _write_snapshot_infos(
 ) -> int:
     if listed is None:
         return writer.offsets([_write_snapshot_info(writer, repo, i, rows_of) for i in infos])
-    handles = write_snapshots(writer, listed.columns)
-    for row, info in listed.columns.odd.items():
-        handles[row] = _write_snapshot_info(writer, repo, info, rows_of)
-    return writer.offsets(handles)
+    return writer.offsets(write_snapshots(writer, listed.columns))
 
 
 def _write_snapshot_info(
@@ -325,7 +317,7 @@ def _write_snapshot_info(
         SNAPSHOT_INFO,
         id=info.id.raw,
         parent_offset=(
-            NO_PARENT if parent is None else _rows(rows_of, {f"snapshot {info.id}": parent})[0]
+            NONE if parent is None else _rows(rows_of, {f"snapshot {info.id}": parent})[0]
         ),
         flushed_at=info.flushed_at,
         message=writer.text(info.message),

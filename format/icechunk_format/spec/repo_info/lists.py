@@ -121,9 +121,9 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
     return None if names is None else (names, indices.tolist())
 
 
-def is_shared_too_often(reader: VectorReader, ranges: Ranges) -> bool:
+def is_shared_too_often(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> bool:
     """Tell whether copies of ranges would take several times the file: see rule 3."""
-    return int(ranges.lengths.sum()) > _MAX_SHARING * reader.data.size
+    return int(ranges.lengths.sum()) * element_size > _MAX_SHARING * reader.data.size
 
 
 def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:

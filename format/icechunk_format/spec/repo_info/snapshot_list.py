@@ -8,8 +8,8 @@ Rules of this file
 1. Rows are sorted by id, and a list never changes: `with_snapshot` returns another one.
 2. Messages and values of metadata lie in one block of bytes, as the file stores them: each with its
    length before it and zeros behind it. Writing copies the block.
-3. Objects stand for the rows that columns cannot hold: those that have pruned logs, or metadata in
-   the encoding of another spec version.
+3. Pruned logs lie in the same block, shorter lists first: after an expiry that keeps tags each list
+   begins like the one before it, and all are as many ids as the square of the tags.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.
 """
@@ -25,14 +25,15 @@ from numpy.typing import NDArray
 
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.state import SnapshotInfo
+from icechunk_format.spec.repo_info.state import SnapshotIds, SnapshotInfo
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
-from icechunk_format.spec.tables.writer import pack_blobs
+from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 # One object costs as much as the columns of a hundred; who asks for many gets all at once.
 _ASKED_SINGLY: Final = 64
-NO_PARENT: Final = -1
+NONE: Final = -1
+"""In columns of rows and of places: no parent, no logs."""
 _LENGTH: Final = 4
 
 
@@ -58,8 +59,9 @@ class SnapshotColumns:
         int64, shape (m,): numbers of names, which ascend within a row; and where in the block.
     names
         Distinct names of items, sorted.
-    odd
-        Rows of rule 3.
+    pruned
+        int64, shape (n,): where in the block the number of pruned logs and their ids are; -1 for
+        rows without.
     spec_version, origin
         Encoding of the values, and the key of the object that they were read from.
     """
@@ -73,7 +75,7 @@ class SnapshotColumns:
     item_names: NDArray[np.int64]
     item_values: NDArray[np.int64]
     names: tuple[str, ...]
-    odd: Mapping[int, SnapshotInfo]
+    pruned: NDArray[np.int64]
     spec_version: int
     origin: str
 
@@ -128,18 +130,16 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         ]
         found: list[SnapshotInfo] = []
         at = 0
-        for row, parent, flushed_at, (start, end), count in zip(
+        for row, parent, pruned, flushed_at, (start, end), count in zip(
             rows.tolist(),
             held.parents[rows].tolist(),
+            held.pruned[rows].tolist(),
             held.flushed_at[rows].tolist(),
             _cut(held.texts, held.messages[rows]),
             counts.tolist(),
             strict=True,
         ):
             at += count
-            if row in held.odd:
-                found.append(held.odd[row])
-                continue
             metadata_items = NO_ITEMS
             if count:
                 metadata_items = MetadataItems(
@@ -150,12 +150,11 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
             found.append(
                 SnapshotInfo(
                     id=SnapshotId(held.ids[row].tobytes()),
-                    parent_id=None
-                    if parent == NO_PARENT
-                    else SnapshotId(held.ids[parent].tobytes()),
+                    parent_id=None if parent == NONE else SnapshotId(held.ids[parent].tobytes()),
                     flushed_at=flushed_at,
                     message=str(texts[start:end], "utf-8"),
                     metadata_items=metadata_items,
+                    pruned_ancestor_tx_logs=() if pruned == NONE else _logs_at(held.texts, pruned),
                 )
             )
         return found
@@ -167,6 +166,32 @@ def _cut(texts: NDArray[np.uint8], heads: NDArray[np.int64]) -> list[tuple[int, 
     return list(zip((heads + _LENGTH).tolist(), ends.tolist(), strict=True))
 
 
+def _logs_at(texts: NDArray[np.uint8], at: int) -> SnapshotIds:
+    count, start = int(texts[at : at + _LENGTH].view("<u4")[0]), at + _LENGTH
+    return SnapshotIds(texts[start : start + count * SnapshotId.SIZE].reshape(count, -1))
+
+
+def with_logs(
+    texts: NDArray[np.uint8],
+    source: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Copy pruned logs behind a block; return the block, and the column of rule 3.
+
+    Parameters
+    ----------
+    source, starts, counts
+        Where the ids of each row start, and how many they are.
+    """
+    rows = np.argsort(counts, kind="stable")[int((counts == 0).sum()) :]
+    content, heads = pack_ranges(source, starts[rows], counts[rows] * SnapshotId.SIZE)
+    content.view("<u4")[heads // _LENGTH] = counts[rows]
+    pruned = np.full(len(counts), NONE, dtype=np.int64)
+    pruned[rows] = heads + texts.size
+    return np.concatenate([texts, content]), pruned
+
+
 # -- from objects ----------------------------------------------------------------------------------
 
 
@@ -174,23 +199,24 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | 
     """Return a list of snapshots that are sorted by id.
 
     None where a parent is not among them, or a number does not fit: writing them one at a time
-    then finds the first fault, and names it.
+    then finds the first fault, and names it. Metadata is translated to the spec version.
     """
     rows = {info.id.raw: row for row, info in enumerate(infos)}
     raw = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, SnapshotId.SIZE)
-    odd = {row: info for row, info in enumerate(infos) if not _is_plain(info, spec_version)}
-    items = [() if n in odd else info.metadata_items.items for n, info in enumerate(infos)]
+    items = [info.metadata_items.in_version(spec_version).items for info in infos]
     names = tuple(sorted({name for each in items for name, _ in each}))
     numbers = {name: number for number, name in enumerate(names)}
     try:
-        parents = [
-            NO_PARENT if info.parent_id is None else rows[info.parent_id.raw] for info in infos
-        ]
+        parents = [NONE if info.parent_id is None else rows[info.parent_id.raw] for info in infos]
         flushed_at = np.array([info.flushed_at for info in infos], dtype=np.uint64)
         messages = [info.message.encode() for info in infos]
     except (KeyError, OverflowError, UnicodeEncodeError):
         return None
     texts, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
+    logs = [SnapshotIds.of(info.pruned_ancestor_tx_logs).raw for info in infos]
+    counts = np.array([*map(len, logs)], dtype=np.int64)
+    ids = np.concatenate(logs).reshape(-1)
+    texts, pruned = with_logs(texts, ids, starts_of(counts) * SnapshotId.SIZE, counts)
     return SnapshotList(
         SnapshotColumns(
             ids=raw,
@@ -202,17 +228,11 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | 
             item_names=np.array([numbers[n] for each in items for n, _ in each], dtype=np.int64),
             item_values=heads[len(infos) :],
             names=names,
-            odd=odd,
+            pruned=pruned,
             spec_version=spec_version,
             origin="<bytes>",
         )
     )
-
-
-def _is_plain(info: SnapshotInfo, spec_version: int) -> bool:
-    items = info.metadata_items
-    is_of_version = not items.items or items.spec_version == spec_version
-    return is_of_version and not info.pruned_ancestor_tx_logs
 
 
 def with_snapshot(
@@ -231,13 +251,13 @@ def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | Non
     parents_row = [] if info.parent_id is None else snapshots.rows_of([info.parent_id])
     # Its parent is another row, so the one row is made as a root.
     alone = list_of([replace(info, parent_id=None)], held.spec_version)
-    if NO_PARENT in parents_row or alone is None:
+    if NONE in parents_row or alone is None:
         return None
     one = alone.columns
     at = int(np.searchsorted(id_keys(held.ids), id_keys(one.ids))[0])
     first_item = int(held.item_counts[:at].sum())
     names = tuple(sorted({*held.names, *one.names}))
-    parents = np.insert(held.parents, at, parents_row or NO_PARENT)
+    parents = np.insert(held.parents, at, parents_row or NONE)
     parents += parents >= at
     shift = held.texts.size
     return SnapshotList(
@@ -252,8 +272,7 @@ def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | Non
             item_names=np.insert(_renumbered(held, names), first_item, _renumbered(one, names)),
             item_values=np.insert(held.item_values, first_item, one.item_values + shift),
             names=names,
-            odd={row + (row >= at): odd for row, odd in held.odd.items()}
-            | dict.fromkeys([at] if one.odd else [], info),
+            pruned=np.insert(held.pruned, at, one.pruned + (one.pruned != NONE) * shift),
         )
     )
 

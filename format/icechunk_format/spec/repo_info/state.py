@@ -7,17 +7,54 @@ Specification: "Repo Info File".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType
+from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.updates import RepoStatus, Update
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
+
+
+class SnapshotIds(Sequence[SnapshotId]):
+    """Ids over the bytes of all, uint8 of shape (n, 12): each is made where it is asked for."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: NDArray[np.uint8]) -> None:
+        self.raw = raw
+
+    @classmethod
+    def of(cls, ids: Sequence[SnapshotId]) -> SnapshotIds:
+        """Return the same ids in this form."""
+        return ids if isinstance(ids, cls) else cls(SnapshotId.rows(ids))
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __getitem__(self, at: Any) -> Any:
+        found = self.raw[at]
+        return SnapshotIds(found) if isinstance(at, slice) else SnapshotId(found.tobytes())
+
+    def __iter__(self) -> Iterator[SnapshotId]:
+        return SnapshotId.many(self.raw.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 @shown_by("history.version")
@@ -46,7 +83,7 @@ class SnapshotInfo:
     flushed_at: int
     message: str
     metadata_items: MetadataItems = NO_ITEMS
-    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
+    pruned_ancestor_tx_logs: Sequence[SnapshotId] = ()
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -109,6 +146,13 @@ class RepoInfo:
                 kind="snapshot",
                 name=str(snapshot_id),
             )
+
+    def transaction_logs(self) -> frozenset[SnapshotId]:
+        """Return the ids of all logs that the state refers to."""
+        found = IdSet.of(self.snapshots)
+        for snapshot in self.snapshots.values():
+            found.add(SnapshotIds.of(snapshot.pruned_ancestor_tx_logs).raw)
+        return frozenset(SnapshotId.many(found.ids().tobytes()))
 
     def ancestry(self, snapshot_id: SnapshotId) -> list[SnapshotInfo]:
         """Return a snapshot and its ancestors, newest first.

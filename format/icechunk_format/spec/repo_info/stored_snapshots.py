@@ -8,9 +8,8 @@ Specification: "Repo Info File", table ``SnapshotInfo``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,8 @@ from icechunk_format.spec.repo_info.lists import (
     texts_of,
     write_rows,
 )
-from icechunk_format.spec.repo_info.snapshot_list import NO_PARENT, SnapshotColumns
+from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
+from icechunk_format.spec.repo_info.state import SnapshotIds
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.bulk_writer import (
     TableLayout,
@@ -37,29 +37,16 @@ from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.writer import TableWriter, pack_ranges
 
-_SNAPSHOT_LAYOUT: Final = TableLayout(
-    {
-        "id": bytes_field(0, SnapshotId.SIZE),
-        "parent_offset": number_field(1, "<i4"),
-        "flushed_at": number_field(2, "<u8"),
-        "message": offset_field(3),
-        "metadata": offset_field(4),
-    }
-)
+_FIELDS: Final = {
+    "id": bytes_field(0, SnapshotId.SIZE),
+    "parent_offset": number_field(1, "<i4"),
+    "flushed_at": number_field(2, "<u8"),
+    "message": offset_field(3),
+    "metadata": offset_field(4),
+}
+_LAYOUT: Final = TableLayout(_FIELDS)
+_LAYOUT_WITH_LOGS: Final = TableLayout({**_FIELDS, "pruned_ancestor_tx_logs": offset_field(5)})
 _ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
-
-
-class StoredIds(Sequence[SnapshotId]):
-    """Ids over the bytes of all, uint8 of shape (n, 12): each is made where it is asked for."""
-
-    def __init__(self, raw: NDArray[np.uint8]) -> None:
-        self._raw = raw
-
-    def __len__(self) -> int:
-        return len(self._raw)
-
-    def __getitem__(self, row: Any) -> Any:
-        return SnapshotId(self._raw[row].tobytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,19 +56,13 @@ class StoredSnapshots:
     Parameters
     ----------
     columns
-        Sorted by id, without objects for ``odd_rows``.
+        Sorted by id.
     ids
         In stored order.
-    odd_rows
-        In stored order: rows that have pruned logs.
-    row_of_stored
-        int64, shape (n,): the row in ``columns`` of each stored one.
     """
 
     columns: SnapshotColumns
-    ids: StoredIds
-    odd_rows: list[int]
-    row_of_stored: NDArray[np.int64]
+    ids: SnapshotIds
 
 
 def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
@@ -95,28 +76,34 @@ def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
         if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
             return None
         messages = tables.ranges(3, "message")
-        is_odd = tables.has(5, "pruned_ancestor_tx_logs")
-        items = _read_items(reader, tables.ranges(4, "metadata", 4), is_odd)
+        logs = tables.ranges(5, "pruned_ancestor_tx_logs", SnapshotId.SIZE)
+        items = _read_items(reader, tables.ranges(4, "metadata", 4))
         ids = tables.structs(0, "id", SnapshotId.SIZE)
         parents = tables.scalars(1, "parent_offset", "<i4")
         flushed_at = tables.scalars(2, "flushed_at", "<u8")
     except FormatError:
         return None
     count = len(ids)
-    is_inside = (parents >= NO_PARENT) & (parents < count)
-    if items is None or not is_inside.all() or not _are_texts(reader, messages):
+    is_inside = (parents >= NONE) & (parents < count)
+    if (
+        items is None
+        or not is_inside.all()
+        or not _are_texts(reader, messages)
+        or is_shared_too_often(reader, logs, SnapshotId.SIZE)
+    ):
         return None
     names, counts, item_names, values = items
     texts, heads = pack_ranges(
         reader.data,
         np.concatenate([messages.starts, values.starts]),
-        np.concatenate([np.where(is_odd, 0, messages.lengths), values.lengths]),
+        np.concatenate([messages.lengths, values.lengths]),
     )
+    texts, pruned = with_logs(texts, reader.data, logs.starts, logs.lengths)
     order = np.argsort(id_keys(ids), kind="stable")
     row_of_stored = np.empty(count, dtype=np.int64)
     row_of_stored[order] = np.arange(count)
     # With -1 behind the last one, -1 is the row of no parent.
-    new_parents = np.append(row_of_stored, NO_PARENT)[parents[order]].astype(np.int32)
+    new_parents = np.append(row_of_stored, NONE)[parents[order]].astype(np.int32)
     moved_items = ragged_rows(starts_of(counts)[order], counts[order])
     columns = SnapshotColumns(
         ids=ids[order],
@@ -128,14 +115,11 @@ def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
         item_names=item_names[moved_items],
         item_values=heads[count:][moved_items],
         names=names,
-        odd={},
+        pruned=pruned[order],
         spec_version=spec_version,
         origin=root.object_key,
     )
-    odd_rows = np.flatnonzero(is_odd).tolist()
-    return StoredSnapshots(
-        columns=columns, ids=StoredIds(ids), odd_rows=odd_rows, row_of_stored=row_of_stored
-    )
+    return StoredSnapshots(columns=columns, ids=SnapshotIds(ids))
 
 
 def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
@@ -147,7 +131,7 @@ def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
 
 
 def _read_items(
-    reader: VectorReader, spans: Ranges, is_odd: NDArray[np.bool_]
+    reader: VectorReader, spans: Ranges
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
     """Return names, and columns of the items of all rows; None to read them one by one.
 
@@ -177,36 +161,25 @@ def _read_items(
     if (keys[1:] <= keys[:-1]).any():
         # Of two items with one name the first counts.
         kept = np.unique(keys, return_index=True)[1]
-    kept = kept[~is_odd[rows[kept]]]
     new_counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
     return names, new_counts, item_names[kept], values.take(kept)
 
 
 def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.int64]:
-    """Write the rows that are not odd.
-
-    Returns
-    -------
-    NDArray
-        int64, shape (n,): the handles of the tables; 0 for odd rows.
-    """
-    plain: Any = slice(None)
-    if held.odd:
-        plain = np.setdiff1d(np.arange(len(held.parents)), list(held.odd))
+    """Write all rows; returns the handles of their tables: int64, shape (n,)."""
     block = writer.block(held.texts.tobytes())
     metadata = _write_items(writer, held, block - held.item_values)
-    rows = np.zeros(len(held.parents[plain]), dtype=_SNAPSHOT_LAYOUT.dtype)
-    rows["id"] = held.ids[plain]
-    rows["parent_offset"] = held.parents[plain]
-    rows["flushed_at"] = held.flushed_at[plain]
     handles = np.zeros(len(held.parents), dtype=np.int64)
-    handles[plain] = write_rows(
-        writer,
-        rows,
-        _SNAPSHOT_LAYOUT,
-        message=block - held.messages[plain],
-        metadata=metadata[plain],
-    )
+    has_logs = held.pruned != NONE
+    for layout, chosen in ((_LAYOUT, ~has_logs), (_LAYOUT_WITH_LOGS, has_logs)):
+        rows = np.zeros(int(chosen.sum()), dtype=layout.dtype)
+        rows["id"] = held.ids[chosen]
+        rows["parent_offset"] = held.parents[chosen]
+        rows["flushed_at"] = held.flushed_at[chosen]
+        targets = {"message": block - held.messages[chosen], "metadata": metadata[chosen]}
+        if layout is _LAYOUT_WITH_LOGS:
+            targets["pruned_ancestor_tx_logs"] = block - held.pruned[chosen]
+        handles[chosen] = write_rows(writer, rows, layout, **targets)
     return handles
 
 

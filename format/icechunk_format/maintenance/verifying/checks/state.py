@@ -13,7 +13,7 @@ Specification: "Repo info file", "Updates to the repo info file".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -78,7 +78,7 @@ class Version:
     snapshot_id: SnapshotId
     flushed_at: int | None
     has_log: bool
-    pruned_logs: tuple[SnapshotId, ...] = ()
+    pruned_logs: Sequence[SnapshotId] = ()
 
     @property
     def mark(self) -> VersionMark:
@@ -148,7 +148,7 @@ def read_repo_state(
     check_history(info.snapshots, report)
     versions = rank_versions(info.snapshots.values())
     backups = _check_operations_log(storage, info, report)
-    logs = {log.raw for version in versions for log in (version.snapshot_id, *version.pruned_logs)}
+    logs = {log.raw for log in info.transaction_logs()}
     count_unreferenced(storage, SNAPSHOTS, {v.snapshot_id.raw for v in versions}, report)
     count_unreferenced(storage, TRANSACTIONS, logs, report)
     leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
