@@ -71,7 +71,11 @@ def test_a_series_has_no_horizontal_grid(real):
         (np.arange(0.0, 360.0, 2.5), Circle(period=360, is_closed=True)),
         (np.arange(0.0, 360.0, 2.5)[::-1], Circle(period=360, is_closed=True)),
         (np.arange(-180, 180, dtype="f4"), Circle(period=360, is_closed=True)),
-        (np.linspace(0.0, 360.0, 361), Circle(period=360, is_closed=True)),
+        (np.linspace(0.0, 360.0, 361), Circle(period=360, is_closed=True, is_repeated=True)),
+        (
+            np.linspace(-180, 180, 36_001, dtype="f4"),
+            Circle(period=360, is_closed=True, is_repeated=True),
+        ),
         (np.arange(225.0, 316.0), Circle(period=360, is_closed=False)),
         (np.array([]), Circle(period=360, is_closed=False)),
         (np.arange(0.0, 720.0, 2.5), None),

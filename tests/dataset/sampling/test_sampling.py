@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.grids.sampled_points import sampled
+from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
 from hypothesis import given, settings
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
@@ -173,6 +174,32 @@ def test_linear_crosses_the_seam(grids):
         grid.ours, at, method={"lon": "linear"}, variables=["t2m"], circular={"lon": None}
     )
     assert beyond["t2m"] == [None, None, None]
+
+
+@pytest.mark.parametrize("labels", [[0, 90, 180, 270, 360], [360, 270, 180, 90, 0]])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_a_label_that_repeats_the_first_is_never_found(labels, dtype):
+    dataset = write_dataset(
+        "cyclic",
+        {
+            "lon": ArrayToWrite(
+                values=np.array(labels, dtype),
+                chunks=(5,),
+                dims=("lon",),
+                attributes={"units": "degrees_east"},
+            ),
+            "v": ArrayToWrite(values=np.array([0.0, 1, 2, 3, 99]), chunks=(2,), dims=("lon",)),
+        },
+    )
+    at = {"lon": np.array([0.0, 360, -360, 720, 359, -1, 1])}
+    for method in ("nearest", "linear", "exact"):
+        found = sampled(dataset, at, method=method)["v"]
+        assert found[:4] == [0.0] * 4
+        assert 99 not in found
+    [halfway] = sampled(
+        dataset, {"lon": np.array([45.0 if labels[-1] == 0 else 315.0])}, method="linear"
+    )["v"]
+    assert halfway == 1.5
 
 
 def test_exact_finds_labels_only_and_float32_by_their_text(grids):

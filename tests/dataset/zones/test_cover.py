@@ -91,6 +91,22 @@ def test_slivers_count_by_their_share():
     assert found.sum() == pytest.approx(1e-8 / 5, rel=1e-5)
 
 
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=50)
+def test_polygons_that_touch_the_edge_of_the_grid_are_covered(seed):
+    random = np.random.default_rng(seed)
+    parts = []
+    for _ in range(20):
+        x, y = random.choice([-1.25, 28.75, 3.75]), random.choice([1.0, 21.0, 10.0])
+        width, height = random.uniform(0.1, 5, 2)
+        west, south = x - width * random.choice([0, 1]), y - height * random.choice([0, 0.5, 1])
+        parts.append(shapely.box(west, south, west + width, south + height))
+    y, x = EVEN
+    polygons = [shapely.union_all(parts[n : n + 5]) for n in range(0, len(parts), 5)]
+    for polygon, fractions in zip(polygons, dense(polygons, y, x), strict=True):
+        assert np.allclose(fractions, fractions_of(polygon, y.edges, x.edges), atol=3e-7)
+
+
 @pytest.mark.parametrize("most", [1, 7, 40])
 def test_polygons_larger_than_the_bound_are_covered_in_windows(monkeypatch, most):
     polygons = [*drawn(5), shapely.box(-50, -50, 50, 50), shapely.box(100, 0, 101, 1)]

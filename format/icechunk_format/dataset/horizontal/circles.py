@@ -6,6 +6,8 @@ Rules of this file
 2. An axis is closed if its labels go all the way round: the step from the last label over the seam
    to the first is not much wider than the widest other step. Labels of an open axis, such as
    that of a region, are found under any number of turns, but no cell lies between its ends.
+3. A last label one turn after the first (a cyclic column, as 360 after 0) repeats it: the two are
+   one place, and only the first counts.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from icechunk_format.dataset.table.variable import Variable
 DEGREES_OF_A_TURN: Final = 360.0
 # Labels of float32 make steps uneven, and some grids leave the last column out.
 _MOST_OF_A_STEP: Final = 1.5
+# Labels of float32 miss the whole turn by less than this part of a step.
+_REPEATED: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +38,13 @@ class Circle:
         The length of one turn, in units of the labels.
     is_closed
         Whether the labels go all the way round.
+    is_repeated
+        Whether the last label is the first one, a turn later.
     """
 
     period: float
     is_closed: bool
+    is_repeated: bool = False
 
 
 def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
@@ -58,8 +65,12 @@ def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
     # A last label that repeats the first one, a turn later, still lies on one turn.
     if span > period * (1 + 1e-6):
         return None
-    widest = float(np.diff(values).max(initial=0.0))
-    return Circle(period=period, is_closed=period - span <= _MOST_OF_A_STEP * widest)
+    steps = np.diff(values)
+    return Circle(
+        period=period,
+        is_closed=period - span <= _MOST_OF_A_STEP * float(steps.max(initial=0.0)),
+        is_repeated=period - span <= _REPEATED * float(steps.min(initial=period)),
+    )
 
 
 def period_of(coordinate: Variable) -> float | None:

@@ -10,7 +10,8 @@ Rules of this file
    before the first label (``pad``), beyond either (``linear``), or further away than the
    tolerance, which replaces the half step.
 4. A number on a circle is moved by whole turns into the labels' own turn, and is left as it is
-   where it lies there already. On a closed circle the first label comes again after the last.
+   where it lies there already. On a closed circle the first label comes again after the last,
+   and a last one that repeats it is never found.
 """
 
 from __future__ import annotations
@@ -101,6 +102,9 @@ class Axis:
             present &= np.isfinite(labels)
         positions = np.flatnonzero(present).astype(np.int64)
         numbers = labels[positions]
+        if circle is not None and circle.is_repeated:
+            again = max(int(np.argmin(numbers)), int(np.argmax(numbers)))
+            positions, numbers = np.delete(positions, again), np.delete(numbers, again)
         self._descends = len(numbers) > 1 and bool((np.diff(numbers) < 0).all())
         order = np.argsort(numbers, kind="stable")
         is_sorted = self._descends or bool((order == np.arange(len(order))).all())
@@ -146,9 +150,11 @@ class Axis:
         Parameters
         ----------
         size
-            The length of the dimension; every position must have a label.
+            The length of the dimension; every position must have a label, of which a last one
+            may repeat the first.
         """
         numbers = self._numbers[: self._count].astype(np.float64)
+        size -= self.circle is not None and self.circle.is_repeated
         if self._count != size or size < 2:
             return (0.0, 1.0) if size == 1 else None
         if self._descends:

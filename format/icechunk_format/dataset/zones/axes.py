@@ -7,6 +7,8 @@ Rules of this file
 2. Positions count cells: the cell `i` lies between the positions `i` and `i + 1`, whichever way
    the labels run. Within a cell, a position is linear in the coordinate.
 3. Latitudes end at the poles: cells of a grid that has the poles as labels are cut there.
+4. On a closed circle the last cell ends where the first begins, a turn later. A last label that
+   repeats the first has no cell.
 
 CF conventions, section 7.1 "Cell Boundaries".
 """
@@ -20,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.horizontal.circles import circle_of
 from icechunk_format.errors import InvalidInputError
 
 # A label may differ from its even place by this many roundings of its data type.
@@ -132,6 +135,12 @@ def cell_axis(
             coordinate=name,
         )
     edges = None if bounds is None else _bound_edges(name, values, bounds, period)
+    circle = None if period is None else circle_of(values, period)
+    if circle is not None and circle.is_repeated:
+        if edges is None or bounds is None:
+            return cell_axis(name, labels[:-1], period=period)
+        if abs(edges[-1] - edges[0]) > circle.period * (1 + 1e-6):
+            return cell_axis(name, labels[:-1], bounds=bounds[:-1], period=period)
     if edges is None:
         if len(values) == 1:
             raise InvalidInputError(
@@ -140,13 +149,20 @@ def cell_axis(
                 coordinate=name,
             )
         off = np.abs(values - np.linspace(values[0], values[-1], len(values))).max()
-        if off <= _ROUNDINGS * max(precision, 1e-15) * np.abs(values).max():
-            half = (values[-1] - values[0]) / (len(values) - 1) / 2
-            edges = np.linspace(values[0] - half, values[-1] + half, len(values) + 1)
-        else:
-            middles = (values[1:] + values[:-1]) / 2
-            first = values[0] - steps[0] / 2
-            edges = np.concatenate([[first], middles, [values[-1] + steps[-1] / 2]])
+        rounding = _ROUNDINGS * max(precision, 1e-15) * np.abs(values).max()
+        half = (values[-1] - values[0]) / (len(values) - 1) / 2
+        begin, end = values[0] - half, values[-1] + half
+        is_regular = off <= rounding
+        if circle is not None and circle.is_closed:
+            turn = np.copysign(circle.period, half)
+            seam = (values[0] + values[-1] - turn) / 2
+            is_regular &= abs(seam - begin) <= rounding
+            begin, end = seam, seam + turn
+        elif not is_regular:
+            begin, end = values[0] - steps[0] / 2, values[-1] + steps[-1] / 2
+        edges = np.linspace(begin, end, len(values) + 1)
+        if not is_regular:
+            edges[1:-1] = (values[1:] + values[:-1]) / 2
     even = np.linspace(edges[0], edges[-1], len(edges))
     is_even = np.abs(edges - even).max() <= 1e-12 * np.abs(np.diff(edges)).max() * len(edges)
     ends = (float(edges[0]), float(edges[-1])) if is_even else None

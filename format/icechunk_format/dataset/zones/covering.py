@@ -28,8 +28,8 @@ from icechunk_format.dataset.zones.geometries import (
     Projector,
     across_antimeridian,
     invalid,
+    on_every_turn,
     read_geometries,
-    turns,
     unusable,
 )
 from icechunk_format.errors import InvalidInputError
@@ -78,6 +78,11 @@ class Covering:
             if mask is not None:
                 mask[chosen.positions()] = True
             self._selected.append(mask)
+        # Of a column and the one that repeats it, the selected one counts.
+        self._first_column = 0
+        columns = self._selected[1]
+        if columns is not None and context.x.size < len(columns) and not columns[0]:
+            self._first_column = context.x.size
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows of cover; the geometry is the last column of the batch, the keys are before.
@@ -94,12 +99,12 @@ class Covering:
         geometries = self._usable(geometry, keys)
         is_covered = np.zeros(len(geometries), dtype=bool)
         context = self._context
-        for moved, numbers in turns(geometries, context.x.low, context.x.high, context.period):
-            for cover in cover_cells(moved, context.y, context.x, context.request.coverage):
-                owners, *found = self._by_column(cover)
-                owners = numbers[owners]
-                is_covered[owners] = True
-                yield from self._for_splits(owners, found, zones, keys)
+        moved, numbers = on_every_turn(geometries, context.x.low, context.x.high, context.period)
+        for cover in cover_cells(moved, context.y, context.x, context.request.coverage):
+            owners, *found = self._by_column(cover)
+            owners = numbers[owners]
+            is_covered[owners] = True
+            yield from self._for_splits(owners, found, zones, keys)
         for is_given, task in ((True, OUTSIDE), (False, NO_GEOMETRY)):
             given = np.array([g is not None for g in geometries.tolist()], dtype=bool)
             rest = np.flatnonzero(~is_covered & (given == is_given))
@@ -163,7 +168,9 @@ class Covering:
         """Return owner, column, cells and fractions of rows, each of one zone and one column."""
         rows, columns = cover.rows, cover.columns
         zones, fractions = cover.zones, cover.fractions
-        for mask, positions in zip(self._selected, (cover.rows, cover.columns), strict=True):
+        if self._first_column:
+            columns = np.where(columns == 0, self._first_column, columns)
+        for mask, positions in zip(self._selected, (rows, columns), strict=True):
             if mask is not None:
                 fractions = np.where(mask[positions], fractions, 0.0)
         if (fractions == 0).any():

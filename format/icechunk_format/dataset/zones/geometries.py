@@ -206,29 +206,35 @@ def _unwrapped(geometry: Any) -> Any:
     return lib.multipolygons(parts) if is_changed else None
 
 
-def turns(geometries: NDArray[Any], low: float, high: float, period: float | None) -> list[Any]:
-    """Return geometries moved by whole turns to wherever they meet a range of x.
+def on_every_turn(
+    geometries: NDArray[Any], low: float, high: float, period: float | None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return geometries wherever they, moved by whole turns, meet a range of x.
+
+    A geometry that meets it on several turns becomes one of all of them, so that no place counts
+    twice.
 
     Returns
     -------
-    list
-        Pairs: an array of geometries, and the numbers ``int64`` of those that they came from.
+    tuple
+        Geometries, and the numbers ``int64`` of those that they came from.
     """
     lib = shapely()
     bounds = lib.bounds(geometries)
     here = np.flatnonzero(np.isfinite(bounds).all(axis=1))
     if period is None:
-        return [(geometries[here], here)]
-    found = []
-    with np.errstate(invalid="ignore"):
-        first = np.ceil((low - bounds[:, 2]) / period)
-        last = np.floor((high - bounds[:, 0]) / period)
-    for turn in range(int(first[here].min(initial=0)), int(last[here].max(initial=-1)) + 1):
-        chosen = here[(first[here] <= turn) & (last[here] >= turn)]
-        if not len(chosen):
-            continue
-        moved = geometries[chosen]
-        if turn:
-            moved = lib.transform(moved, lambda xy, turn=turn: xy + np.array([turn * period, 0.0]))
-        found.append((moved, chosen))
-    return found
+        return geometries[here], here
+    first = np.ceil((low - bounds[here, 2]) / period).astype(np.int64)
+    last = np.floor((high - bounds[here, 0]) / period).astype(np.int64)
+    counts = np.maximum(last - first + 1, 0)
+    starts = np.cumsum(counts) - counts
+    numbers = np.repeat(here, counts)
+    turn = np.arange(len(numbers)) - np.repeat(starts - first, counts)
+    moved = geometries[numbers]
+    points, owners = lib.get_coordinates(moved, return_index=True)
+    points[:, 0] += turn[owners] * period
+    moved = lib.set_coordinates(moved, points)
+    for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+        moved[start] = lib.union_all(moved[start : start + count])
+    met = counts > 0
+    return moved[starts[met]], here[met]

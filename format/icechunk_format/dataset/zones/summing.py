@@ -199,7 +199,9 @@ class Summing:
             assert context.request.weights == AREA
             ends = np.radians(context.y.edges)
             heights = np.abs(np.diff(np.sin(ends)))[chosen[0].positions()]
-            widths = np.abs(np.diff(np.radians(context.x.edges)))[chosen[1].positions()]
+            widths = np.abs(np.diff(np.radians(context.x.edges)))
+            # A last column that repeats the first is as wide.
+            widths = widths.take(chosen[1].positions(), mode="wrap")
             return np.asarray(_RADIUS**2 * heights[:, None] * widths)
         dims = [context.scan.table.dims[place] for place in context.places]
         stored = self._arrays.reader(str(column.path)).read(
