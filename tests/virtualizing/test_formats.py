@@ -53,6 +53,28 @@ def test_folders_of_zarr(zarr_format, tmp_path):
     np.testing.assert_array_equal(found, expected["t2m"].fillna(missing))
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("is_region", [False, True], ids=["rewritten", "a region of it"])
+def test_a_rewritten_folder_of_zarr_is_referenced_anew(is_region, zarr_format, tmp_path):
+    stores = [tmp_path / f"{number}.zarr" for number in range(2)]
+    how = {"zarr_format": zarr_format, "consolidated": zarr_format == 2}
+    for number, store in enumerate(stores):
+        made.dataset(number).to_zarr(store, encoding={"t2m": {"chunks": (1, 6, 8)}}, **how)
+    virtualize(list(map(str, stores)), tmp_path / "repository")
+    changed = made.dataset(1)
+    changed["t2m"][2] = -changed["t2m"][2]
+    if is_region:
+        part = changed[["t2m"]].isel(time=slice(2, 3)).drop_vars(["y", "x", "time"])
+        part.to_zarr(stores[1], region={"time": slice(2, 3)}, **how)
+    else:
+        encoding = {"t2m": {"chunks": (1, 6, 8)}}
+        changed.to_zarr(stores[1], mode="w", encoding=encoding, **how)
+    done = virtualize(f"{tmp_path}/*.zarr", tmp_path / "repository")
+    assert statuses(done) == {"0.zarr": "known", "1.zarr": "refreshed"}
+    np.testing.assert_array_equal(by_us(done, tmp_path / "repository", "t2m")[4:], changed["t2m"])
+    assert virtualize(f"{tmp_path}/*.zarr", tmp_path / "repository").files_added == 0
+
+
 @pytest.mark.parametrize("suffix", ["json", "parq"])
 def test_references_of_kerchunk(suffix, tmp_path):
     from kerchunk.df import refs_to_dataframe

@@ -264,6 +264,7 @@ class _Run:
             group=self._group,
             storage=self._storage,
             source=source,
+            dates=frozenset() if archive.template is None else archive.template.dates,
         )
         arrays = builder.arrays()
         table = report_table(decided.rows)

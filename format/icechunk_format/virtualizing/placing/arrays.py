@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
 _STORED_CHUNK: Final = 8_192
+_DATES: Final = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Builder:
         The version that the run starts from; None for a new repository.
     group
         Where the arrays go.
+    dates
+        Dimensions whose keys are dates in names of files.
     """
 
     decided: Decided
@@ -65,6 +68,7 @@ class Builder:
     group: NodePath
     storage: Storage
     source: ChunkSource
+    dates: frozenset[str] = frozenset()
 
     def arrays(self) -> list[PlannedArray]:
         """Return the arrays that the run creates or changes.
@@ -237,26 +241,31 @@ class Builder:
         dim = self.decided.layout.dims[axis]
         keys = {placed.starts[axis]: placed.first[axis] for placed in self.decided.files}
         is_text = all(isinstance(key, str) for key in keys.values())
-        data_type = parse_data_type("string" if is_text else "int64")
+        attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
+        variable = self._existing(dim)
+        if variable is not None:
+            if bool(attributes) != ("units" in variable.attributes):
+                raise InvalidInputError(
+                    f"the coordinate {dim!r} of the repository holds "
+                    f"{'numbers, and names now give dates' if attributes else 'dates'}: give the "
+                    "template= that made it, or another group with group=",
+                    option="template",
+                    variable=dim,
+                )
+            attributes = variable.attributes
         metadata = build_array_metadata(
             shape=[len(keys)],
-            data_type=data_type,
+            data_type=parse_data_type("string" if is_text else "int64"),
             chunk_shape=[_STORED_CHUNK],
             dimension_names=[dim],
-            attributes=self._time_attributes(keys.values()),
+            attributes=attributes,
             node_path=path_in(self.group, dim),
         )
-        variable = self._existing(dim)
         planned = _planned(metadata, variable, is_new=variable is None)
         planned.values = metadata.fill_array(metadata.shape)
         for start, key in keys.items():
             planned.values[start] = key
         return planned
-
-    def _time_attributes(self, keys: Any) -> dict[str, Any]:
-        # Keys of dates in names are microseconds; plain numbers are far smaller.
-        is_time = all(isinstance(key, int) and abs(key) >= 10**12 for key in keys)
-        return {"units": "microseconds since 1970-01-01", "calendar": "standard"} if is_time else {}
 
     # -- references -------------------------------------------------------------------------
 

@@ -73,11 +73,11 @@ def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple
         Values are missing, or do not all rise or all fall.
     """
     comparable = comparable_values(values, metadata, name)
-    if comparable.dtype.kind in "iuf" and len(comparable) > 1:
-        steps = np.diff(comparable)
-        if not ((steps > 0).all() or (steps < 0).all()):
-            raise InvalidInputError(f"the values of {name!r} neither all rise nor all fall")
-    return comparable[0].item(), comparable[-1].item()
+    before, after = comparable[:-1], comparable[1:]
+    if not ((after > before).all() or (after < before).all()):
+        raise InvalidInputError(f"the values of {name!r} neither all rise nor all fall")
+    first, last = comparable[[0, -1]].tolist()
+    return first, last
 
 
 def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> NDArray[Any]:

@@ -277,7 +277,7 @@ class Decider:
         first: list[Any] = []
         last: list[Any] = []
         lengths: list[int] = []
-        for dim in layout.dims:
+        for axis, dim in enumerate(layout.dims):
             length = 1
             for document in documents.values():
                 if dim in (document.dimension_names or ()):
@@ -288,6 +288,12 @@ class Decider:
                 keys = (named[dim], named[dim])
             else:
                 keys = self._keys_of(dim, documents, member) or (number, number)
+            old = [] if self.record is None else self.record.files[:1]
+            if any(isinstance(f.first[axis], str) != isinstance(keys[0], str) for f in old):
+                raise InvalidInputError(
+                    f"its place along {dim!r} is {keys[0]!r}, and files of the repository have "
+                    f"{old[0].first[axis]!r}; give the template= that was given for these"
+                )
             first.append(keys[0])
             last.append(keys[1])
         return Placed(

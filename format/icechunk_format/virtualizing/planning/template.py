@@ -42,6 +42,11 @@ class Template:
         """The dimensions that it names, in order."""
         return tuple(self.formats)
 
+    @property
+    def dates(self) -> frozenset[str]:
+        """The dimensions whose keys are dates."""
+        return frozenset(dim for dim, form in self.formats.items() if "%" in form)
+
     def keys(self, url: str) -> dict[str, Any]:
         """Return the key of a file by dimension: text, an integer, or microseconds since 1970.
 
@@ -58,6 +63,8 @@ class Template:
             text = found[dim]
             if form == "d":
                 keys[dim] = int(text)
+                if keys[dim] >= 2**63:
+                    raise InvalidInputError(f"the number {text} in its name does not fit 64 bits")
             elif form:
                 try:
                     instant = datetime.datetime.strptime(text, form)

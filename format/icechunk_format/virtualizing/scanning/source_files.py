@@ -14,11 +14,12 @@ Rules of this file
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import math
 import os.path
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,8 +33,6 @@ from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, Storage
 BLOCK: Final = 2**20
 _WILD: Final = re.compile(r"[*?\[]")
 _STORES: Final = (".zarr", ".parq", ".parquet", ".icechunk")
-# Documents by which a folder that is one data set is known, and told from what it was.
-_DOCUMENTS: Final = ("zarr.json", ".zmetadata", ".zgroup", ".zarray")
 _SAFE: Final = "/=+,~-_.:@"
 
 
@@ -51,7 +50,7 @@ class SourceFile:
         """Whether both are the same state of the file."""
         if self.size != other.size:
             return False
-        is_local = self.url.startswith("file:")
+        is_local = self.url.startswith("file:") and not is_folder(self.url)
         if self.etag is not None and other.etag is not None and not is_local:
             return self.etag == other.etag
         return self.modified == other.modified
@@ -93,12 +92,26 @@ def looked_at(file: SourceFile, storage: Storage, key: str) -> SourceFile:
     StorageError
         The store failed.
     """
-    keys = [f"{key}/{name}" for name in _DOCUMENTS] if is_folder(file.url) else [key]
-    for candidate in keys:
-        info = storage.head(candidate)
-        if info is not None:
-            return described(file.url, info)
-    raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+    if is_folder(file.url):
+        return _folder(file, storage.list(f"{key.rstrip('/')}/"))
+    info = storage.head(key)
+    if info is None:
+        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+    return described(file.url, info)
+
+
+def _folder(file: SourceFile, infos: Iterable[ObjectInfo]) -> SourceFile:
+    """Return a folder that is one data set, with what tells its objects from those it had."""
+    size = modified = digest = 0
+    for info in infos:
+        own = described(info.key, info)
+        state = f"{info.key}\n{own.size}\n{own.etag or own.modified}".encode()
+        # A sum, since stores list in any order.
+        digest += int.from_bytes(hashlib.blake2b(state, digest_size=16).digest())
+        size, modified = size + info.size, max(modified, own.modified or 0)
+    if not digest:
+        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+    return replace(file, size=size, modified=modified, etag=f"{digest % 2**128:032x}")
 
 
 class FileStore:
