@@ -5,7 +5,7 @@ VENV    := .venv
 SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
 # What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
-ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal_statistics $(addprefix tests/spark/streaming/test_,streams.py source_without_spark.py staged_without_spark.py)
+ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal $(addprefix tests/spark/changes/test_,streams.py source_without_spark.py staged_without_spark.py)
 SECONDS  = 300
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
@@ -47,7 +47,7 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
 	$(PYTEST) tests/fuzz tests/torture tests/maintenance tests/dataset tests/repository tests/storage \
-	  tests/command_line tests/display tests/mirroring tests/virtualizing tests/spec tests/arrays tests/grid tests/drafts tests/public
+	  tests/command_line tests/display tests/workflows tests/options tests/spec tests/arrays tests/grid tests/drafts tests/public
 
 check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .

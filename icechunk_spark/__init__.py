@@ -12,7 +12,7 @@ Examples
 from __future__ import annotations
 
 from icechunk_format.version import __version__ as __version__
-from icechunk_format.virtualizing.result import VirtualizeResult
+from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 from icechunk_spark.mirroring.copy import mirror
 from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
@@ -22,7 +22,7 @@ from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import virtualize
 from icechunk_spark.writing.function import write
-from icechunk_spark.zonal_statistics.function import zonal
+from icechunk_spark.zonal.function import zonal
 
 __all__ = [
     "IcechunkDataSource",

@@ -29,11 +29,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.values import listed
+from icechunk_format.options.values import listed
+from icechunk_spark.changes.function import PlannedStream
+from icechunk_spark.jobs.noted_options import NotedOptions, noting
 from icechunk_spark.reading.function import MappedLoad
-from icechunk_spark.session.noted_options import NotedOptions, noting
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.streaming.function import PlannedStream
 from icechunk_spark.writing.function import PlannedSave
 
 #: How ``format("icechunk")`` is read: by a function for `mapInArrow`, or by Spark's data source.

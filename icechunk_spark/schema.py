@@ -43,11 +43,11 @@ from pyspark.sql.types import (
 )
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_spark.session.batches import fitted
+from icechunk_spark.jobs.batches import fitted
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.metadata_tables.declared import MetadataColumn
     from icechunk_format.dataset.table.table import Column
+    from icechunk_format.options.metadata_tables import MetadataColumn
 
 #: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"

@@ -29,10 +29,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
-from icechunk_spark.options.parse import parse_read_options
-from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.options.write_request import Mode, parse_write_options
-from icechunk_spark.session.errors import errors_on_one_line
+from icechunk_format.options.parse import parse_read_options
+from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.write_request import Mode, parse_write_options
+from icechunk_spark.jobs.errors import errors_on_one_line
 
 
 class IcechunkDataSource(DataSource):
@@ -44,7 +44,7 @@ class IcechunkDataSource(DataSource):
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
 
-    The options are listed in ``icechunk_spark.options.OPTIONS`` and in the manual.
+    The options are listed in ``icechunk_format.options.OPTIONS`` and in the manual.
     """
 
     # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
@@ -132,7 +132,7 @@ class IcechunkDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, for the columns of `schema`."""
         # Heavy (Arrow, NumPy): see rule 1.
-        from icechunk_spark.streaming.source import IcechunkStreamReader
+        from icechunk_spark.changes.source import IcechunkStreamReader
 
         return IcechunkStreamReader(self.options, schema)
 
@@ -149,8 +149,8 @@ class IcechunkDataSource(DataSource):
         """
         request = parse_write_options(self.options, is_stream=True)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.streaming.batches import check_stream
-        from icechunk_spark.streaming.staged import StagedStreamWriter
+        from icechunk_spark.changes.batches import check_stream
+        from icechunk_spark.changes.staged import StagedStreamWriter
 
         mode = _mode(overwrite)
         with errors_on_one_line():

@@ -242,11 +242,11 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
     import zarr
 
     import icechunk_spark
-    from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-    from icechunk_format.mirroring.selection import Selection
-    from icechunk_format.mirroring.target import DeltaTarget
-    from icechunk_format.mirroring.versions import find_files
     from icechunk_format.storage.location import Location
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import find_files
 
     path = str(folder / "grid")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))

@@ -204,9 +204,9 @@ def fetched(path: str, points: str) -> dict[str, Any]:
 
     from icechunk_format.dataset.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_task
-    from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
-    from icechunk_format.dataset.sampling.sampler import Sampler
     from icechunk_format.repository.repository import Repository
+    from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
+    from icechunk_format.workflows.sampling.sampler import Sampler
 
     table = pq.read_table(points).slice(0, 1_000_000)
     repository = Repository.open(path)

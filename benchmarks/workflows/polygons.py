@@ -120,8 +120,8 @@ def exactextract_alone(path: str, zones: str) -> Any:
     import xarray as xr
     from scipy.sparse import csr_array
 
-    from icechunk_format.dataset.zones.axes import cell_axis
-    from icechunk_format.dataset.zones.exact import coverage_fractions
+    from icechunk_format.workflows.zonal.axes import cell_axis
+    from icechunk_format.workflows.zonal.exact import coverage_fractions
 
     opened = xr.open_zarr(reference_store(path), consolidated=False, zarr_format=3, chunks=None)
     lat, lon = opened["latitude"].values, opened["longitude"].values
@@ -211,10 +211,10 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
 
     from icechunk_format.dataset.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_task
-    from icechunk_format.dataset.zones.covering import Covering
-    from icechunk_format.dataset.zones.plan import ZonalRequest, plan_zonal
-    from icechunk_format.dataset.zones.summing import Summing
     from icechunk_format.repository.repository import Repository
+    from icechunk_format.workflows.zonal.covering import Covering
+    from icechunk_format.workflows.zonal.plan import ZonalRequest, plan_zonal
+    from icechunk_format.workflows.zonal.summing import Summing
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"))

@@ -33,6 +33,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
 from icechunk_format.maintenance import collect_garbage
+from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import backup_name
@@ -40,10 +41,9 @@ from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.updates import NewCommitUpdate, Update
 from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.local.store import LocalStorage
-from icechunk_spark.options.write_request import parse_write_options
-from icechunk_spark.streaming import batches
-from icechunk_spark.streaming.source import IcechunkStreamReader
-from icechunk_spark.streaming.staged import StagedStreamWriter
+from icechunk_spark.changes import batches
+from icechunk_spark.changes.source import IcechunkStreamReader
+from icechunk_spark.changes.staged import StagedStreamWriter
 
 if TYPE_CHECKING:
     from argparse import Namespace

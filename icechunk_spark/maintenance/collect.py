@@ -36,18 +36,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from icechunk_format.maintenance.collecting import parts as collect_parts
-from icechunk_format.maintenance.collecting.collect import collect_from
-from icechunk_format.maintenance.collecting.parts import SweepTask
-from icechunk_format.maintenance.collecting.result import CollectResult, DeleteReport, Phase
+from icechunk_format.maintenance.garbage import parts as collect_parts
+from icechunk_format.maintenance.garbage.collect import collect_from
+from icechunk_format.maintenance.garbage.parts import SweepTask
+from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
+from icechunk_format.options.location import upkeep_location
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.task_rows import collected, grouped_rows
 from icechunk_spark.maintenance import collect_tasks
-from icechunk_spark.options.location import upkeep_location
 from icechunk_spark.schema import spark_struct
-from icechunk_spark.session.errors import raised_in_jobs
-from icechunk_spark.session.partitions import cores_of
-from icechunk_spark.task_rows import collected, grouped_rows
 
 _PACKED: Final = spark_struct(collect_tasks.PACKED)
 _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)

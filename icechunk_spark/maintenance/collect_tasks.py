@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Their arguments are a location and little else, since every task unpickles them. The work itself
-   is in ``icechunk_format.maintenance.collecting.parts``.
+   is in ``icechunk_format.maintenance.garbage.parts``.
 2. Rows of one part lie together in a partition, sorted by part.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
@@ -17,11 +17,11 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from icechunk_format.maintenance.collecting import parts as collect_parts
-from icechunk_format.maintenance.collecting.parts import SweepTask
-from icechunk_format.maintenance.collecting.result import DeleteReport
+from icechunk_format.maintenance.garbage import parts as collect_parts
+from icechunk_format.maintenance.garbage.parts import SweepTask
+from icechunk_format.maintenance.garbage.result import DeleteReport
 from icechunk_format.storage.location import Location
-from icechunk_spark.task_rows import batches_of, rows_of
+from icechunk_spark.jobs.task_rows import batches_of, rows_of
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -29,7 +29,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from icechunk_format.maintenance import CopyResult
-from icechunk_format.maintenance.collecting.parts import part_count
 from icechunk_format.maintenance.copying.copy import finish_copy
 from icechunk_format.maintenance.copying.hold import hold_copy
 from icechunk_format.maintenance.copying.objects import (
@@ -40,11 +39,11 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
-from icechunk_spark.options.location import upkeep_location
-from icechunk_spark.schema import spark_struct
-from icechunk_spark.session.errors import raised_in_jobs
-from icechunk_spark.session.partitions import cores_of
-from icechunk_spark.task_rows import (
+from icechunk_format.maintenance.garbage.parts import part_count
+from icechunk_format.options.location import upkeep_location
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.task_rows import (
     batches_of,
     collected,
     grouped_rows,
@@ -52,6 +51,7 @@ from icechunk_spark.task_rows import (
     rows_of,
     work_rows,
 )
+from icechunk_spark.schema import spark_struct
 
 _FOUND: Final = pa.schema(
     [

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
+from icechunk_format.options.location import upkeep_location
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.options.location import upkeep_location
 
 
 def expire_snapshots(

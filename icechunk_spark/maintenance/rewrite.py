@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.task import run_task
+from icechunk_format.options.location import upkeep_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
-from icechunk_spark.options.location import upkeep_location
-from icechunk_spark.session.errors import raised_in_jobs
-from icechunk_spark.session.partitions import cores_of
-from icechunk_spark.task_rows import answers_of
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.task_rows import answers_of
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000

@@ -32,14 +32,14 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
+from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.parse import collect_options
+from icechunk_format.options.python_values import option_texts
 from icechunk_format.repository.history.resolve import VersionArguments
-from icechunk_spark.options.location import upkeep_location
-from icechunk_spark.options.parse import collect_options
-from icechunk_spark.options.python_values import option_texts
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
 from icechunk_spark.schema import spark_struct
-from icechunk_spark.session.errors import raised_in_jobs
-from icechunk_spark.session.partitions import cores_of
-from icechunk_spark.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
 
 _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])

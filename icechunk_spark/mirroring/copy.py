@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.parse import collect_options
-from icechunk_spark.options.path import repository_path
-from icechunk_spark.options.python_values import option_texts
+from icechunk_format.options.parse import collect_options
+from icechunk_format.options.path import repository_path
+from icechunk_format.options.python_values import option_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from icechunk_format.mirroring.mirror import MirrorResult
-    from icechunk_format.mirroring.parquet import FileContext, FileTask
+    from icechunk_format.workflows.mirroring.mirror import MirrorResult
+    from icechunk_format.workflows.mirroring.parquet import FileContext, FileTask
 
 # Options that are no part of what is copied.
 _AUTHORIZE: Final = "virtual.authorize"
@@ -111,12 +111,12 @@ def mirror(
     """
     # Arrow and the dataset layer are imported by the first call, since `icechunk_spark` imports
     # this module.
-    from icechunk_format.mirroring.mirror import MirrorRequest
-    from icechunk_format.mirroring.mirror import mirror as bring_up_to_date
-    from icechunk_format.mirroring.selection import Selection
-    from icechunk_format.mirroring.target import DeltaTarget
     from icechunk_format.storage.location import Location
-    from icechunk_spark.session.errors import errors_on_one_line
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest
+    from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
+    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_spark.jobs.errors import errors_on_one_line
 
     given = collect_options(option_texts(options), use="read")
     for name in _VERSIONS:
@@ -158,10 +158,10 @@ def _on_executors(
     """Write all files with Spark; return their rows."""
     import pyarrow as pa
 
-    from icechunk_format.mirroring.parquet import ADDED, write_file
-    from icechunk_spark.session.errors import raised_in_jobs
-    from icechunk_spark.session.partitions import cores_of
-    from icechunk_spark.task_rows import answers_of
+    from icechunk_format.workflows.mirroring.parquet import ADDED, write_file
+    from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.task_rows import answers_of
 
     with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
         tasks = max(cores_of(spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK))

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_spark.options.parse import collect_options
-from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.session.partitions import cores_of
+from icechunk_format.options.parse import collect_options
+from icechunk_format.options.python_values import option_texts
+from icechunk_spark.jobs.partitions import cores_of
 
 if TYPE_CHECKING:
-    from icechunk_format.mirroring.target import DeltaTarget
-    from icechunk_format.mirroring.versions import Freshness, MirroredFiles
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import Freshness, MirroredFiles
 
 #: Key of a field's metadata that holds the id of the copied snapshot.
 SNAPSHOT_KEY: Final = "icechunk_snapshot"
@@ -80,10 +80,10 @@ def mirrored(
     NotFoundError
         There is no copy, the snapshot is not in it, or a vacuum deleted its files.
     """
-    from icechunk_format.mirroring.target import DeltaTarget
-    from icechunk_format.mirroring.versions import find_files
-    from icechunk_spark.options.location import storage_alone
-    from icechunk_spark.session.errors import errors_on_one_line
+    from icechunk_format.options.location import storage_alone
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import find_files
+    from icechunk_spark.jobs.errors import errors_on_one_line
 
     versions = {"tag": tag, "snapshot": snapshot, "asOf": asOf}
     given = collect_options(option_texts({**versions, **options}), use="read")
@@ -137,10 +137,10 @@ def freshness(
     NotFoundError
         There is no copy, or its repository is gone.
     """
-    from icechunk_format.mirroring.target import DeltaTarget
-    from icechunk_format.mirroring.versions import freshness as of_copy
-    from icechunk_spark.options.location import storage_alone
-    from icechunk_spark.session.errors import errors_on_one_line
+    from icechunk_format.options.location import storage_alone
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import freshness as of_copy
+    from icechunk_spark.jobs.errors import errors_on_one_line
 
     storage = storage_alone(collect_options(option_texts(options), use="read"), _WHY)
     with errors_on_one_line():

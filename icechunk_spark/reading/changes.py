@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icechunk_format import SnapshotId
-from icechunk_format.dataset.change_feed.plan import FeedPlan, plan_feed
-from icechunk_format.dataset.change_feed.request import FeedRequest
-from icechunk_format.dataset.change_feed.steps import steps_to
 from icechunk_format.dataset.metadata_tables.read import named_version
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
+from icechunk_format.options.location import location_of
+from icechunk_format.options.read import ReadOptions
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.options.location import location_of
-from icechunk_spark.options.read import ReadOptions
+from icechunk_format.workflows.changes.plan import FeedPlan, plan_feed
+from icechunk_format.workflows.changes.request import FeedRequest
+from icechunk_format.workflows.changes.steps import steps_to
 
 
 def resolve_since(options: ReadOptions) -> str:

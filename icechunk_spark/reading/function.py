@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.parse import parse_read_options
-from icechunk_spark.options.python_values import Names, Selection, Sizes, option_texts
-from icechunk_spark.options.read import ReadOptions
-from icechunk_spark.session.errors import errors_on_one_line
-from icechunk_spark.session.noted_options import NotedOptions
+from icechunk_format.options.keywords import given_options, with_option_help
+from icechunk_format.options.parse import parse_read_options
+from icechunk_format.options.python_values import Names, Selection, Sizes, option_texts
+from icechunk_format.options.read import ReadOptions
+from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.noted_options import NotedOptions
 
 if TYPE_CHECKING:
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks

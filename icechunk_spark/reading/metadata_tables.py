@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. ``icechunk_format.dataset.metadata_tables.declared`` gives the schema, and the comments that
+1. ``icechunk_format.options.metadata_tables`` gives the schema, and the comments that
    DESCRIBE shows.
 2. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
    repository is not pinned; its task reads the repository as it is then.
@@ -16,15 +16,15 @@ from typing import Final
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format import SnapshotId
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, MetadataTable
 from icechunk_format.dataset.metadata_tables.read import (
     plan_inspection,
     resolve_change,
     run_inspection,
 )
+from icechunk_format.options.location import location_of
+from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
+from icechunk_format.options.read import ReadOptions
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.options.location import location_of
-from icechunk_spark.options.read import ReadOptions
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.dataset.change_feed.request import with_change_columns
-from icechunk_format.dataset.change_feed.run import run_feed
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.options.location import location_of
+from icechunk_format.options.read import ReadOptions
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.options.location import location_of
-from icechunk_spark.options.read import ReadOptions
+from icechunk_format.workflows.changes.request import with_change_columns
+from icechunk_format.workflows.changes.run import run_feed
 from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions, version_of

@@ -21,13 +21,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.dataset.reading.run import run_task
+from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.schema import fit_batch
-from icechunk_spark.session.errors import errors_on_one_line
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.change_feed.plan import FeedPlan
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
+    from icechunk_format.workflows.changes.plan import FeedPlan
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, TimestampType
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.sampling.chunk_steps import ChunkSteps
+    from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps
 
 
 def chunk_column(steps: Sequence[ChunkSteps], fields: Sequence[StructField]) -> Column:

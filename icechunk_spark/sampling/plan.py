@@ -22,20 +22,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, LongType, StructField, StructType
 
 from icechunk_format.dataset.dataset import Dataset
-from icechunk_format.dataset.sampling.chunk_steps import chunk_steps
-from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
-from icechunk_format.dataset.sampling.sampled import Sampling
-from icechunk_format.dataset.sampling.sampler import Sampler
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.keywords import parse_options_of_values
-from icechunk_spark.options.python_values import Names
-from icechunk_spark.options.values import parse_names
+from icechunk_format.options.keywords import parse_options_of_values
+from icechunk_format.options.python_values import Names
+from icechunk_format.options.values import parse_names
+from icechunk_format.workflows.sampling.chunk_steps import chunk_steps
+from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.workflows.sampling.sampled import Sampling
+from icechunk_format.workflows.sampling.sampler import Sampler
+from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.reading.plan import open_group, shown_variables
 from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
-from icechunk_spark.session.errors import errors_on_one_line
-from icechunk_spark.session.partitions import cores_of
 
 # Numbers among which points without a place are dealt out.
 _SPREAD: Final = 1024

@@ -15,9 +15,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from icechunk_format.dataset.sampling.sampled import Sampling
-from icechunk_format.dataset.sampling.sampler import Sampler
-from icechunk_spark.session.errors import errors_on_one_line
+from icechunk_format.workflows.sampling.sampled import Sampling
+from icechunk_format.workflows.sampling.sampler import Sampler
+from icechunk_spark.jobs.errors import errors_on_one_line
 
 _GROUP_BYTES: Final = 64 << 20
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.virtualizing.result import VirtualizeResult
-from icechunk_spark.options.declare import fold_name
-from icechunk_spark.options.python_values import option_texts
-from icechunk_spark.options.write import WriteRequest
-from icechunk_spark.options.write_request import parse_write_options
+from icechunk_format.options.declare import fold_name
+from icechunk_format.options.python_values import option_texts
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import parse_write_options
+from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 _NO_OPTIONS: Final = (
@@ -123,13 +123,13 @@ def virtualize(
             option="on_mismatch",
         )
     # Heavy (Arrow, NumPy, the dataset layer): see rule 2.
-    from icechunk_format.virtualizing.planning.template import parse_template
-    from icechunk_format.virtualizing.scanning.parse import check_parser
-    from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
-    from icechunk_spark.options.location import location_of
-    from icechunk_spark.session.errors import raised_in_jobs
-    from icechunk_spark.session.partitions import cores_of
-    from icechunk_spark.task_rows import answers_of
+    from icechunk_format.options.location import location_of
+    from icechunk_format.workflows.virtualizing.planning.template import parse_template
+    from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
+    from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
+    from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.task_rows import answers_of
     from icechunk_spark.writing.target import dataset_options
 
     names = None if template is None else parse_template(template)

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StringType
 
-from icechunk_spark.task_rows import collected
+from icechunk_spark.jobs.task_rows import collected
 
 
 def quoted(name: str) -> Column:

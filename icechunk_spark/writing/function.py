@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from pyspark.sql import DataFrame
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_spark.options.keywords import given_options, with_option_help
-from icechunk_spark.options.python_values import Names, Sizes
-from icechunk_spark.options.write_request import parse_mode, parse_write_options
-from icechunk_spark.session.noted_options import NotedWrite
+from icechunk_format.options.keywords import given_options, with_option_help
+from icechunk_format.options.python_values import Names, Sizes
+from icechunk_format.options.write_request import parse_mode, parse_write_options
+from icechunk_spark.jobs.noted_options import NotedWrite
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.result import WriteResult

@@ -45,14 +45,14 @@ from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.prepared import PreparedWrite
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.options.location import location_of
-from icechunk_spark.options.write import WriteRequest
-from icechunk_spark.options.write_request import Mode
+from icechunk_format.options.location import location_of
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import Mode
+from icechunk_spark.jobs.batches import bounded_by_rows, fitted
+from icechunk_spark.jobs.errors import raised_in_tasks
+from icechunk_spark.jobs.partitions import cores_of, together
+from icechunk_spark.jobs.task_rows import collected
 from icechunk_spark.schema import write_schema
-from icechunk_spark.session.batches import bounded_by_rows, fitted
-from icechunk_spark.session.errors import raised_in_tasks
-from icechunk_spark.session.partitions import cores_of, together
-from icechunk_spark.task_rows import collected
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_spark.options.write import WriteRequest
-from icechunk_spark.options.write_request import Mode
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import Mode
 
 
 def dataset_options(request: WriteRequest, mode: Mode) -> WriteOptions:

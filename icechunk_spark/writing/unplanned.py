@@ -29,12 +29,12 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.options.location import location_of
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import Mode
 from icechunk_format.storage.location import open_storage
-from icechunk_spark.options.location import location_of
-from icechunk_spark.options.write import WriteRequest
-from icechunk_spark.options.write_request import Mode
+from icechunk_spark.jobs.batches import fitted
 from icechunk_spark.schema import write_schema
-from icechunk_spark.session.batches import fitted
 from icechunk_spark.writing.target import dataset_options
 
 # About the size of a staged file.

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
-from icechunk_spark.options import OPTIONS
+from icechunk_format.options import OPTIONS
+from icechunk_format.options.metadata_tables import METADATA_TABLES
 
 REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 

@@ -19,13 +19,13 @@ from icechunk_format import drafts, maintenance
 from icechunk_format import progress as progress_module
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-from icechunk_format.mirroring.selection import Selection
-from icechunk_format.mirroring.target import DeltaTarget
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 _numbers = itertools.count()
 

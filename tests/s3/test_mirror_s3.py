@@ -11,11 +11,11 @@ from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
 
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
-from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-from icechunk_format.mirroring.selection import Selection
-from icechunk_format.mirroring.target import DeltaTarget
-from icechunk_format.mirroring.versions import find_files, freshness
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.mirroring.versions import find_files, freshness
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from helpers.files.upkeep_repositories import FOREIGN, PartCollector, build_untidy, keys_of
 
 from icechunk_format.maintenance import collect_garbage, expire_snapshots
-from icechunk_format.maintenance.collecting.collect import collect_from
+from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.storage.location import Location
 
 

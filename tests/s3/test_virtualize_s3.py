@@ -16,7 +16,7 @@ from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
+from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 pytest.importorskip("virtualizarr")
 pytestmark = pytest.mark.needs_reference

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from icechunk_format.maintenance.collecting.collect import collect_garbage
-from icechunk_format.maintenance.collecting.result import CollectResult
 from icechunk_format.maintenance.copying.copy import CopyResult, copy
+from icechunk_format.maintenance.garbage.collect import collect_garbage
+from icechunk_format.maintenance.garbage.result import CollectResult
 from icechunk_format.maintenance.rewriting.commit import RewriteResult
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.maintenance.verifying.verify import verify

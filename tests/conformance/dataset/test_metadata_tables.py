@@ -7,12 +7,12 @@ import icechunk
 import pytest
 from helpers.reference import repositories as reference_repositories
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.metadata_tables.read import (
     plan_inspection,
     resolve_change,
     run_inspection,
 )
+from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.repository.repository import Repository
 
 CASES = [

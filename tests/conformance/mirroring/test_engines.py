@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 from deltalake import DeltaTable
 
-from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-from icechunk_format.mirroring.selection import Selection
-from icechunk_format.mirroring.target import DeltaTarget
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring.target import DeltaTarget
 
 DIMS = ["time", "lat", "lon"]
 

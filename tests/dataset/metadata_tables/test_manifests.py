@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.metadata_tables import inspection
 from icechunk_format.dataset.metadata_tables import manifests as manifest_rows
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, STORED_COLUMNS
 from icechunk_format.dataset.metadata_tables.manifests import (
     chunk_batches,
     cut_manifests,
     manifest_batches,
 )
 from icechunk_format.dataset.metadata_tables.nodes import variable_rows
+from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
 from icechunk_format.repository.files import metadata_files as objects
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId

@@ -11,8 +11,8 @@ from helpers.spark.inspected_repositories import (
     rows_of,
 )
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES, STORED_COLUMNS
 from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
+from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot

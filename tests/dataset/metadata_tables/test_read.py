@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from helpers.spark.inspected_repositories import GROUP, add_array, new_location, rows_of
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.metadata_tables.read import resolve_change
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 

@@ -3,7 +3,7 @@
 from icechunk_format.dataset.reading.plan import PLAN_BY_LAYOUT
 from icechunk_format.dataset.reading.run import RUN_BY_LAYOUT
 from icechunk_format.dataset.table.layouts import LAYOUTS
-from icechunk_spark.options import declare
+from icechunk_format.options import declare
 
 
 def test_each_table_of_layouts_has_the_same_entries():

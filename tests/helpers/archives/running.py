@@ -10,15 +10,15 @@ import xarray as xr
 
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.virtualizing.planning.template import parse_template
-from icechunk_format.virtualizing.virtualize import Archive, virtualize_files
+from icechunk_format.workflows.virtualizing.planning.template import parse_template
+from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
 
-    from icechunk_format.virtualizing.result import VirtualizeResult
+    from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 
 
 def in_process(pieces: Sequence[Any], run: Callable[[Any], Any]) -> Iterable[Any]:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from helpers.sessions.model import array_document, group_document, stored_contents
 
-from icechunk_format.maintenance.collecting import parts as collect_parts
-from icechunk_format.maintenance.collecting.collect import OneProcessCollector, collect_from
-from icechunk_format.maintenance.collecting.parts import SweepTask
-from icechunk_format.maintenance.collecting.result import DeleteReport, Phase
+from icechunk_format.maintenance.garbage import parts as collect_parts
+from icechunk_format.maintenance.garbage.collect import OneProcessCollector, collect_from
+from icechunk_format.maintenance.garbage.parts import SweepTask
+from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
-from icechunk_format.dataset.sampling.sampler import Sampler
+from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.workflows.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

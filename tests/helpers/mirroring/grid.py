@@ -11,11 +11,11 @@ from helpers.grids.weather_repository import group_document
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.mirroring.mirror import MirrorRequest, mirror, run_here
-from icechunk_format.mirroring.selection import Selection
-from icechunk_format.mirroring.target import DeltaTarget
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring.target import DeltaTarget
 
 if TYPE_CHECKING:
     from pathlib import Path

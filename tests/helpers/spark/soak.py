@@ -101,7 +101,7 @@ def main() -> None:
     from helpers.spark.session import running_spark
 
     from icechunk_format.storage.local.store import LocalStorage
-    from icechunk_spark.streaming.batches import PlannedBatches
+    from icechunk_spark.changes.batches import PlannedBatches
 
     for name in ("put", "put_many", "copy"):
         setattr(LocalStorage, name, fate.wrapped(getattr(LocalStorage, name)))

@@ -14,7 +14,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.repository.repository import Repository
-from icechunk_spark.streaming.source import IcechunkStreamReader
+from icechunk_spark.changes.source import IcechunkStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,16 +16,16 @@ from helpers.sessions.model import stored_contents
 import icechunk_format.maintenance as one_process
 import icechunk_spark.maintenance as jobs
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.maintenance.collecting.collect import collect_from
-from icechunk_format.maintenance.collecting.parts import SweepTask, sweep_part
-from icechunk_format.maintenance.collecting.result import Phase
+from icechunk_format.maintenance.garbage.collect import collect_from
+from icechunk_format.maintenance.garbage.parts import SweepTask, sweep_part
+from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.location import Location
+from icechunk_spark.jobs.task_rows import answering
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.collect import SparkCollector, _depth
-from icechunk_spark.task_rows import answering
 
 
 @pytest.fixture(scope="module")

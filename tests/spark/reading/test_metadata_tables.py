@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit, struct, to_json
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
-from icechunk_spark.options.declare import METADATA_TABLES as NAMES
-from icechunk_spark.options.parse import parse_read_options
+from icechunk_format.options.declare import METADATA_TABLES as NAMES
+from icechunk_format.options.metadata_tables import METADATA_TABLES
+from icechunk_format.options.parse import parse_read_options
 from icechunk_spark.reading.metadata_tables import MetadataRead, table_schema
 
 pytestmark = pytest.mark.needs_reference

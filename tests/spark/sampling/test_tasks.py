@@ -34,7 +34,7 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
     import xarray as xr
     from helpers.reference.xarray_datasets import opened, store_dataset
 
-    from icechunk_format.dataset.sampling.plan import SampleRequest, plan_sampling
+    from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
 
     monkeypatch.setattr(tasks, "_GROUP_BYTES", 10_000)
     values = np.random.default_rng(1).normal(size=500)

@@ -63,10 +63,10 @@ def mirror(
     The first run copies a group, later ones write what changed since. This process writes all
     files; with Spark, icechunk_spark.mirror spreads them over a cluster.
     """
-    from icechunk_format.mirroring.mirror import MirrorRequest, run_here
-    from icechunk_format.mirroring.mirror import mirror as bring_up_to_date
-    from icechunk_format.mirroring.selection import Selection
-    from icechunk_format.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, run_here
+    from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
+    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
 
     screen = call.screen
     given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
@@ -107,8 +107,8 @@ def freshness(
     --option is for the store of the repository, which the table names.
     """
     from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.mirroring.target import DeltaTarget
-    from icechunk_format.mirroring.versions import freshness as of_copy
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import freshness as of_copy
 
     screen = Screen(as_json=as_json)
     options = parse_options(option)

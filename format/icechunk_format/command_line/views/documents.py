@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.dataset.metadata_tables.declared import (
+from icechunk_format.options.metadata_tables import (
     CHANGES,
     GROUPS,
     OPERATIONS,

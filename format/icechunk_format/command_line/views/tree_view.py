@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.command_line.views.screen import columns_of, styled
-from icechunk_format.dataset.metadata_tables.declared import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.display.arrays import codecs_text, shown_data_type
 from icechunk_format.display.plain_text import counted, safe, shown_value, size
 from icechunk_format.errors import IcechunkError
+from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted as counted_steps
 from icechunk_format.spec import node_path
 

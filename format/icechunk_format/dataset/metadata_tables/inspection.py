@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.declared import METADATA_TABLES
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath, is_below

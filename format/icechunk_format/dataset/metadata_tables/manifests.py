@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.metadata_tables.declared import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.options.metadata_tables import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId, encode_many

@@ -29,7 +29,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.declared import STORED_COLUMNS, MetadataTable
 from icechunk_format.dataset.metadata_tables.inspection import (
     InspectionContext,
     Part,
@@ -47,6 +46,7 @@ from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.options.metadata_tables import STORED_COLUMNS, MetadataTable
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId

@@ -36,10 +36,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.name_lists import unknown_name
-from icechunk_format.dataset.selection.given_values import items_of, single
 from icechunk_format.dataset.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.python_values import items_of, single
 
 Given = str | Mapping[str, Any]
 """The option as text, or the Python values of each dimension."""

@@ -23,13 +23,18 @@ import numpy as np
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.name_lists import shortened
-from icechunk_format.dataset.writing.again.adopt import Adopted
-from icechunk_format.dataset.writing.again.conflicts import of_session, refused
-from icechunk_format.dataset.writing.again.plan import PlanIsOld, PlannedCommit, Watch, plan_again
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.part import TaskReceipt
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
+from icechunk_format.dataset.writing.replanning.adopt import Adopted
+from icechunk_format.dataset.writing.replanning.conflicts import of_session, refused
+from icechunk_format.dataset.writing.replanning.plan import (
+    PlanIsOld,
+    PlannedCommit,
+    Watch,
+    plan_again,
+)
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges

@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. ``icechunk_spark.options`` parses and checks what users give. Checked here is what only the
+1. ``icechunk_format.options`` parses and checks what users give. Checked here is what only the
    format knows: the words of an encoding, and values that metadata can hold.
 """
 

@@ -24,17 +24,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.maintenance.collecting.object_listing import (
+from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
+from icechunk_format.maintenance.garbage.object_listing import (
     ObjectListing,
     list_ids,
 )
-from icechunk_format.maintenance.collecting.parts import (
+from icechunk_format.maintenance.garbage.parts import (
     distinct_rows,
     packed_rows,
     part_prefix,
     parts_of,
 )
-from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE

@@ -30,8 +30,8 @@ from icechunk_format.errors import (
     InvalidInputError,
     UnsupportedError,
 )
-from icechunk_format.maintenance.collecting.marks import distinct_manifests
 from icechunk_format.maintenance.copying.objects import CopyContext
+from icechunk_format.maintenance.garbage.marks import distinct_manifests
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.verifying.checks.files import (
     VerifyContext,
     check_backups,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.errors import NotFoundError
-from icechunk_format.maintenance.collecting.object_listing import ObjectListing
+from icechunk_format.maintenance.garbage.object_listing import ObjectListing
 from icechunk_format.maintenance.verifying.checks.files import VerifyContext
 from icechunk_format.maintenance.verifying.checks.refs import read_refs_state
 from icechunk_format.maintenance.verifying.checks.state import (

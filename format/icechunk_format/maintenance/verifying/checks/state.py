@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
-from icechunk_format.maintenance.collecting.object_listing import list_ids
+from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.verifying.checks.readable import check_order, reporting
 from icechunk_format.maintenance.verifying.checks.uses import VersionMark
 from icechunk_format.maintenance.verifying.findings import Report, Spot

@@ -1,0 +1,359 @@
+"""Reuses the chunks and manifests that tasks stored, in a plan for a newer version.
+
+Rules of this file
+------------------
+1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
+   and stored again with new coordinates, a bounded number at a time; chunk objects do not change.
+2. Chunks that cannot be reused are merged one by one with the newest version.
+3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote as
+   well is a conflict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.writing.cells.chunk_batches import store_in_batches
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan
+from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
+from icechunk_format.dataset.writing.replanning.landed import (
+    Rivals,
+    TheirChunks,
+    array_at,
+    landed_places,
+    their_chunks,
+)
+from icechunk_format.dataset.writing.replanning.merge import CellMerge, PlacedArray
+from icechunk_format.dataset.writing.replanning.moves import (
+    AxisMoves,
+    axis_moves,
+    chunk_moves,
+    targets_of,
+)
+from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
+from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
+from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.node_path import parse_node_path
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.storage.batches import sized_batches
+
+_FILES_AT_ONCE: Final = 256
+_REFS_AT_ONCE: Final = 500_000
+
+
+# A manifest, which of its chunks are used as they are, and their new coordinates.
+_MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """Manifests and deletions to commit for a new plan.
+
+    Parameters
+    ----------
+    manifests
+        By path of the array: manifests for it.
+    deleted
+        By path of the array: chunks of others that lie elsewhere now.
+    """
+
+    manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
+    deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
+
+
+def adopt(
+    plan: WritePlan,
+    now: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    rivals: Rivals,
+) -> Adopted:
+    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan.
+
+    Parameters
+    ----------
+    plan, manifests
+        What was planned first, and what tasks stored for it.
+    now
+        The plan for the newest version, of the same rows.
+    rivals
+        What others committed in between.
+
+    Raises
+    ------
+    ConflictError
+        Others have written cells of this write, and the options do not say who wins.
+    """
+    adoption = _Adoption(plan, now, rivals)
+    for name, array in now.arrays.items():
+        adoption.take(plan.arrays.get(name), array, manifests.get(array.path, ()))
+    for array in _others_that_move(now):
+        if array.name not in now.arrays:
+            adoption.take(None, array, ())
+    adoption.check_lost()
+    return adoption.adopted
+
+
+def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
+    """Yield the arrays of the group along dimensions whose labels have moved."""
+    documents = dict(now.resized)
+    for variable in now.prepared.kept.values():
+        if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
+            metadata = documents.get(variable.path, variable.metadata)
+            yield ArrayTarget.of_existing(variable, metadata)
+
+
+class _Adoption:
+    def __init__(self, plan: WritePlan, now: WritePlan, rivals: Rivals) -> None:
+        self._plan, self._now = plan, now
+        self._rivals = rivals
+        self._prepared = now.prepared
+        self._destination = now.prepared.destination
+        self._storage = self._destination.open_storage()
+        self._landed = landed_places(plan, now, rivals)
+        self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
+        self._lost_at: dict[NodeId, NDArray[Any]] = {}
+        labels = [len(np.unique(plan.places(dim))) for dim in plan.dimension_tables]
+        self._has_all_rows = plan.row_count == math.prod(labels)
+        self.adopted = Adopted()
+
+    def check_lost(self) -> None:
+        if self._lost:
+            writers = self._rivals.writers(self._lost_at)
+            raise cells_written_twice(self._now, self._lost, writers)
+
+    def take(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> None:
+        """Reuse the stored chunks of one array, and those of other writers that have to move."""
+        kept: list[ManifestReceipt] = []
+        if self._prepared.options.layout != "cells":
+            if old is None or not receipts:
+                return
+            kept, parts = self._fixed(old, new, receipts)
+        else:
+            kept, parts = self._cells(old, new, receipts)
+        [stored] = store_manifests(
+            self._storage, self._destination.manifest_format, [(new.node_id, parts)]
+        )
+        kept += stored
+        if kept:
+            self.adopted.manifests[new.path] = kept
+
+    def _cells(
+        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        theirs = their_chunks(self._now, new, self._rivals.tip)
+        targets = [theirs.merged] if theirs is not None else []
+        kept: list[ManifestReceipt] = []
+        moved: list[_MovedManifest] = []
+        axes: list[AxisMoves] = []
+        if old is not None and receipts:
+            axes = self._axes(old, new)
+            is_same = old.node_id == new.node_id
+            are_alike = _without_size(old) == _without_size(new)
+            for receipt in receipts:
+                coords = receipt.coords.coords()
+                is_moved, places = chunk_moves(
+                    axes,
+                    coords,
+                    lambda at: self._touched(new, at),
+                    has_all_rows=self._has_all_rows,
+                    is_same_array=is_same and old.old_shape is not None,
+                )
+                stays = is_moved & are_alike
+                if is_same and stays.all() and (places == coords).all():
+                    kept.append(receipt)
+                    continue
+                if stays.any():
+                    moved.append((receipt, stays, places))
+                targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
+        merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
+        merged = np.unique(merged, axis=0)
+        return kept, self._refs(old, new, axes, receipts, moved, theirs, merged)
+
+    def _refs(
+        self,
+        old: ArrayTarget | None,
+        new: ArrayTarget,
+        axes: Sequence[AxisMoves],
+        receipts: Sequence[ManifestReceipt],
+        moved: Sequence[_MovedManifest],
+        theirs: TheirChunks | None,
+        merged: NDArray[np.int64],
+    ) -> Iterator[ChunkRefs]:
+        """Yield the new references of an array, in parts that share no chunk."""
+        if old is not None:
+            yield from self._moved(old, moved)
+        if theirs is not None:
+            refs = theirs.refs
+            is_merged = CoordinateOrder(merged.astype(np.uint32)).find(refs.coords) >= 0
+            refs = refs.take(~is_merged)
+            if len(refs):
+                yield refs
+            final = [merged.astype(np.uint32), refs.coords]
+            final += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
+            there = np.unique(np.concatenate(final), axis=0)
+            left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
+            self.adopted.deleted[new.path] = left
+        if len(merged):
+            yield from self._merged(old, new, axes, receipts, merged)
+
+    def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which chunks of the new plan hold cells that others have written or moved."""
+        found = self._rivals.touched(new.node_id, targets)
+        for axis, dim in enumerate(new.dims):
+            if dim in self._landed:
+                along = new.metadata.grid.axes[axis]
+                found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
+        return found
+
+    def _axes(self, old: ArrayTarget, new: ArrayTarget) -> list[AxisMoves]:
+        return [
+            axis_moves(
+                (old.metadata.grid, new.metadata.grid),
+                axis,
+                (self._plan.places(dim), self._now.places(dim)),
+                base_size=0 if old.old_shape is None else old.old_shape[axis],
+                landed=self._landed[dim].without(
+                    base=old.old_shape is None, tip=new.old_shape is None
+                ),
+            )
+            for axis, dim in enumerate(old.dims)
+        ]
+
+    # -- chunks that are used as they are ---------------------------------------------------
+
+    def _moved(
+        self,
+        old: ArrayTarget,
+        moved: Sequence[_MovedManifest],
+    ) -> Iterator[ChunkRefs]:
+        """Yield the references of chunks at their new places, those of each manifest together."""
+        sized = ((item, item[0].num_chunk_refs) for item in moved)
+        for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
+            ids = [receipt.manifest_id for receipt, _, _ in batch]
+            loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
+            for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
+                entry = manifest.array(old.node_id)
+                assert entry is not None, "a receipt names the manifest of its array"
+                yield entry.refs.take(stays).moved(targets[stays])
+
+    def _fixed(
+        self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        """Return manifests and references of chunks that never move, without overridden ones."""
+        resolve = self._prepared.options.resolve
+        kept: list[ManifestReceipt] = []
+        moved: list[_MovedManifest] = []
+        shared = []
+        for receipt in receipts:
+            coords = receipt.coords.coords()
+            touched = self._rivals.touched(new.node_id, coords)
+            node = array_at(self._rivals.tip, new.path, new.node_id)
+            if node is not None and self._rivals.is_new(new.node_id):
+                there = self._destination.reader(self._rivals.tip, node).lookup.find(coords)
+                touched = np.isin(np.arange(len(coords)), there.positions)
+            shared.append(coords[touched])
+            gives_way = touched & (resolve == "theirs")
+            if old.node_id == new.node_id and not gives_way.any():
+                kept.append(receipt)
+            elif not gives_way.all():
+                moved.append((receipt, ~gives_way, coords.astype(np.int64)))
+        both = np.concatenate(shared)
+        if len(both) and resolve is None:
+            shown = ", ".join(str(at) for at in both[:4].tolist())
+            raise refused(
+                self._prepared,
+                f"others have written {len(both)} of the chunks of {new.path} that this write "
+                f"has, such as {shown}",
+                snapshots=self._rivals.writers({new.node_id: both}),
+                variables=(new.name,),
+            )
+        return kept, self._moved(old, moved)
+
+    # -- chunks that are merged -------------------------------------------------------------
+
+    def _merged(
+        self,
+        old: ArrayTarget | None,
+        new: ArrayTarget,
+        axes: Sequence[AxisMoves],
+        receipts: Sequence[ManifestReceipt],
+        targets: NDArray[np.int64],
+    ) -> Iterator[ChunkRefs]:
+        stored = ChunkChanges(len(new.dims))
+        stored.add_receipts(receipts)
+        base_id = new.node_id if old is None else old.node_id
+        base = array_at(self._rivals.base, new.path, base_id)
+        tip = array_at(self._rivals.tip, new.path, new.node_id)
+        merge = CellMerge(
+            array=new,
+            axes=axes,
+            ours=self._ours(old, receipts) if old is not None and receipts else None,
+            base=None
+            if base is None
+            else PlacedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
+            base_now=self._placed(new, self._rivals.base, base, is_tip=False),
+            tip=self._placed(new, self._rivals.tip, tip, is_tip=True),
+            stored=stored,
+            has_all_rows=self._has_all_rows,
+            resolve=self._prepared.options.resolve,
+        )
+        touched = self._touched(new, targets)
+        chunks = merge.chunks(targets, touched)
+        refs = ChunkRefs.concat(list(store_in_batches(self._destination, len(new.dims), chunks)))
+        if merge.cells_lost:
+            self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
+            self._lost_at[new.node_id] = targets[touched]
+        else:
+            yield refs
+
+    def _placed(
+        self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
+    ) -> PlacedArray | None:
+        if node is None or node.array is None:
+            return None
+        places = []
+        for dim, size in zip(new.dims, node.array.shape, strict=True):
+            landed = self._landed.get(dim)
+            own = None if landed is None else landed.tip if is_tip else landed.base
+            places.append(np.arange(size, dtype=np.int64) if own is None else own)
+        return PlacedArray(self._destination.reader(version, node), places, new.metadata.shape)
+
+    def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
+        """Return a reader of what tasks have stored of an array, which no version has yet."""
+        none = ManifestRefs.empty(len(old.dims))
+        grid = old.metadata.grid
+        node = NodeSnapshot(
+            id=old.node_id,
+            path=parse_node_path(old.path),
+            user_data=old.metadata.to_bytes(),
+            array=ArrayNode(
+                shape=grid.shape,
+                num_chunks=grid.num_chunks,
+                dimension_names=old.metadata.dimension_names,
+                manifests=with_files(none, np.arange(0), receipts),
+            ),
+        )
+        listed = files_of_receipts(receipts)
+        version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
+        return self._destination.reader(version, node)
+
+
+def _without_size(array: ArrayTarget) -> dict[str, Any]:
+    """Return the metadata that decides how a chunk is encoded, without the chunk grid."""
+    left_out = {"shape", "chunk_grid", "attributes"}
+    return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

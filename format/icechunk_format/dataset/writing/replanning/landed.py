@@ -1,0 +1,242 @@
+"""Finds out what other writers committed during a write, and how it maps to the new plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan
+from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.replanning.conflicts import refused
+from icechunk_format.dataset.writing.replanning.moves import (
+    Landed,
+    axis_moves,
+    chunk_moves,
+    targets_of,
+)
+from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+
+if TYPE_CHECKING:
+    from icechunk_format.repository.changes.conflicts import TheirCommit
+
+# Labels are merged in order where others have at most so many chunks that would have to move.
+_MOST_MOVED_CHUNKS: Final = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals:
+    """The commits of other writers after ``base`` up to ``tip``."""
+
+    base: Snapshot
+    tip: Snapshot
+    commits: tuple[TheirCommit, ...]
+
+    @property
+    def ids(self) -> list[SnapshotId]:
+        """The snapshots of all commits."""
+        return list(dict.fromkeys(commit.snapshot_id for commit in self.commits))
+
+    def is_new(self, node_id: NodeId) -> bool:
+        """Tell whether an array was created since ``base``."""
+        return node_id not in self._old_ids
+
+    @cached_property
+    def _old_ids(self) -> frozenset[NodeId]:
+        return frozenset(node.id for node in self.base.nodes)
+
+    def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
+        """Tell which chunks of an array others may have written."""
+        found = np.zeros(len(coords), np.bool_)
+        for commit in self.commits:
+            found |= _is_in(commit, node_id, coords)
+        # Logs of other libraries need not list the chunks of an array that they created.
+        return np.ones_like(found) if self.is_new(node_id) else found
+
+    def writers(self, coords: Mapping[NodeId, NDArray[Any]]) -> list[SnapshotId]:
+        """Return the commits that wrote some of these chunks; all commits if none is known."""
+        found = [
+            commit.snapshot_id
+            for commit in self.commits
+            if any(_is_in(commit, node_id, at).any() for node_id, at in coords.items())
+        ]
+        return list(dict.fromkeys(found)) or self.ids
+
+
+def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
+    theirs = commit.log.updated_chunks.get(node_id)
+    if theirs is None or not len(theirs):
+        return np.zeros(len(coords), np.bool_)
+    return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
+
+
+def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
+    """Return an array of a version; None where it has none, or one with another id."""
+    node = version.node(path)
+    if node is None or node.array is None or node_id not in (None, node.id):
+        return None
+    return node
+
+
+def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
+    """Return by dimension the index in the new plan of each index in older versions.
+
+    Parameters
+    ----------
+    plan, now
+        The first plan, and that for the newest version.
+    rivals
+        What others committed.
+
+    Raises
+    ------
+    ConflictError
+        Others have taken labels away.
+    """
+    found: dict[str, Landed] = {}
+    prepared = now.prepared
+    for dim in plan.dimension_tables:
+        sizes = [_size(version, prepared, dim) for version in (rivals.base, rivals.tip)]
+        if sizes[1] < sizes[0]:
+            raise refused(
+                prepared,
+                f"the dimension {dim!r} was cut from {sizes[0]} to {sizes[1]} elements since this "
+                "write was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
+        tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
+        places = now.places(dim)
+        size = max(sizes[1], 1 + int(np.max(tip, initial=-1)), 1 + int(np.max(places, initial=-1)))
+        base = _places_of_labels(prepared, rivals, dim, sizes[0])
+        found[dim] = Landed(base=tip[base], tip=tip, size=size)
+    return found
+
+
+def _size(version: Snapshot, prepared: PreparedWrite, dim: str) -> int:
+    for node in version.children(prepared.group):
+        if node.array is not None:
+            for name, size in Variable(node).dimensions:
+                if name == dim:
+                    return size
+    return 0
+
+
+def _places_of_labels(
+    prepared: PreparedWrite, rivals: Rivals, dim: str, size: int
+) -> NDArray[np.int64]:
+    """Return the index in the newest version of each label of the old base."""
+    same = np.arange(size, dtype=np.int64)
+    path = prepared.array_path(dim)
+    before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
+    if before is None or after is None:
+        return same
+    old, new = (
+        prepared.destination.reader(version, node).read_box((0,), node.array.shape)
+        for version, node in ((rivals.base, before), (rivals.tip, after))
+        if node.array is not None
+    )
+    if len(new) >= size and np.array_equal(new[:size], old):
+        return same
+    order = np.argsort(new, kind="stable")
+    at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
+    if not len(new) or not np.array_equal(new[order][at], old):
+        raise refused(
+            prepared,
+            f"labels of the dimension {dim!r} were changed or removed since this write was planned",
+            snapshots=rivals.ids,
+            dim=dim,
+        )
+    found: NDArray[np.int64] = order[at].astype(np.int64)
+    return found
+
+
+def can_move(now: WritePlan) -> bool:
+    """Tell whether stored chunks of others can move, so that labels can be put before theirs."""
+    # Arrays that cannot be written, or do not fit their dimension, stay as they are.
+    chunks = 0
+    for variable in now.prepared.kept.values():
+        moved = [dim for dim in variable.dims if dim in now.moved]
+        if not moved or variable.dims == (variable.name,):
+            continue
+        if variable.has_repeated_dimension or not variable.codecs.can_encode:
+            return False
+        for dim in moved:
+            axis = variable.dims.index(dim)
+            if variable.shape[axis] != len(now.moved[dim]):
+                return False
+            first = int(np.argmax(now.moved[dim] != np.arange(len(now.moved[dim]))))
+            axes = variable.metadata.grid.axes
+            counts = [each.count for each in axes]
+            counts[axis] -= int(axes[axis].chunk_of(np.array([first]))[0])
+            chunks += int(np.prod(counts, dtype=np.float64))
+    return chunks <= _MOST_MOVED_CHUNKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirChunks:
+    """Chunks of the newest version whose labels have moved.
+
+    Parameters
+    ----------
+    refs
+        Those that are used as they are, at their new coordinates.
+    merged
+        ``int64 (n, ndim)``: the chunks of now that get cells of the others.
+    left
+        ``uint32 (m, ndim)``: where all of these chunks were.
+    """
+
+    refs: ChunkRefs
+    merged: NDArray[np.int64]
+    left: NDArray[np.uint32]
+
+
+def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
+    """Return how chunks of others in an array move; None if all of them stay."""
+    node = array_at(tip, array.path, array.node_id)
+    if node is None or not now.moved.keys() & set(array.dims):
+        return None
+    reader = now.prepared.destination.reader(tip, node)
+    grids = reader.metadata.grid, array.metadata.grid
+    counts = grids[0].num_chunks
+    axes, first = [], []
+    for axis, (dim, size) in enumerate(zip(array.dims, reader.shape, strict=True)):
+        same = np.arange(size, dtype=np.int64)
+        places = now.moved.get(dim, same)
+        landed = Landed(base=same[:0], tip=places, size=array.metadata.shape[axis])
+        axes.append(axis_moves(grids, axis, (same, places), base_size=0, landed=landed))
+        has_moved = dim in now.moved
+        at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
+        first.append(int(at[0]) if has_moved else counts[axis])
+    parts = [ChunkRefs.empty(len(counts))]
+    for axis, low in enumerate(first):
+        # Parts behind an earlier axis were found along that axis.
+        lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
+        upper = (*first[:axis], *counts[axis:])
+        parts += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]
+    refs = ChunkRefs.concat(parts)
+    is_moved, targets = chunk_moves(
+        axes,
+        refs.coords,
+        lambda at: np.zeros(len(at), np.bool_),
+        has_all_rows=True,
+        is_same_array=True,
+    )
+    stays = is_moved & (targets == refs.coords).all(axis=1)
+    goes = is_moved & ~stays
+    split = [targets_of(axes, at) for at in refs.coords[~is_moved].tolist()]
+    return TheirChunks(
+        refs=refs.take(goes).moved(targets[goes]),
+        merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
+        left=refs.coords[~stays],
+    )

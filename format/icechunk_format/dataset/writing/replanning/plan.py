@@ -1,0 +1,222 @@
+"""Plans a write again on the newest version, after other writers committed during it.
+
+Algorithm
+---------
+1. Plan the same rows on the newest version: new labels follow those that others have added, or are
+   merged with them where all come to lie in order and few chunks have to make room.
+2. Take over what the tasks have stored. Chunks whose place moved by whole chunks get new
+   references; the others are merged, one by one, with what is there now (``moves``, ``merge``).
+3. Commit. If another writer is first again, repeat from step 1 with what the tasks stored.
+
+The result is the same, cell by cell, as if the write had begun after the others. Cells that both
+wrote are a conflict, since the values of the others would be lost without notice.
+
+Rules of this file
+------------------
+1. Chunks of tasks are read only where they have to be merged, one at a time.
+2. Arrays that others deleted, replaced or encoded in another way are conflicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
+from icechunk_format.dataset.writing.options import CF_KEYS, WriteOptions
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import WritePlan, plan_write
+from icechunk_format.dataset.writing.prepare import prepare_again
+from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.replanning.adopt import Adopted, adopt
+from icechunk_format.dataset.writing.replanning.conflicts import refused
+from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
+from icechunk_format.dataset.writing.result import WriteResult, find_committed
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.snapshot.file import Snapshot
+
+
+class PlanIsOld(Exception):
+    """Others have committed what the plan has to take into account; it never leaves the commit."""
+
+    def __init__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
+        super().__init__("others have committed since the write was planned")
+        self.tip = tip
+        self.theirs = tuple(theirs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCommit:
+    """A plan, the manifests to commit for it, and the version to commit on."""
+
+    plan: WritePlan
+    work: Adopted
+    base: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Checks the commits of others before a session is rebased on them."""
+
+    repository: Repository
+    planned: PlannedCommit
+    session: WriteSession
+
+    def __call__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
+        """Raise ``PlanIsOld`` unless the changes are valid on the new tip unchanged."""
+        prepared = self.planned.plan.prepared
+        is_old = any(tip.node(path) is not None for path in prepared.missing_groups)
+        is_old |= _described(tip, prepared) != _described(self.planned.base, prepared)
+        is_old |= any(map(self._is_shared, theirs))
+        if is_old or find_committed(self.repository, prepared.options) is not None:
+            raise PlanIsOld(tip, theirs)
+
+    def _is_shared(self, commit: TheirCommit) -> bool:
+        """Tell whether a commit wrote chunks that the session writes, or labels that it matched."""
+        changes, prepared = self.session.changes.chunks, self.planned.plan.prepared
+        labels = {prepared.array_path(dim) for dim in prepared.dims}
+        matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
+        return any(
+            node_id in matched
+            or (node_id in changes and bool(changes[node_id].touches(coords).any()))
+            for node_id, coords in commit.log.updated_chunks.items()
+        )
+
+
+def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
+    """Return what a plan knows of the arrays of the group."""
+    return {
+        node.id: (node.path, node.user_data, node.array.shape)
+        for node in snapshot.children(prepared.group)
+        if node.array is not None
+    }
+
+
+def plan_again(
+    plan: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    base: Snapshot,
+    found: PlanIsOld,
+) -> PlannedCommit | WriteResult:
+    """Plan a write again on the newest version, and reuse what tasks stored.
+
+    Parameters
+    ----------
+    plan, manifests
+        The write, as it was planned first.
+    base
+        The version that it was planned on.
+    found
+        The newest version, and all commits since ``base``.
+
+    Raises
+    ------
+    ConflictError
+        The write does not fit on top of them.
+    IcechunkError
+        As for ``prepare_write`` and ``plan_write``: what a write that begins now would meet.
+    """
+    before = plan.prepared
+    rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
+    if before.options.mode == "overwrite":
+        raise refused(
+            before,
+            f"group {before.group} was changed since this write, which replaces it, was planned",
+            snapshots=rivals.ids,
+        )
+    options = replace(
+        before.options,
+        group=str(before.group),
+        dims=before.dims if before.options.layout == "cells" else before.options.dims,
+    )
+    if before.options.layout != "cells":
+        options = _with_their_shapes(before, options, plan, found.tip)
+    prepared = prepare_again(before, found.tip, options)
+    if isinstance(prepared, WriteResult):
+        return prepared
+    if options.layout == "cells":
+        values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
+        # Labels that were there when the write was planned stay; those that others have added
+        # since may make room for ours.
+        sizes = {dim: array_at(base, prepared.array_path(dim)) for dim in prepared.dims}
+        stay = {
+            dim: 0 if node is None or node.array is None else node.array.shape[0]
+            for dim, node in sizes.items()
+        }
+        now = plan_write(prepared, values, plan.row_count, stay=stay)
+        if not can_move(now):
+            now = plan_write(prepared, values, plan.row_count)
+    else:
+        now = plan_layout_write(prepared)
+    now = _same_arrays(plan, now, set(manifests), rivals)
+    return PlannedCommit(plan=now, work=adopt(plan, now, manifests, rivals), base=found.tip)
+
+
+def _with_their_shapes(
+    before: PreparedWrite, options: WriteOptions, plan: WritePlan, tip: Snapshot
+) -> WriteOptions:
+    """Return options whose shapes are at least those of now: an array only grows."""
+    encoding = dict(options.encoding)
+    for target in plan.arrays.values():
+        node = tip.node(target.path)
+        said = encoding.get(target.name)
+        if node is None or node.array is None or said is None or said.get("shape") is None:
+            continue
+        shape, theirs = target.metadata.shape, node.array.shape
+        if len(shape) == len(theirs):
+            larger = [max(pair) for pair in zip(shape, theirs, strict=True)]
+            encoding[target.name] = {**said, "shape": larger}
+            if target.old_shape is None:
+                # Created here and there; whether they are alike is checked afterwards.
+                encoding[target.name] = {"shape": larger}
+    return replace(options, encoding=encoding)
+
+
+def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Rivals) -> WritePlan:
+    """Return the new plan with the arrays that tasks wrote for; refuse where they changed."""
+    changed = written | {path for path, _ in plan.resized}
+    kept: dict[str, ArrayTarget] = {}
+    for name, old in plan.arrays.items():
+        if old.old_shape is not None and old.path not in changed:
+            continue
+        new = now.arrays.get(name)
+        if new is None or (old.old_shape is not None and new.node_id != old.node_id):
+            raise refused(
+                plan.prepared,
+                f"array {old.path} was deleted or replaced since this write was planned",
+                snapshots=rivals.ids,
+                variables=(name,),
+            )
+        if new.dims != old.dims or not _is_encoded_alike(old, new):
+            raise refused(
+                plan.prepared,
+                f"array {old.path} was given another encoding or other dimensions since this "
+                "write was planned",
+                snapshots=rivals.ids,
+                variables=(name,),
+            )
+        same_fill = old.metadata.raw["fill_value"] == new.metadata.raw["fill_value"]
+        if new.old_shape is None and same_fill:
+            document = old.metadata.with_shape(new.metadata.shape)
+            kept[name] = replace(new, node_id=old.node_id, metadata=document)
+    parts = [
+        replace(part, arrays=tuple(kept.get(array.name, array) for array in part.arrays))
+        for part in now.parts
+    ]
+    created = tuple(kept.get(array.name, array) for array in now.created)
+    return replace(now, parts=tuple(parts), created=created)
+
+
+def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
+    # Attributes that do not decide how values are encoded may change during a write.
+    documents = [one.metadata.raw, other.metadata.raw]
+    types = [document["data_type"] for document in documents]
+    said = [
+        {key: (document.get("attributes") or {}).get(key) for key in (*CF_KEYS, "dtype")}
+        for document in documents
+    ]
+    return types[0] == types[1] and said[0] == said[1]

@@ -1,0 +1,358 @@
+"""Collects garbage: deletes objects that no retained snapshot needs.
+
+Steps
+-----
+1. Find the snapshots to keep (``roots``).
+2. Mark: read each of them and each manifest once, and gather ids (``marks``).
+3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
+   If the repository changed so that marks are out of date, begin again. Mark snapshots that others
+   added since step 1: no later one can need anything that none of these needs.
+4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
+   object is deleted after all that refer to it, so an interrupted collection leaves the repository
+   intact, and the next one continues.
+
+Rules of this file
+------------------
+1. One process and Spark run the same steps, each with its own ``Collector``.
+2. Objects that the store says were written at or after the cutoff are never deleted. This rule
+   alone protects writers, since nothing refers to their files before they commit.
+3. Spec version 1 has no conditional update of ``repo``. There, refs are read again after snapshots
+   were deleted, and a writer checks after its commit that the old snapshot it used still exists: at
+   least one of the two notices the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Final, Protocol
+
+from icechunk_format.errors import ConflictError, NotFoundError, StorageError
+from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
+from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.garbage.overwritten import needed_copies, trim_overwritten
+from icechunk_format.maintenance.garbage.result import (
+    CollectResult,
+    DeleteReport,
+    Phase,
+    distinct_errors,
+)
+from icechunk_format.maintenance.garbage.roots import (
+    RootsMoved,
+    reachable,
+    without_dropped,
+)
+from icechunk_format.maintenance.garbage.sweep import (
+    MAX_FAILURES_IN_A_ROW,
+    delete_unneeded,
+)
+from icechunk_format.progress import ProgressOption
+from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
+from icechunk_format.repository.history.resolve import microseconds
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import update_repo
+from icechunk_format.repository.state.transitions import check_status
+from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.id_columns import IdSet
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
+from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.storage.location import Place
+from icechunk_format.storage.protocol import StagingStorage, Storage, check_writable
+
+_ATTEMPTS: Final = 20
+_FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
+
+
+def collect_garbage(
+    location: Place,
+    older_than: datetime,
+    *,
+    dry_run: bool = False,
+    trim_overwritten_older_than: datetime | None = None,
+    extra_roots: Iterable[SnapshotId | str] = (),
+    progress: ProgressOption = None,
+) -> CollectResult:
+    """Delete the objects of a repository that no branch, tag or new snapshot reaches.
+
+    Which cutoff to choose
+    ----------------------
+    ``older_than`` is all that protects writers at work: what a session has stored is garbage until
+    it commits. It must lie before the beginning of the longest write that may be open now, rebases
+    and retries of its job included, and some minutes more for clocks that differ: it is compared
+    with the times that the store gives to objects. Where no job writes for longer than a few
+    hours, a day ago is enough; a week is safe almost everywhere. Snapshots that nothing reaches
+    (detached ones, amended ones, those of deleted branches, released ones) are kept as long as
+    their files are newer than the cutoff.
+
+    Parameters
+    ----------
+    location
+        Where the repository is.
+    older_than
+        Objects written before that instant may be deleted; with a time zone.
+    dry_run
+        Count what would go, and change nothing.
+    trim_overwritten_older_than
+        Also delete copies in ``overwritten/`` that were made before that instant and that no
+        operations log reaches (see ``collect_overwritten``); None leaves them all. It must lie
+        before any change of the repository that may be under way: minutes are enough.
+    extra_roots
+        Snapshots that are kept with their ancestors, as if a tag were on each.
+    progress
+        Is told how far it is; see ``icechunk_format.progress``. What it raises ends the collection
+        where it is, and the next one continues.
+
+    Returns
+    -------
+    CollectResult
+        What was deleted. Objects that could not be are counted, and the kinds of objects after
+        theirs are left for the next run.
+
+    Raises
+    ------
+    InvalidInputError
+        An instant has no time zone, or an id is malformed.
+    NotFoundError
+        There is no repository or no extra root, or a file that a kept version needs is missing;
+        nothing was deleted.
+    FormatError
+        A file that a kept version needs is damaged; nothing was deleted.
+    ConflictError
+        Others changed the repository all the time.
+    ReadOnlyError
+        The repository or the store is read-only.
+    CommitOutcomeUnknownError
+        The store did not say whether ``repo`` was changed; no file was deleted.
+    StorageError
+        The store failed. Collecting again finishes what was begun.
+
+    Notes
+    -----
+    Memory: 12 bytes for each distinct chunk that is kept (at most about 80 while they are sorted
+    in), 20 for each object that goes, and up to 64 MiB of manifests at a time. Where that is too
+    much for one process, ``icechunk_spark.maintenance.collect_garbage`` does the same.
+    """
+    repository = Repository.open(location)
+    return collect_from(
+        repository.storage,
+        OneProcessCollector(repository.storage, older_than, dry_run=dry_run, progress=progress),
+        spec_version=repository.spec_version,
+        older_than=older_than,
+        dry_run=dry_run,
+        trim_overwritten_older_than=trim_overwritten_older_than,
+        extra_roots=extra_roots,
+    )
+
+
+def collect_from(
+    storage: Storage,
+    collector: Collector,
+    *,
+    spec_version: int,
+    older_than: datetime,
+    dry_run: bool = False,
+    trim_overwritten_older_than: datetime | None = None,
+    extra_roots: Iterable[SnapshotId | str] = (),
+) -> CollectResult:
+    """Take the steps of a collection; see ``collect_garbage``.
+
+    Parameters
+    ----------
+    storage
+        Of the repository.
+    collector
+        Does the work in steps 2 and 4.
+    spec_version
+        Of the repository.
+    """
+    microseconds(older_than, argument="older_than")
+    if trim_overwritten_older_than is not None:
+        microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
+    if not dry_run:
+        check_writable(storage)
+    extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
+    if spec_version == SPEC_V1:
+        info = None
+        kept = logs = _marked_v1(storage, collector, extra)
+    else:
+        info = _marked_state(storage, collector, extra, dry_run=dry_run)
+        kept, logs = frozenset(info.snapshots), info.transaction_logs()
+    needed: set[str] = set()
+    if trim_overwritten_older_than is not None and info is not None:
+        needed = needed_copies(storage, info)
+
+    result = CollectResult(dry_run=dry_run)
+    needed_ids = {Phase.SNAPSHOTS: kept, Phase.TRANSACTION_LOGS: logs}
+    for phase in _FILES:
+        if result.objects_failed_to_delete:
+            result = result.with_skipped(phase)
+            continue
+        report = collector.sweep(phase, needed_ids.get(phase))
+        result = _counted(storage, result, phase, report)
+        if info is None and phase is Phase.SNAPSHOTS and not _tips_v1(storage) <= kept:
+            added = reachable(RefFilesHistory(storage), extra) - kept
+            collector.mark_also(added)
+            needed_ids[Phase.TRANSACTION_LOGS] = logs | added
+    if trim_overwritten_older_than is not None:
+        report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
+        result = _counted(storage, result, Phase.OVERWRITTEN, report)
+    if isinstance(storage, StagingStorage):
+        sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
+        report = DeleteReport(
+            deleted_objects=len(sizes),
+            deleted_bytes=sum(sizes),
+            failed_objects=len(failures),
+            errors=distinct_errors(failure.reason for failure in failures),
+        )
+        result = result.with_phase(Phase.STAGED, report)
+    return result
+
+
+def _marked_v1(
+    storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
+) -> frozenset[SnapshotId]:
+    """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
+    for _ in range(_ATTEMPTS):
+        kept = reachable(RefFilesHistory(storage), extra)
+        if not kept:
+            raise NotFoundError(
+                f"{storage.root_url} has no branch and no tag, so everything in it would be "
+                "garbage; nothing was deleted",
+                kind="branch",
+                root_url=storage.root_url,
+            )
+        collector.mark(kept)
+        if storage.head(REPO) is not None:
+            raise ConflictError(
+                f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
+                "nothing was deleted. Collect again",
+            )
+        if _tips_v1(storage) <= kept:
+            return kept
+    raise ConflictError(
+        f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
+        "nothing was deleted. Collect when fewer branches are moved about",
+        attempts=_ATTEMPTS,
+    )
+
+
+def _tips_v1(storage: Storage) -> set[SnapshotId]:
+    return set(RefFilesHistory(storage).known_snapshots())
+
+
+def _marked_state(
+    storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...], *, dry_run: bool
+) -> RepoInfo:
+    """Mark what stays, and return the state of ``repo`` that lists nothing else."""
+    why = ""
+    for _ in range(_ATTEMPTS):
+        info = repo_info.decode(storage.get(REPO).data)
+        if not dry_run:
+            check_status(info.status)
+        reached = reachable(RepoInfoHistory(info), extra)
+        candidates = frozenset(info.snapshots) - reached
+        dropped = collector.old_snapshots(candidates) if candidates else frozenset()
+        kept = frozenset(info.snapshots) - dropped
+        collector.mark(kept)
+        change = partial(without_dropped, kept=kept, dropped=dropped)
+        if dry_run:
+            planned = change(info)
+            if isinstance(planned, RootsMoved):
+                raise AssertionError(f"a state does not move by itself: {planned.why}")
+            return planned.info
+        answer = update_repo(storage, change)
+        if answer.declined is None:
+            added = frozenset(answer.info.snapshots) - kept
+            if added:
+                collector.mark_also(added)
+            return answer.info
+        why = answer.declined.why
+    raise ConflictError(
+        f"{storage.root_url} was changed {_ATTEMPTS} times while garbage was looked for ({why}); "
+        "nothing was deleted. Collect when fewer branches are moved about",
+        attempts=_ATTEMPTS,
+    )
+
+
+def _counted(
+    storage: Storage, result: CollectResult, phase: Phase, report: DeleteReport
+) -> CollectResult:
+    """Add what one phase did; raise StorageError where it was given up."""
+    result = result.with_phase(phase, report)
+    if report.gave_up:
+        raise StorageError(
+            f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was given up, since "
+            f"{MAX_FAILURES_IN_A_ROW} requests in a row failed ({'; '.join(report.errors[:3])}); "
+            f"{report.deleted_objects} were deleted, {report.failed_objects} are left. Check who "
+            "may delete there, then collect again: it goes on where this one stopped",
+            phase=phase.value,
+            result=result,
+        )
+    return result
+
+
+class Collector(Protocol):
+    """Does the work of a collection; every method may be called again after a restart."""
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        ...
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and remember what they need."""
+        ...
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Remember what more snapshots need, beside those of the last ``mark``."""
+        ...
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete what is old and not needed; ``kept`` are ids, or None for those of ``mark``."""
+        ...
+
+
+@dataclass(eq=False)
+class OneProcessCollector:
+    """Collects in this process."""
+
+    storage: Storage
+    older_than: datetime
+    _: KW_ONLY
+    dry_run: bool = False
+    progress: ProgressOption = None
+    _marks: dict[Phase, IdSet] = field(default_factory=dict, init=False)
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        wanted = IdSet.of(candidates)
+        pages = list_ids(self.storage, SNAPSHOTS, older_than=self.older_than)
+        found = (page.ids[wanted.contains(page.ids)] for page in pages)
+        return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and remember what they need."""
+        self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
+        self.mark_also(kept)
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Read more snapshots, and those of their manifests that were not read yet."""
+        storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
+        found = distinct_manifests(storage, sorted(added), known, progress)
+        for ids in referenced_chunks(storage, found["id"], found["size"], progress):
+            self._marks[Phase.CHUNKS].add(ids)
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete what is old and not needed."""
+        needed = self._marks[phase] if kept is None else IdSet.of(kept)
+        return delete_unneeded(
+            self.storage,
+            phase.prefix,
+            needed,
+            self.older_than,
+            dry_run=self.dry_run,
+            progress=self.progress,
+        )

@@ -1,0 +1,223 @@
+"""Cuts marking and sweeping into parts, so that many processes collect one repository together.
+
+A part is the set of ids that begin with the same one or two characters, which a store can list.
+Between processes ids are packed: one byte string holds all ids of one part that a process found.
+
+Rules of this file
+------------------
+1. Each function takes the rows of a task; the caller moves rows between tasks. Results do not
+   depend on the order of rows, so a repeated task gives the same result.
+2. A task that sweeps knows how many ids it must receive. If some are missing, it deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.errors import StorageError
+from icechunk_format.maintenance.garbage.marks import LISTED, listed_manifests, referenced_chunks
+from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
+from icechunk_format.maintenance.garbage.sweep import delete_unneeded
+from icechunk_format.spec.id_columns import IdSet, id_columns
+from icechunk_format.spec.ids import ALPHABET, SnapshotId
+from icechunk_format.spec.object_keys import SNAPSHOTS
+from icechunk_format.storage.location import Location, open_storage
+
+_BITS: Final = 5
+_SIZE: Final = SnapshotId.SIZE
+# Ids that a task gathers before it hands them on: they are handed on without repeats, so the more
+# the better, and 12 to 80 bytes each.
+_GATHERED: Final = 2_000_000
+# The most that one row of a list of manifests may ask of the task that reads them.
+_ROW_MANIFESTS: Final = 256
+_ROW_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTask:
+    """Values that every task of one phase gets.
+
+    Parameters
+    ----------
+    depth
+        Characters that the ids of a part have in common: 1 or 2.
+    """
+
+    location: Location
+    phase: Phase
+    older_than: datetime
+    depth: int
+    dry_run: bool
+
+
+def part_count(depth: int) -> int:
+    """Return how many parts there are: 32 or 1024."""
+    return 1 << (_BITS * depth)
+
+
+def part_prefix(part: int, depth: int) -> str:
+    """Return the first characters of the ids of a part."""
+    digits = [(part >> (_BITS * place)) & (len(ALPHABET) - 1) for place in reversed(range(depth))]
+    return bytes(ALPHABET[digit] for digit in digits).decode("ascii")
+
+
+def parts_of(raw: NDArray[np.uint8], depth: int) -> NDArray[np.int64]:
+    """Return the part of each id, uint8 of shape (n, 12): int64, shape (n,)."""
+    head = (raw[:, 0].astype(np.int64) << 8) | raw[:, 1]
+    return head >> (16 - _BITS * depth)
+
+
+def packed(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the ids of each part, packed; ids are sorted already."""
+    return packed_rows(raw, parts_of(raw, depth))
+
+
+def packed_rows(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of each part, packed; they are sorted by their parts already."""
+    for start, stop in _runs(parts[np.newaxis]):
+        yield int(parts[start]), rows[start:stop].tobytes()
+
+
+def _runs(labels: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return where each run of equal columns begins and ends; labels have shape (k, n)."""
+    starts = np.flatnonzero((np.diff(labels, prepend=-1) != 0).any(axis=0)).tolist()
+    return list(zip(starts, [*starts[1:], labels.shape[1]], strict=True)) if starts else []
+
+
+def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
+    """Return the row of each ``id`` with the largest ``size``, which is another field; by id."""
+    high, low = id_columns(rows["id"])
+    rows = rows[np.lexsort((rows[size], low, high))]
+    is_last = np.ones(len(rows), dtype=np.bool_)
+    is_last[:-1] = (rows["id"][1:] != rows["id"][:-1]).any(axis=1)
+    return rows[is_last]
+
+
+def unpacked(ids: bytes) -> NDArray[np.uint8]:
+    """Return packed ids: uint8, shape (n, 12)."""
+    return np.frombuffer(ids, dtype=np.uint8).reshape(-1, _SIZE)
+
+
+def snapshot_rows(snapshot_ids: Iterable[SnapshotId], count: int) -> list[bytes]:
+    """Return snapshots packed into at most so many rows."""
+    raw = IdSet.of(snapshot_ids).ids()
+    step = max(1, -(-len(raw) // max(1, count)))
+    return [raw[first : first + step].tobytes() for first in range(0, len(raw), step)]
+
+
+def old_snapshots(
+    location: Location, older_than: datetime, candidates: bytes, parts: Iterable[int]
+) -> Iterator[bytes]:
+    """Yield the candidates of some parts whose files are listed and older than the cutoff."""
+    storage = open_storage(location)
+    wanted = IdSet(unpacked(candidates))
+    for part in parts:
+        within = part_prefix(part, 1)
+        for page in list_ids(storage, SNAPSHOTS, within, older_than=older_than):
+            yield page.ids[wanted.contains(page.ids)].tobytes()
+
+
+def manifests_of_snapshots(
+    location: Location, rows: Iterable[bytes]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield by part the manifests that snapshots list, each once for each task.
+
+    What is packed is an id, the listed size and the listed number of references.
+    """
+    storage = open_storage(location)
+    ids = (SnapshotId(one.tobytes()) for row in rows for one in unpacked(row))
+    for listed in listed_manifests(storage, ids, IdSet()):
+        ordered = listed[np.argsort(parts_of(listed["id"], 1), kind="stable")]
+        yield from packed_rows(ordered, parts_of(ordered["id"], 1))
+
+
+class ManifestRow(NamedTuple):
+    """Manifests of one part that one task reads, with their sizes (little-endian uint64) and sums.
+
+    Ids and sizes are packed.
+    """
+
+    part: int
+    ids: bytes
+    sizes: bytes
+    size: int
+    references: int
+
+
+def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[ManifestRow]:
+    """Yield the manifests of a part, each once and in order, in rows that are not too much work."""
+    # Sizes of one manifest agree in a sound repository; if not, the largest is the safest bound.
+    found = distinct_rows(np.frombuffer(b"".join(listed), dtype=LISTED), "size")
+    before = np.cumsum(found["size"]) - found["size"]
+    rows = np.arange(len(found)) // _ROW_MANIFESTS
+    for start, stop in _runs(np.stack([rows, (before // _ROW_BYTES).astype(np.int64)])):
+        some = found[start:stop]
+        yield ManifestRow(
+            part=part,
+            ids=np.ascontiguousarray(some["id"]).tobytes(),
+            sizes=np.ascontiguousarray(some["size"]).tobytes(),
+            size=int(some["size"].sum()),
+            references=int(some["refs"].sum(dtype=np.uint64)),
+        )
+
+
+def chunks_of_manifests(
+    location: Location, rows: Iterable[tuple[bytes, bytes]], depth: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield by part the chunks that manifests refer to, nearly without repeats.
+
+    Parameters
+    ----------
+    rows
+        Packed ids of manifests, and their sizes.
+    """
+    storage = open_storage(location)
+    found = IdSet()
+    for ids, sizes in rows:
+        listed = np.frombuffer(sizes, dtype="<u8")
+        for chunks in referenced_chunks(storage, unpacked(ids), listed):
+            found.add(chunks)
+            if found.approximate_size > _GATHERED:
+                yield from packed(found.ids(), depth)
+                found = IdSet()
+    yield from packed(found.ids(), depth)
+
+
+def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int) -> DeleteReport:
+    """Delete the garbage of one part.
+
+    Parameters
+    ----------
+    kept
+        Packed ids that stay.
+    expected
+        How many they must be, repeats included.
+
+    Raises
+    ------
+    StorageError
+        Ids are missing; nothing was deleted.
+    """
+    ids, received = IdSet(), 0
+    for row in kept:
+        ids.add(unpacked(row))
+        received += len(row) // _SIZE
+    if received != expected:
+        raise StorageError(
+            f"{received} ids of {task.phase.value} that stay arrived where {expected} were sent, "
+            "so some may have been lost between tasks; nothing was deleted in this part. "
+            "Collect again",
+            part=part,
+        )
+    storage = open_storage(task.location)
+    within = part_prefix(part, task.depth)
+    return delete_unneeded(
+        storage, task.phase.prefix, ids, task.older_than, within=within, dry_run=task.dry_run
+    )

@@ -1,0 +1,123 @@
+"""Defines `Option`, and declares options as fields of dataclasses.
+
+Rules of this file
+------------------
+1. An option is declared once, as a field of `ReadOptions` or `WriteRequest`. Its parser, default,
+   error texts and documentation follow from that field.
+2. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from keyword import iskeyword
+from typing import Any, Final, Literal
+
+from icechunk_format.options import metadata_tables as declared
+from icechunk_format.options.values import Parser, parse_text, type_text
+
+Use = Literal["read", "write"]
+
+LAYOUTS: Final = ("cells", "chunks", "refs", "summary")
+
+#: Names of the metadata tables, as ``path#name`` or as the option ``table``.
+METADATA_TABLES: Final = tuple(declared.METADATA_TABLES)
+
+# Key of a field's metadata that holds its option.
+_DECLARED: Final = "option"
+_SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
+
+
+def fold_name(name: str) -> str:
+    """Return `name` without case, ``-`` and ``_``, in which spellings of an option may differ."""
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def is_snapshot_id(text: str) -> bool:
+    """Whether `text` has the form of a snapshot id."""
+    return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, or with a name ending in ``*`` a family of options that share a prefix."""
+
+    name: str
+    """The documented spelling."""
+    type_text: str
+    """The type, in words for people."""
+    help: str
+    """One line that says what the option does."""
+    write_help: str = ""
+    """The same line for writing, where it differs."""
+    parse: Parser
+    default_text: str
+    """The default in words for people; empty where there is none."""
+    aliases: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = LAYOUTS
+    """The layouts for which the option means something."""
+    tables: tuple[str, ...] = ()
+    """The metadata tables for which the option means something."""
+    attribute: str = ""
+    """The field of `ReadOptions` and `WriteRequest` that takes the value."""
+    uses: tuple[Use, ...] = ()
+    """The classes that have the field."""
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether this declares a family such as ``storage.*``."""
+        return self.name.endswith(".*")
+
+    @property
+    def keyword(self) -> str:
+        """The name that a function of Python gives the option."""
+        name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.name)
+        name = name.removesuffix(".*").replace(".", "_")
+        return f"{name}_" if iskeyword(name) else name
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The documented name and the aliases."""
+        return (self.name, *self.aliases)
+
+
+def option(name: str, *, default: Any = None, parse: Parser = parse_text, **declared: Any) -> Any:
+    """Declare a field of a dataclass as an option; `declared` are the fields of `Option`.
+
+    Where they are left out, ``type_text`` follows from the parser and ``default_text`` from the
+    default.
+    """
+    texts = {"type_text": type_text(parse), "default_text": _default_text(default)}
+    held = {_DECLARED: Option(name=name, parse=parse, **texts | declared)}
+    if held[_DECLARED].is_prefix:  # may hold credentials
+        return field(default_factory=dict, repr=False, metadata=held)
+    return field(default=default, metadata=held)
+
+
+def _default_text(default: Any) -> str:
+    if default is None:
+        return ""
+    return "none" if default == () else f"`{str(default).lower()}`"
+
+
+def option_of(cls: type, attribute: str) -> Any:
+    """Declare a field as the option that is the field `attribute` of another dataclass."""
+    same: Field[Any] = next(item for item in fields(cls) if item.name == attribute)
+    return field(
+        default=same.default,
+        default_factory=same.default_factory,
+        repr=same.repr,
+        metadata=same.metadata,
+    )
+
+
+def declared_options(classes: Mapping[Use, type]) -> tuple[Option, ...]:
+    """Return the options that the fields of some dataclasses declare, each once."""
+    found: dict[str, Option] = {}
+    for use, cls in classes.items():
+        for item in fields(cls):
+            known = found.get(item.name, item.metadata[_DECLARED])
+            found[item.name] = replace(known, attribute=item.name, uses=(*known.uses, use))
+    return tuple(found.values())

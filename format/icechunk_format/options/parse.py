@@ -1,0 +1,297 @@
+"""Finds and checks the options of a load or a write among those that Spark hands over.
+
+Rules of this file
+------------------
+1. No option is ignored silently. An unknown one is an error that names the nearest known one; only
+   the options that Spark itself adds for tables and views are passed over (:data:`SPARK_OPTIONS`).
+2. An option exists if and only if a field of `ReadOptions` or `WriteRequest` declares it.
+3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
+   ``_``, as keywords of Python need it.
+4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
+   metadata table, are errors as well.
+5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
+6. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import (
+    Option,
+    Use,
+    declared_options,
+    fold_name,
+    is_snapshot_id,
+)
+from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.values import listed, refused
+from icechunk_format.options.write import WriteRequest
+
+OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
+
+#: Options that Spark itself adds to those of tables, views and streams (folded).
+SPARK_OPTIONS: Final = frozenset(
+    {
+        "owner",
+        "location",
+        "provider",
+        "comment",
+        "collation",
+        "external",
+        "ismanagedlocation",
+        "tabletype",
+        "paths",
+        "checkpointlocation",
+        "serialization.format",
+        "mergeschema",
+    }
+)
+
+# Spark repeats the options of CREATE TABLE under "option." when it makes the table.
+_SPARK_PREFIXES: Final = ("option.",)
+
+# Words that need the prefix "storage.", for the advice to users who leave it out.
+_STORAGE_WORDS: Final = frozenset(
+    {
+        "key",
+        "secret",
+        "token",
+        "anon",
+        "region",
+        "endpoint",
+        "endpointurl",
+        "profile",
+        "accesskeyid",
+        "secretaccesskey",
+        "sessiontoken",
+        "awsaccesskeyid",
+        "awssecretaccesskey",
+        "awssessiontoken",
+        "awsregion",
+        "accountname",
+        "accountkey",
+        "skipsignature",
+    }
+)
+
+#: Options that only streams take, by their documented names.
+STREAM_OPTIONS: Final = (
+    "startingFrom",
+    "maxSnapshotsPerTrigger",
+    "maxChunksPerTrigger",
+    "rewriteManifestsEvery",
+)
+
+EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
+
+
+def parse_read_options(
+    options: Mapping[str, Any], *, is_stream: bool | None = False
+) -> ReadOptions:
+    """Parse and check the options of one load.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over: names in any spelling, values as text.
+    is_stream
+        Whether the load is a stream; None where nobody knows yet.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not an option of reading, has a bad value, is given twice,
+        excludes another one, or means nothing for the layout or the metadata table.
+    """
+    refuse_catalog_table(options)
+    given = collect_options(options, use="read")
+    _check_exclusive(given)
+    path, table = split_path(require_path(given, options, use="read"))
+    if table is not None and given.get("table", table) != table:
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}', but option 'table' names"
+            f" '{given['table']}': give one of the two",
+            option="table",
+        )
+    values = by_attribute(given)
+    parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
+    if parsed.table is None:
+        check_layout(given, parsed.layout)
+        if is_stream is not None:
+            _check_changes(given, is_stream=is_stream)
+    else:
+        _check_table(given, parsed.table)
+    return parsed
+
+
+def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
+    """Return the given options by documented name, parsed; families come as dictionaries.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not meant for `use`, has a bad value, or is given twice.
+    """
+    given: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    for spelling, text in options.items():
+        folded = fold_name(spelling)
+        if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
+            continue
+        option, suffix = _find(spelling, folded, use)
+        if use not in option.uses:
+            own, other = ("reading", "writing") if use == "read" else ("writing", "reading")
+            raise refused(option.name, f"is for {other}, not for {own}: leave it out")
+        if option.is_prefix:
+            family = given.setdefault(option.name, {})
+            if suffix in family:
+                raise InvalidInputError(
+                    f"option '{option.name[:-1]}{suffix}' is given in two spellings, one of them"
+                    f" '{spelling}': give one of them",
+                    option=spelling,
+                )
+            family[suffix] = text
+            continue
+        if option.name == "snapshot" and fold_name(spelling) == "versionasof":
+            option = option if is_snapshot_id(text) else _BY_FOLDED_NAME["tag"]
+        if option.name in given:
+            raise InvalidInputError(
+                f"options '{spelled[option.name]}' and '{spelling}' are the same option"
+                f" '{option.name}': give one of them",
+                option=option.name,
+            )
+        spelled[option.name] = spelling
+        given[option.name] = option.parse(option.name, text)
+    return given
+
+
+def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
+    """Return the option that `spelling` names, and what follows the prefix of a family."""
+    exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
+    if exact is not None:
+        return exact, ""
+    written = re.sub("[-_]", ".", spelling.strip().lower())
+    for option in OPTIONS:
+        if option.is_prefix and written.startswith(option.name[:-1]):
+            suffix = spelling.strip()[len(option.name) - 1 :].lower()
+            if suffix:
+                return option, suffix
+    if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
+        word = folded.rpartition(".")[2]
+        raise InvalidInputError(
+            f"unknown option '{spelling}': settings of the store start with 'storage.', such as"
+            f" 'storage.{word if word in _STORAGE_WORDS else 'key'}'; see storage.* among the"
+            " options",
+            option=spelling,
+            nearest="storage.*",
+        )
+    known = [name for option in OPTIONS if use in option.uses for name in option.spellings]
+    by_folded = {fold_name(name): name for name in known}
+    nearest = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
+    hint = f"did you mean '{by_folded[nearest[0]]}'? " if nearest else ""
+    raise InvalidInputError(
+        f"unknown option '{spelling}': {hint}Known options are"
+        f" {', '.join(option.name for option in OPTIONS if use in option.uses)}",
+        option=spelling,
+        nearest=by_folded[nearest[0]] if nearest else None,
+    )
+
+
+def by_attribute(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options by the fields of `ReadOptions` or `WriteRequest`."""
+    return {item.attribute: given[item.name] for item in OPTIONS if item.name in given}
+
+
+def _check_exclusive(given: Mapping[str, Any]) -> None:
+    for names in EXCLUSIVE:
+        both = [name for name in names if name in given]
+        if len(both) > 1:
+            advice = (
+                "asOf selects a snapshot on a branch, and a tag or snapshot is already one"
+                if "asOf" in both
+                else "each of them selects the snapshot to read"
+            )
+            raise InvalidInputError(
+                f"options {listed(both)} exclude one another: {advice}; give only one",
+                options=tuple(both),
+            )
+
+
+def check_layout(given: Mapping[str, Any], layout: str) -> None:
+    """Refuse options that mean nothing for `layout`."""
+    for option in OPTIONS:
+        if option.name in given and layout not in option.layouts:
+            meant = (
+                f"layout {listed(option.layouts, 'or')}"
+                if option.layouts
+                else f"the metadata table {listed(option.tables, 'or')}"
+            )
+            problem = f"means nothing for layout={layout}: it is for {meant}"
+            raise refused(option.name, problem, layout=layout)
+
+
+def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
+    """Refuse options of changes where a read has none, and of streams where there is none."""
+    if is_stream:
+        _refuse(
+            given,
+            ("changesSince", "changesBy", "tag", "snapshot", "asOf", "pushdown"),
+            "means nothing for a stream, which follows a branch: option 'startingFrom' says where"
+            " it begins",
+        )
+        return
+    _refuse(
+        given,
+        STREAM_OPTIONS,
+        "is for spark.readStream: leave it out, or read changes up to a version with option"
+        " 'changesSince'",
+    )
+    if "changesSince" not in given:
+        _refuse(
+            given,
+            ("changesBy", "changeColumns", "onHistoryChange"),
+            "is about changes: give option 'changesSince' as well, with the version since which"
+            " rows changed",
+        )
+    elif given.get("pushdown"):
+        raise refused("pushdown", "does not go with 'changesSince': use option 'where'")
+
+
+def _refuse(given: Mapping[str, Any], names: Iterable[str], problem: str) -> None:
+    found = next((name for name in names if name in given), None)
+    if found is not None:
+        raise refused(found, problem)
+
+
+def _check_table(given: Mapping[str, Any], table: str) -> None:
+    """Refuse options that mean nothing for a metadata table."""
+    allowed = [option.name for option in OPTIONS if table in option.tables]
+    for option in OPTIONS:
+        if option.name in given and option.name not in allowed:
+            hint = (
+                f"it is for {listed(option.tables, 'or')}"
+                if option.tables
+                else "filter and select columns of the DataFrame instead"
+                if option.name in ("where", "sel", "isel", "variables")
+                else "it is about the values of arrays"
+            )
+            raise refused(
+                option.name,
+                f"means nothing for the metadata table '{table}': {hint}; this table takes"
+                f" {', '.join(allowed)}",
+                table=table,
+            )
+
+
+_BY_FOLDED_NAME: Final[dict[str, Option]] = {
+    fold_name(name).replace(".", ""): option
+    for option in OPTIONS
+    if not option.is_prefix
+    for name in option.spellings
+}

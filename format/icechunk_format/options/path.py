@@ -1,0 +1,96 @@
+"""Finds the one path of a load or a write, and splits a metadata table off (``path#snapshots``).
+
+Rules of this file
+------------------
+1. One load reads one repository, and one write fills one.
+2. Spark drops the path of tables of the catalog; the message then says what to use instead.
+3. Only the standard library and our own errors are imported: this runs in Spark's planner.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import METADATA_TABLES, Use, fold_name
+from icechunk_format.options.values import refused
+
+
+def refuse_catalog_table(options: Mapping[str, str]) -> None:
+    """Refuse the creation of a catalog table, which Spark would read without any option."""
+    if {"provider", "owner"} <= {fold_name(name) for name in options}:
+        raise InvalidInputError(
+            "a catalog table cannot be read through icechunk, because Spark drops the options of"
+            " tables of Python sources, the path included: use CREATE TEMPORARY VIEW v USING"
+            " icechunk OPTIONS (path '...') instead of CREATE TABLE",
+            option="path",
+        )
+
+
+def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: Use) -> str:
+    """Return the one path, from ``path`` or from the JSON list that ``load([...])`` makes."""
+    paths: list[Any] = [given["path"]] if "path" in given else []
+    for name, text in options.items():
+        if fold_name(name) == "paths":
+            try:
+                listed = json.loads(text)
+            except ValueError:
+                listed = [text]
+            paths += [item for item in listed if item not in paths]
+    if len(paths) == 1 and isinstance(paths[0], str) and paths[0].strip():
+        return paths[0].strip()
+    if paths:
+        advice = (
+            "one load reads one repository: load each path by itself and union the DataFrames"
+            if use == "read"
+            else "one write fills one repository: write to each path by itself"
+        )
+        raise InvalidInputError(f"{len(paths)} paths were given, and {advice}", paths=len(paths))
+    if use == "write":
+        raise refused(
+            "path",
+            "is missing: write df.write.format('icechunk').save(path), and of a stream"
+            " df.writeStream.format('icechunk').start(path)",
+        )
+    raise refused(
+        "path",
+        "is missing: write spark.read.format('icechunk').load(path), or in SQL CREATE TEMPORARY"
+        " VIEW v USING icechunk OPTIONS (path '...'); Spark drops the options of a CREATE TABLE ..."
+        " USING icechunk, so tables of the catalog cannot be read",
+    )
+
+
+def repository_path(path: object) -> str:
+    """Return a path that may name no metadata table."""
+    root, table = split_path(str(path))
+    if table is not None:
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}': give the repository's, {root!r}",
+            option="path",
+        )
+    return root
+
+
+def split_path(path: str) -> tuple[str, str | None]:
+    """Split ``path#snapshots`` into the path and the metadata table.
+
+    A ``#`` may also belong to the name of a folder, so only a known name of a table is split
+    off, and only a near miss of one is refused.
+    """
+    root, mark, name = path.rpartition("#")
+    if not mark or not root:
+        return path, None
+    folded = name.lower()
+    if folded in METADATA_TABLES:
+        return root, folded
+    nearest = difflib.get_close_matches(folded, METADATA_TABLES, n=1, cutoff=0.75)
+    if nearest:
+        raise InvalidInputError(
+            f"path {path!r} ends in '#{name}': the metadata tables are"
+            f" {', '.join(METADATA_TABLES)}; did you mean '#{nearest[0]}'?",
+            option="path",
+        )
+    return path, None

@@ -1,0 +1,121 @@
+"""Spells options given as Python values in the text that ``option()`` takes.
+
+Rules of this file
+------------------
+1. Python values are spelled as a user of `option()` would spell them; what has no such spelling
+   is refused rather than passed on as its ``repr``.
+2. Dictionaries of ``sel`` and ``isel`` stay as they are: the selection reads their values.
+3. Values of NumPy, pandas and xarray are recognised by an abstract number type, by the name of
+   their type or by their methods, so that this package need not import those libraries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from os import PathLike, fspath
+from typing import Any, Final
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import fold_name
+
+# Types of options' values, for annotations.
+Names = str | Sequence[str]
+Sizes = str | Mapping[str, int]
+Selection = str | Mapping[str, Any]
+
+# Options whose dictionaries hold values that the selection reads.
+_SELECTING: Final = ("sel", "isel")
+
+
+def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options given as Python values in the text that `option()` takes; None is left out.
+
+    Numbers and truth values are spelled as Spark spells them, instants by ISO 8601, mappings as
+    JSON, and lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have
+    a value, a list, an array or a slice for each dimension, are returned as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        A value has no such spelling.
+    """
+    return {name: _as_text(name, value) for name, value in options.items() if value is not None}
+
+
+def _as_text(name: str, value: Any) -> Any:
+    value = single(value)
+    if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
+        return value
+    text = _scalar(value)
+    if text is not None:
+        return text
+    plain = dict(value) if isinstance(value, Mapping) else items_of(value)
+    if plain is None:
+        raise InvalidInputError(
+            f"option '{name}' must be text, a number, a truth value, an instant, a duration, a"
+            f" list, an array or a dictionary, but is of type {type(value).__name__}",
+            option=name,
+        )
+    try:
+        return json.dumps(plain, default=_json_value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"option '{name}' cannot be written as JSON: {error}", option=name
+        ) from None
+
+
+def _scalar(value: Any) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    kind = type(value).__name__
+    if isinstance(value, bool) or kind in ("bool", "bool_"):  # NumPy's
+        return "true" if value else "false"
+    # A duration of NumPy calls itself a whole number, so it is asked for before these.
+    if isinstance(value, timedelta) or kind == "timedelta64":
+        return None
+    if isinstance(value, Integral):
+        return repr(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, Decimal) or kind in ("datetime64", "SnapshotId"):
+        return str(value)
+    if isinstance(value, PathLike):
+        return str(fspath(value))
+    if hasattr(value, "isoformat"):  # dates and times of Python, pandas and cftime
+        return str(value.isoformat())
+    return None
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value that JSON cannot hold as one that it can."""
+    value = single(value)
+    items = dict(value) if isinstance(value, Mapping) else items_of(value)
+    if items is not None:
+        return items
+    text = _scalar(value)
+    if text is None:
+        raise TypeError(f"{value!r} is of type {type(value).__name__}")
+    if isinstance(value, Integral | Real) or type(value).__name__ in ("bool", "bool_"):
+        return value.item()
+    return text
+
+
+def items_of(value: Any) -> list[Any] | None:
+    """Return the items of a list, a range or an array; None for anything else."""
+    if isinstance(value, list | tuple | range):
+        return list(value)
+    if hasattr(value, "to_numpy"):  # of pandas, xarray and Arrow
+        value = value.to_numpy()
+    return list(value) if type(value).__name__ == "ndarray" and value.ndim else None
+
+
+def single(value: Any) -> Any:
+    """Take the only value out of an array without dimensions, as xarray's labels are."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
+        array = value.to_numpy() if hasattr(value, "to_numpy") else value
+        return array[()]
+    return value

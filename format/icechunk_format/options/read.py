@@ -1,0 +1,296 @@
+"""Declares the options of reading, in the order of the manual's table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal
+
+from icechunk_format.options import metadata_tables as declared
+from icechunk_format.options.declare import LAYOUTS, METADATA_TABLES, option
+from icechunk_format.options.values import (
+    Choice,
+    parse_boolean,
+    parse_byte_size,
+    parse_instant,
+    parse_names,
+    parse_positive_int,
+    parse_selection,
+    parse_sizes,
+    parse_url_prefixes,
+)
+
+_VALUES: Final = ("cells", "chunks", "summary")
+_TABULAR: Final = ("cells", "summary")
+_of_changing = partial(option, layouts=("cells", "chunks", "refs"))
+_most_of_a_batch = partial(_of_changing, parse=parse_positive_int, default_text="no limit")
+
+# The tables about one version, and those of them about its nodes.
+_TABLES: Final = declared.METADATA_TABLES.values()
+_OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
+_OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))
+_OF_CHANGES: Final = tuple(table.name for table in _TABLES if table.scope == "changes")
+_CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of one load, parsed and checked."""
+
+    path: str = option(
+        "path",
+        type_text="URL or local path",
+        help="Root of the repository: a local path, `file://`, `s3://`, `gs://`, `az://`,"
+        " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
+        " Usually given as `load(path)`.",
+        tables=METADATA_TABLES,
+    )
+    branch: str | None = option(
+        "branch",
+        type_text="name",
+        default_text="`main`",
+        help="Branch whose newest snapshot is read.",
+        write_help="Branch to commit to.",
+        tables=_OF_VERSION,
+    )
+    tag: str | None = option(
+        "tag",
+        type_text="name",
+        help="Tag to read. `versionAsOf` takes one, too.",
+        tables=_OF_VERSION,
+    )
+    snapshot: str | None = option(
+        "snapshot",
+        type_text="snapshot id",
+        aliases=("snapshot-id", "versionAsOf"),
+        help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
+        " look like an id.",
+        tables=_OF_VERSION,
+    )
+    as_of: datetime | None = option(  # noqa: RUF009 - a field
+        "asOf",
+        type_text="ISO-8601 instant",
+        aliases=("timestampAsOf", "as-of-timestamp"),
+        parse=parse_instant,
+        help="Reads the newest snapshot of the branch at or before this instant."
+        " Without a zone it is taken as UTC.",
+        tables=_OF_VERSION,
+    )
+    storage_client: Literal["auto", "obstore", "fsspec"] = option(
+        "storage.client",
+        parse=Choice("auto", "obstore", "fsspec"),
+        default="auto",
+        help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
+        " and fsspec for every other URL.",
+        tables=METADATA_TABLES,
+    )
+    storage_options: Mapping[str, str] = option(
+        "storage.*",
+        help="Settings of the store in fsspec's words: `storage.key`, `storage.secret`,"
+        " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
+        " Without credentials, the environment's are used.",
+        tables=METADATA_TABLES,
+    )
+    virtual_authorize: tuple[str, ...] = option(
+        "virtual.authorize",
+        type_text="URL prefixes, comma-separated",
+        parse=parse_url_prefixes,
+        default=(),
+        help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
+        write_help="Places from which virtual chunks may be fetched when a write changes a part of"
+        " one; with `layout=refs`, places that get a virtual chunk container.",
+        layouts=_VALUES,
+    )
+    virtual_storage_options: Mapping[str, str] = option(
+        "virtual.storage.*",
+        help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
+        layouts=_VALUES,
+    )
+    layout: Literal["cells", "chunks", "refs", "summary"] = option(
+        "layout",
+        parse=Choice(*LAYOUTS),
+        default="cells",
+        help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
+        " statistics of a block.",
+        write_help="Meaning of a row: an array element, a chunk with its data, or a chunk reference"
+        " (`summary` is for reading).",
+    )
+    group: str | None = option(
+        "group",
+        type_text="node path",
+        default_text="the root, or the only group with arrays",
+        help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
+        write_help="Group to write; it is created where it does not exist. By default a table goes"
+        " to the only group with arrays where that has one of the columns, and else to the root.",
+        tables=_OF_NODES,
+    )
+    variables: tuple[str, ...] | None = option(
+        "variables",
+        parse=parse_names,
+        default_text="all on the largest set of dimensions",
+        help="Variables to read. Fewer columns are the surest way to a faster read.",
+    )
+    coords: tuple[str, ...] = option(
+        "coords",
+        parse=parse_names,
+        default=(),
+        help="Further coordinates to add as columns, such as a 2-D latitude.",
+        layouts=("cells",),
+    )
+    decode_cf: bool = option(
+        "decodeCf",
+        parse=parse_boolean,
+        default=True,
+        help="Decodes times, scale factors, offsets and missing values by the CF conventions;"
+        " with `false`, the stored values are read.",
+        layouts=_TABULAR,
+    )
+    missing_chunks: Literal["fill", "skip"] = option(
+        "missingChunks",
+        parse=Choice("fill", "skip"),
+        default="fill",
+        help="Whether cells of chunks that were never written hold the fill value or are left out.",
+        layouts=("cells",),
+    )
+    timestamp_type: Literal["ntz", "utc"] = option(
+        "timestampType",
+        parse=Choice("ntz", "utc"),
+        default="ntz",
+        help="Type of decoded times: TIMESTAMP_NTZ, or with `utc` TIMESTAMP.",
+        layouts=_TABULAR,
+    )
+    decoded: bool = option(
+        "decoded",
+        parse=parse_boolean,
+        default=True,
+        help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
+        " endian) or the stored bytes.",
+        layouts=("chunks",),
+    )
+    block: Mapping[str, int] | None = option(
+        "block",
+        type_text="sizes, such as `time=24,latitude=10`",
+        parse=parse_sizes,
+        default_text="the chunk grid",
+        help="With `layout=summary`: the block, in elements per dimension, that one row sums up.",
+        layouts=("summary",),
+    )
+    where: str | None = option(
+        "where",
+        type_text="SQL boolean expression",
+        help="Selects rows before they leave Python; conditions on dimensions also decide which"
+        " chunks are fetched. Coordinates need not be columns.",
+    )
+    sel: str | Mapping[str, Any] | None = option(
+        "sel",
+        type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
+        parse=parse_selection,
+        help="Selects by coordinate labels as xarray does: slices include both ends, one value"
+        " must match exactly (see `sel.method`).",
+    )
+    sel_method: Literal["exact", "nearest"] = option(
+        "sel.method",
+        parse=Choice("exact", "nearest"),
+        default="exact",
+        help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
+    )
+    isel: str | Mapping[str, Any] | None = option(
+        "isel",
+        type_text="positions, such as `time=0:24; latitude=10`",
+        parse=parse_selection,
+        help="Selects by position along dimensions, as Python slices do.",
+    )
+    pushdown: bool = option(
+        "pushdown",
+        parse=parse_boolean,
+        default=False,
+        help="Takes part in Spark's filter pushdown. Only for a DataFrame that is used once: Spark"
+        " (up to 4.3) returns wrong rows when one is used twice. Prefer `where`.",
+        layouts=("cells",),
+    )
+    rows_per_partition: int | None = option(
+        "rowsPerPartition",
+        parse=parse_positive_int,
+        default_text="`4000000`, and more for very many rows",
+        help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
+        " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
+        tables=_CUT,
+    )
+    read_ahead_bytes: int = option(
+        "readAheadBytes",
+        type_text="size, such as `64m`",
+        parse=parse_byte_size,
+        default=64 * 2**20,
+        default_text="`64m`",
+        help="Bytes that a task may hold of chunks fetched ahead of their use.",
+        layouts=_VALUES,
+    )
+    table: str | None = option(
+        "table",
+        type_text="name",
+        parse=Choice(*METADATA_TABLES),
+        help="Metadata table to read instead of arrays; also given as `path#name`.",
+        tables=METADATA_TABLES,
+    )
+    from_version: str | None = option(
+        "from",
+        type_text="branch, tag or snapshot id",
+        default_text="the snapshot before `to`",
+        help="With the metadata table `changes`: the older version.",
+        layouts=(),
+        tables=_OF_CHANGES,
+    )
+    to_version: str | None = option(
+        "to",
+        type_text="branch, tag or snapshot id",
+        default_text="`main`",
+        help="With the metadata table `changes`: the newer version.",
+        layouts=(),
+        tables=_OF_CHANGES,
+    )
+    changes_since: str | None = _of_changing(
+        "changesSince",
+        type_text="branch, tag or snapshot id",
+        help="Reads only what changed since this version: rows that were written, and with"
+        " `changeColumns` those that were deleted.",
+    )
+    changes_by: Literal["version", "snapshot"] = _of_changing(
+        "changesBy",
+        parse=Choice("version", "snapshot"),
+        default="version",
+        help="Whether changes are those between two versions, each row at most once, or those of"
+        " each snapshot in between. A stream has a version for each batch.",
+    )
+    change_columns: bool = _of_changing(
+        "changeColumns",
+        parse=parse_boolean,
+        default=False,
+        help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
+        " deleted rows: their key, and NULL in all other columns.",
+    )
+    on_history_change: Literal["fail", "restart"] = _of_changing(
+        "onHistoryChange",
+        parse=Choice("fail", "restart"),
+        default="fail",
+        help="If the older version is no ancestor of the newer one (the branch was reset, a commit"
+        " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
+        " or all rows if the older one is gone.",
+    )
+    starting_from: str | None = _of_changing(
+        "startingFrom",
+        type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
+        default_text="`earliest`",
+        help="Streams only: where a new stream begins. `earliest` reads the whole table as it is"
+        " now, then what changes; the others read only what changes after that version.",
+    )
+    max_snapshots_per_trigger: int | None = _most_of_a_batch(
+        "maxSnapshotsPerTrigger",
+        help="Streams only: the most snapshots that one batch takes.",
+    )
+    max_chunks_per_trigger: int | None = _most_of_a_batch(
+        "maxChunksPerTrigger",
+        help="Streams only: a batch ends before the snapshot with which more chunks than this"
+        " would have changed; it takes one snapshot at least.",
+    )

@@ -1,0 +1,160 @@
+"""Declares the options of writing: first those of reading, then those that only writing has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from icechunk_format.options.declare import option, option_of
+from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.values import (
+    Choice,
+    parse_boolean,
+    parse_byte_size,
+    parse_fraction,
+    parse_json_object,
+    parse_json_of_objects,
+    parse_names,
+    parse_orders,
+    parse_positive_int,
+    parse_sizes,
+    parse_spec_version,
+    parse_whole_number,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """The options of one write, parsed and checked."""
+
+    path: str = option_of(ReadOptions, "path")
+    branch: str | None = option_of(ReadOptions, "branch")
+    storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadOptions, "storage_client")
+    storage_options: Mapping[str, str] = option_of(ReadOptions, "storage_options")
+    virtual_authorize: tuple[str, ...] = option_of(ReadOptions, "virtual_authorize")
+    virtual_storage_options: Mapping[str, str] = option_of(ReadOptions, "virtual_storage_options")
+    layout: Literal["cells", "chunks", "refs"] = option_of(ReadOptions, "layout")
+    group: str | None = option_of(ReadOptions, "group")
+    decoded: bool = option_of(ReadOptions, "decoded")
+    dims: tuple[str, ...] | None = option(
+        "dims",
+        parse=parse_names,
+        default_text="from the columns' metadata, or the existing group",
+        help="Dimension columns, in the order of the axes; the other columns are variables.",
+        layouts=("cells",),
+    )
+    chunks: Mapping[str, int] | None = option(
+        "chunks",
+        type_text="sizes, such as `time=24,latitude=180`",
+        parse=parse_sizes,
+        default_text="the existing arrays', else about 8 MiB a chunk",
+        help="Chunk shape of new arrays, in elements per dimension.",
+        layouts=("cells",),
+    )
+    shards: Mapping[str, int] | None = option(
+        "shards",
+        type_text="sizes, such as `time=240,latitude=720`",
+        parse=parse_sizes,
+        default_text="no sharding",
+        help="Shard shape of new arrays: one object holds all `chunks` of a shard.",
+        layouts=("cells",),
+    )
+    order: Mapping[str, str] | None = option(
+        "order",
+        type_text="`ascending` or `descending` per dimension, such as `latitude=descending`",
+        parse=parse_orders,
+        default_text="from the columns' metadata, else ascending",
+        help="Order of the labels of new dimensions.",
+        layouts=("cells",),
+    )
+    encoding: Mapping[str, Mapping[str, Any]] | None = option(
+        "encoding",
+        type_text="JSON object per variable",
+        parse=parse_json_of_objects,
+        default_text="from the columns' metadata",
+        help="How new arrays are stored, in xarray's words: `dtype`, `chunks`, `shards`,"
+        " `compressors`, `_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `units`,"
+        " `calendar`, `attributes`.",
+    )
+    create_branch: bool = option(
+        "createBranch",
+        parse=parse_boolean,
+        default=False,
+        help="Creates `branch` from the newest snapshot of `main` where it does not exist.",
+    )
+    message: str | None = option(
+        "message",
+        default_text="says what was written",
+        help="Message of the commit.",
+    )
+    metadata: Mapping[str, Any] | None = option(
+        "metadata",
+        type_text="JSON object",
+        parse=parse_json_object,
+        default_text="none",
+        help="Properties of the snapshot, for programs.",
+    )
+    on_conflict: Literal["rebase", "fail"] = option(
+        "onConflict",
+        parse=Choice("rebase", "fail"),
+        default="rebase",
+        help="If the branch moved meanwhile: `rebase` puts the write on top of what others"
+        " committed, `fail` gives up.",
+    )
+    resolve: Literal["ours", "theirs"] | None = option(
+        "resolve",
+        parse=Choice("ours", "theirs"),
+        default_text="an error",
+        help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
+    )
+    distribution: Literal["hash", "none"] = option(
+        "distribution",
+        parse=Choice("hash", "none"),
+        default="hash",
+        help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
+        " lie together already (a chunk that two tasks met is an error).",
+    )
+    min_density: float = option(
+        "minDensity",
+        type_text="number from 0 to 1",
+        parse=parse_fraction,
+        default=0.01,
+        help="Refuses the write where the rows cover less than this part of the grid that their"
+        " coordinates span: points and tracks are not grids.",
+        layouts=("cells",),
+    )
+    txn_app_id: str | None = option(
+        "txnAppId",
+        help="With `txnVersion`: a version that this application has committed already is skipped,"
+        " so that a job can be run again.",
+    )
+    txn_version: int | None = option(
+        "txnVersion",
+        parse=parse_whole_number,
+        help="Version of the application's work, see `txnAppId`.",
+    )
+    spec_version: int = option(
+        "specVersion",
+        type_text="`2`, `1`",
+        parse=parse_spec_version,
+        default=2,
+        default_text="`2`",
+        help="Version of the Icechunk specification for a repository that the write creates.",
+    )
+    max_unplanned_bytes: int = option(
+        "maxUnplannedBytes",
+        type_text="size, such as `256m`",
+        parse=parse_byte_size,
+        default=256 * 2**20,
+        default_text="`256m`",
+        help="Most that a write without `icechunk_spark.register(spark)` may hold, since it is put"
+        " together in one process.",
+    )
+    rewrite_manifests_every: int | None = option(
+        "rewriteManifestsEvery",
+        parse=parse_positive_int,
+        default_text="never",
+        help="Streams only: rewrites the manifests after each so many batches, since each commit"
+        " adds some.",
+    )

@@ -1,0 +1,101 @@
+"""Parses and checks the options and the save mode of one write.
+
+The planned and the unplanned write take the same options, so that a job does not change its meaning
+when `register` is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.parse import (
+    by_attribute,
+    check_layout,
+    collect_options,
+)
+from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_format.options.values import refused
+from icechunk_format.options.write import WriteRequest
+
+Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
+
+# Spark's spellings of its save modes.
+_MODES: Final[dict[str, Mode]] = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "error": "errorifexists",
+    "errorifexists": "errorifexists",
+    "default": "errorifexists",
+    "ignore": "ignore",
+}
+
+
+def parse_mode(text: str | None) -> Mode:
+    """Return the save mode for Spark's spelling of it; None is Spark's default.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such mode.
+    """
+    mode = _MODES.get((text or "default").strip().lower())
+    if mode is None:
+        raise InvalidInputError(
+            f"mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is {text!r}",
+            mode=text,
+        )
+    return mode
+
+
+def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteRequest:
+    """Parse and check the options of one write.
+
+    Parameters
+    ----------
+    options
+        Names in any spelling, values as text; the path among them.
+    is_stream
+        Whether a stream is written.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is unknown, is not an option of writing, has a bad value, is given twice, lacks
+        its companion, or means nothing for the layout.
+    """
+    refuse_catalog_table(options)
+    given = collect_options(options, use="write")
+    path, table = split_path(require_path(given, options, use="write"))
+    if table is not None:
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}', and metadata tables are only read:"
+            f" write to {path!r}",
+            option="path",
+        )
+    request = WriteRequest(**by_attribute(given) | {"path": path})
+    if request.rewrite_manifests_every is not None and not is_stream:
+        raise refused(
+            "rewriteManifestsEvery",
+            "is for df.writeStream: leave it out, and call"
+            " icechunk_spark.maintenance.rewrite_manifests after the write",
+        )
+    if given.get("layout") == "summary":
+        raise InvalidInputError(
+            "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
+            option="layout",
+        )
+    if is_stream and request.txn_version is not None:
+        raise refused("txnVersion", "is the number of the batch in a stream: leave it out")
+    if not is_stream and (request.txn_app_id is None) != (request.txn_version is None):
+        missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
+        raise InvalidInputError(
+            f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
+            option=missing,
+        )
+    # Virtual references name the places of their containers, though no chunk is fetched.
+    is_refs = request.layout == "refs"
+    checked = [name for name in given if not (is_refs and name.startswith("virtual."))]
+    check_layout({name: given[name] for name in checked}, request.layout)
+    return request

@@ -1,0 +1,1 @@
+"""Workflows on arrays: points, polygons, changes, Delta copies, archives."""

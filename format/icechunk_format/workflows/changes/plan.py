@@ -1,0 +1,390 @@
+"""Plans the change feed of a table: which rows were written, and which were deleted.
+
+The law that tests hold: take the table of the older version, drop the rows that the feed deletes,
+put the rows that it writes in the place of those with the same key (or add them), and the result is
+the table of the newer version. Rows are known by these keys:
+
+===========  ===================================  ==============================================
+layout       key                                  a deleted row has
+===========  ===================================  ==============================================
+``cells``    the dimension columns                the dimension columns; NULL in all others
+``chunks``   ``array``, ``chunk``                 these two; NULL in all others
+``refs``     ``array``, ``chunk``                 these two; NULL in all others
+===========  ===================================  ==============================================
+
+Rules of this file
+------------------
+1. Written rows are read from the newer version and deleted ones from the older, each by an ordinary
+   scan that is limited to boxes. The driver opens no manifest of a data variable.
+2. A written row need not differ from before: whole chunks are told, not single cells.
+3. Where a chunk is deleted, its cells read as the fill value and are written rows. With
+   ``missingChunks=skip``, and in the layouts that list what is stored, they are deleted rows;
+   executors then look into the newer version, too.
+4. A version is compared with the columns of the feed. A variable that is new there writes all of
+   its rows; one that the newer version lacks, or has with another type, is an error.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.workflows.changes.axis_changes import (
+    AxisChanges,
+    by_label,
+    by_position,
+    moved,
+    selection_of,
+    slabs,
+)
+from icechunk_format.workflows.changes.changed_boxes import (
+    changed_boxes,
+    clipped_chunks,
+    in_chunks,
+    in_table,
+    reads_alike,
+)
+from icechunk_format.workflows.changes.request import CHANGE_NAMES, FeedRequest
+from icechunk_format.workflows.changes.run import Change, FeedScan, FeedTask
+from icechunk_format.workflows.changes.steps import Step, TouchedNodes, touched_nodes
+
+_KEYS_OF_CHUNKS: Final = ("array", "chunk")
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPlan:
+    """The tasks of a feed, in the order of history; deletions of a step come before its writes."""
+
+    tasks: list[FeedTask]
+    context: None = None
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows."""
+        return sum(task.task.rows for task in self.tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """A table of one version, and what is selected of it."""
+
+    dataset: Dataset
+    table: Table
+    chosen: Selection
+
+    def variable(self, path: str) -> Variable | None:
+        found = (v for v in self.dataset.variables.values() if v.path == path)
+        return next(found, None)
+
+    def column(self, source: str) -> Column | None:
+        return next((c for c in self.table.columns if c.source == source), None)
+
+    def selections(self) -> list[DimSelection]:
+        return self.table.selections(self.chosen.dims)
+
+
+def plan_feed(request: FeedRequest, steps: Sequence[Step], columns: Sequence[Column]) -> FeedPlan:
+    """Plan the rows that some steps of history changed.
+
+    Parameters
+    ----------
+    request
+        What is read.
+    steps
+        The steps, oldest first.
+    columns
+        The columns of the feed, in order: some of the table's, and of ``CHANGE_COLUMNS``.
+
+    Raises
+    ------
+    InvalidInputError
+        A condition is about values; or the columns changed on the way.
+    NotFoundError
+        A version, its transaction log, or the group or a variable of a newer version is gone.
+    UnsupportedError
+        Two rows of a version have the same labels.
+    """
+    return FeedPlan(tasks=[task for step in steps for task in _Planner(request, columns).of(step)])
+
+
+class _Planner:
+    def __init__(self, request: FeedRequest, columns: Sequence[Column]) -> None:
+        self._request = request
+        self._columns = tuple(columns)
+        self._own = [column for column in columns if column.source not in CHANGE_NAMES]
+
+    def of(self, step: Step) -> Iterator[FeedTask]:
+        newer = self._open(step.newer.id, newest=True)
+        assert newer is not None
+        older = None if step.older is None else self._open(step.older, newest=False)
+        self._check(step, older, newer)
+        if older is None:
+            yield from self._tasks(step, "written", newer, newer.chosen, None)
+            return
+        if self._request.layout == "cells":
+            yield from self._of_cells(step, older, newer)
+        else:
+            yield from self._of_chunks(step, older, newer)
+
+    def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> _Version | None:
+        """Open the table of a version; None where an older version has nothing of it."""
+        request = self._request
+        try:
+            dataset = open_dataset(
+                request.repository,
+                snapshot_id,
+                request.group,
+                authorize=request.authorize,
+                virtual_options=request.virtual_options,
+            )
+        except NotFoundError as error:
+            if newest or error.facts.get("kind") not in ("group", "node"):
+                raise
+            return None
+        names, coords = request.variables, request.coords
+        if not newest:
+            is_there = dataset.variables.__contains__
+            coords = tuple(filter(is_there, coords))
+            names = None if names is None else tuple(filter(is_there, names))
+            if names == () or not dataset.variables:
+                return None
+        table = dataset.table(
+            request.layout, variables=names, coords=coords, **request.table_options
+        )
+        chosen = dataset.choose(table, **request.selection)
+        if chosen.residual is not None:
+            raise InvalidInputError(
+                f"the condition {chosen.residual.sql} is about values, and rows that no longer "
+                "satisfy it would be missing from the changes: filter the DataFrame instead, and "
+                "keep conditions on dimensions in where",
+                where=chosen.residual.sql,
+            )
+        return _Version(dataset=dataset, table=table, chosen=chosen)
+
+    def _check(self, step: Step, older: _Version | None, newer: _Version) -> None:
+        """Refuse a version whose columns are not those of the feed."""
+        for column in self._own:
+            found = newer.column(column.source)
+            if found is None or found.arrow_type != column.arrow_type:
+                now = "is gone" if found is None else f"is {found.arrow_type} now"
+                raise InvalidInputError(
+                    f"column {column.name!r} was {column.arrow_type} when the read began, and "
+                    f"{now} in snapshot {step.newer.id}: start a new read from that snapshot, or "
+                    "name the columns that stay with the option variables",
+                    column=column.name,
+                    snapshot_id=str(step.newer.id),
+                )
+        if older is None or self._request.layout != "cells":
+            return
+        if older.table.dims != newer.table.dims:
+            raise InvalidInputError(
+                f"the table had the dimensions ({', '.join(older.table.dims)}) in snapshot "
+                f"{step.older}, and has ({', '.join(newer.table.dims)}) in {step.newer.id}, so "
+                "their rows cannot be compared: start from the newer one, or name variables whose "
+                "dimensions stayed",
+                snapshot_id=str(step.newer.id),
+            )
+
+    # -- cells ------------------------------------------------------------------------------
+
+    def _of_cells(self, step: Step, older: _Version, newer: _Version) -> Iterator[FeedTask]:
+        touched = self._touched(step, (older, newer))
+        axes = self._axes_of_cells(older, newer, touched)
+        dims = newer.table.dims
+        written = [slabs([axis.fresh for axis in axes], newer.table.sizes)]
+        shared = [slabs([], older.table.sizes)]
+        for column in newer.table.columns:
+            if column.path is None or column.role == "dimension":
+                continue
+            now, before = newer.variable(column.path), older.variable(column.path)
+            assert now is not None
+            if not reads_alike(column, older.column(column.source)):
+                before = None
+            found = changed_boxes(now, before, touched)
+            written.append(in_table(found, now.dims, dims, np.array(newer.table.sizes)))
+            if before is not None:
+                found = changed_boxes(before, now, touched)
+                shared.append(in_table(found, before.dims, dims, np.array(older.table.sizes)))
+        if self._request.deletions:
+            skips = self._request.only_stored
+            runs = [
+                moved(selection, axis) if skips else axis.gone
+                for selection, axis in zip(older.selections(), axes, strict=True)
+            ]
+            gone = slabs(runs, older.table.sizes)
+            yield from self._tasks(step, "deleted", older, older.chosen, {"": gone})
+            if skips:
+                kept = {
+                    dim: selection_of(axis.kept, size)
+                    for dim, axis, size in zip(dims, axes, older.table.sizes, strict=True)
+                }
+                chosen = Selection(dims=kept)
+                only = {"": np.concatenate(shared)}
+                yield from self._tasks(step, "deleted", older, chosen, only, check=newer)
+        yield from self._tasks(step, "written", newer, newer.chosen, {"": np.concatenate(written)})
+
+    def _axes_of_cells(
+        self, older: _Version, newer: _Version, touched: TouchedNodes
+    ) -> list[AxisChanges]:
+        found = []
+        for dim, was, now in zip(
+            newer.table.dims, older.selections(), newer.selections(), strict=True
+        ):
+            old, new = older.column(dim), newer.column(dim)
+            assert old is not None
+            assert new is not None
+            if old.arrow_type != new.arrow_type:
+                raise InvalidInputError(
+                    f"the labels of dimension {dim!r} were {old.arrow_type} and are "
+                    f"{new.arrow_type} now, so rows cannot be compared: start from the newer "
+                    "version",
+                    dim=dim,
+                )
+            if self._is_unlabelled_or_same(old, new, older, newer, touched):
+                found.append(by_position(was, now))
+                continue
+            labels = [v.dataset.labels(v.table, dim) for v in (older, newer)]
+            found.append(by_label(was, now, labels[0], labels[1], dim))
+        return found
+
+    @staticmethod
+    def _is_unlabelled_or_same(
+        old: Column, new: Column, older: _Version, newer: _Version, touched: TouchedNodes
+    ) -> bool:
+        if old.path is None and new.path is None:
+            return True
+        if old.path is None or new.path is None or not reads_alike(old, new):
+            return False
+        before, now = older.variable(old.path), newer.variable(new.path)
+        if before is None or now is None or before.node.id != now.node.id:
+            return False
+        return now.node.id not in touched and before.shape == now.shape
+
+    # -- chunks and references --------------------------------------------------------------
+
+    def _of_chunks(self, step: Step, older: _Version, newer: _Version) -> Iterator[FeedTask]:
+        touched = self._touched(step, (older, newer))
+        shared: dict[str, Boxes] = {path: _no_boxes(older, path) for path in older.table.arrays}
+        gone: dict[str, Boxes] = dict(shared)
+        written: dict[str, Boxes] = {}
+        for path in newer.table.arrays:
+            now, before = newer.variable(path), older.variable(path)
+            assert now is not None
+            axes = self._axes(now)
+            parts = [in_chunks(changed_boxes(now, before, touched), axes)]
+            if before is not None and path in older.table.arrays and before.dims == now.dims:
+                old_axes = self._axes(before)
+                was = chunk_selections(before, older.chosen.dims, old_axes)
+                selected = chunk_selections(now, newer.chosen.dims, axes)
+                changes = list(map(by_position, was, selected))
+                gone[path] = slabs([c.gone for c in changes], [a.count for a in old_axes])
+                shared[path] = in_chunks(changed_boxes(before, now, touched), old_axes)
+                parts += [slabs([c.fresh for c in changes], [axis.count for axis in axes])]
+                parts += [clipped_chunks(axes, old_axes)]
+            elif before is not None:
+                parts = [_all_chunks(axes)]
+                gone[path] = _all_chunks(self._axes(before))
+            written[path] = np.concatenate(parts)
+        for path in set(older.table.arrays) - set(newer.table.arrays):
+            variable = older.variable(path)
+            assert variable is not None
+            gone[path] = _all_chunks(self._axes(variable))
+        if self._request.deletions:
+            yield from self._tasks(step, "deleted", older, older.chosen, gone)
+            if self._request.only_stored:
+                yield from self._tasks(step, "deleted", older, older.chosen, shared, check=newer)
+        yield from self._tasks(step, "written", newer, newer.chosen, written)
+
+    def _axes(self, variable: Variable) -> Sequence[ChunkAxis]:
+        is_refs = self._request.layout == "refs"
+        return variable.metadata.grid.axes if is_refs else chunk_axes(variable)
+
+    # -- tasks ------------------------------------------------------------------------------
+
+    def _touched(self, step: Step, versions: Sequence[_Version]) -> TouchedNodes:
+        nodes = {v.node.id for version in versions for v in version.dataset.variables.values()}
+        return touched_nodes(self._request.repository, step, nodes)
+
+    def _tasks(
+        self,
+        step: Step,
+        change: Change,
+        version: _Version,
+        chosen: Selection,
+        only: Mapping[str, Boxes] | None,
+        *,
+        check: _Version | None = None,
+    ) -> Iterator[FeedTask]:
+        """Plan the scan of one version; ``check`` drops the rows that this version has."""
+        table = version.table
+        keys: tuple[Column, ...] = ()
+        names = [column.name for column in self._own]
+        if change == "deleted":
+            if self._request.layout != "cells":
+                names = list(_KEYS_OF_CHUNKS)
+            elif check is None:
+                names = [column.name for column in table.columns if column.role == "dimension"]
+            else:
+                keys = tuple(column for column in table.columns if column.role == "dimension")
+                places = tuple(
+                    replace(column, arrow_type=pa.int64(), path=None, decoder=None)
+                    for column in keys
+                )
+                table, names = replace(table, columns=places), [column.name for column in places]
+        names = names or [table.columns[0].name]
+        options = self._request.plan_options
+        plan = version.dataset.plan_chosen(table, chosen, columns=names, only=only, **options)
+        if not plan.tasks:
+            return
+        against = None
+        if check is not None:
+            options = {k: v for k, v in options.items() if k != "rows_per_partition"}
+            against = check.dataset.plan_chosen(
+                check.table, Selection(dims={}), only=_nowhere(check), **options
+            ).context
+        scan = FeedScan(
+            context=plan.context,
+            columns=tuple((c.name, c.source, c.arrow_type) for c in self._columns),
+            change=change,
+            snapshot_id=str(step.newer.id),
+            committed_at=step.newer.flushed_at,
+            keys=tuple(replace(column, metadata={}) for column in keys),
+            check=against,
+        )
+        packed = zlib.compress(pickle.dumps(scan))
+        for task in plan.tasks:
+            yield FeedTask(scan=packed, task=task)
+
+
+def _no_boxes(version: _Version, path: str) -> Boxes:
+    variable = version.variable(path)
+    assert variable is not None
+    return np.empty((0, len(variable.shape), 2), dtype=np.int64)
+
+
+def _nowhere(version: _Version) -> dict[str, Boxes]:
+    if version.table.layout == "cells":
+        return {"": np.empty((0, len(version.table.dims), 2), dtype=np.int64)}
+    return {path: _no_boxes(version, path) for path in version.table.arrays}
+
+
+def _all_chunks(axes: Sequence[ChunkAxis]) -> Boxes:
+    return np.array([(0, axis.count) for axis in axes], dtype=np.int64).reshape(1, -1, 2)

@@ -1,0 +1,233 @@
+"""Writes the cells of one box as a Parquet file, and describes the file for Delta's log.
+
+Executors run this. It imports nothing that plans.
+
+Rules of this file
+------------------
+1. Rows are those of reading, in the order of chunks, so that statistics of row groups tell every
+   dimension apart.
+2. Labels of dimensions are stored as dictionaries; values are not, since they seldom repeat.
+3. Statistics name only what is certain: no NaN or infinity, no long text, nothing nested.
+4. A file that was not written to its end has no entry in the log; a vacuum deletes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.errors import StorageError
+from icechunk_format.workflows.mirroring.boxes import file_name
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+
+ROW_GROUP_ROWS: Final = 1_000_000
+# Parquet's LZ4_RAW: zstd takes a quarter longer to write, and snappy makes larger files.
+COMPRESSION: Final = "lz4"
+ADDED: Final = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("stats", pa.string()),
+    ]
+)
+"""What a task tells of the files that it wrote."""
+# Delta shortens texts in statistics; a longer one has none here.
+_MOST_CHARACTERS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """A file to write: the box of its cells, ``(start_0, stop_0, start_1, ...)``, and their number.
+
+    Each attempt chooses a name of its own, so that attempts never write into one file.
+    """
+
+    box: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContext:
+    """What all files of a run share; small and picklable.
+
+    Attributes
+    ----------
+    scan
+        How cells are read.
+    target
+        Where files are written.
+    schema
+        Columns of the files.
+    has_nan
+        Whether floats may be NaN, so that their extremes say nothing: Spark takes NaN for greater
+        than any number, and Parquet's statistics leave it out.
+    """
+
+    scan: ScanContext
+    target: DeltaTarget
+    schema: pa.Schema
+    has_nan: bool = False
+
+    @property
+    def told(self) -> list[str]:
+        """The columns that have statistics."""
+        return [
+            item.name
+            for item in self.schema
+            if not (self.has_nan and pa.types.is_floating(item.type))
+        ]
+
+
+def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
+    """Write a file; return its row of the schema ``ADDED``.
+
+    Raises
+    ------
+    StorageError
+        The store failed, or its disk is full. Nothing of the file counts.
+    """
+    collected: list[pq.FileMetaData] = []
+    box = np.array(piece.box, dtype=np.int64).reshape(-1, 2)
+    name = file_name(box, secrets.token_hex(8))
+    task = ScanTask(parts=((0, *piece.box),), rows=piece.rows)
+    files = context.target.file_system()
+    try:
+        with files.open_output_stream(name) as stream:
+            with pq.ParquetWriter(
+                stream,
+                context.schema,
+                compression=COMPRESSION,
+                use_dictionary=_repeated(context),
+                write_statistics=context.told,
+                write_page_index=True,
+                store_schema=False,
+                metadata_collector=collected,
+            ) as writer:
+                for group in _row_groups(context, task):
+                    writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+            size = stream.tell()
+    except OSError as error:
+        _drop(files, name)
+        is_full = error.errno == errno.ENOSPC
+        problem = context.target.shown(error)
+        raise StorageError(
+            f"writing {name} to {context.target} failed{'; its disk is full' * is_full}: {problem}."
+            f" The table is as it was; mirror again{' when there is room' * is_full}",
+            target=str(context.target),
+        ) from None
+    except BaseException:
+        _drop(files, name)
+        raise
+    [metadata] = collected
+    stats = statistics(metadata, context.schema)
+    return {
+        "path": name,
+        "size": size,
+        "rows": metadata.num_rows,
+        "stats": json.dumps(stats, allow_nan=False),
+    }
+
+
+def _drop(files: pa_fs.FileSystem, name: str) -> None:
+    with contextlib.suppress(OSError):
+        files.delete_file(name)
+
+
+def _repeated(context: FileContext) -> list[str]:
+    return [
+        column.name
+        for column in context.scan.table.columns
+        if column.role == "dimension" or pa.types.is_string(column.arrow_type)
+    ]
+
+
+def _row_groups(context: FileContext, task: ScanTask) -> Iterator[pa.Table]:
+    """Yield the rows of a task in tables of about as many rows as a row group has."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in run_task(context.scan, task):
+        if rows and rows + batch.num_rows > ROW_GROUP_ROWS:
+            yield _table(context, waiting)
+            waiting, rows = [], 0
+        waiting.append(batch)
+        rows += batch.num_rows
+    if rows:
+        yield _table(context, waiting)
+
+
+def _table(context: FileContext, batches: list[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(batches).cast(context.schema)
+
+
+def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Return the statistics of a file as Delta's log has them, from its row groups."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    for place in range(metadata.num_columns):
+        name = metadata.schema.column(place).path
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is None or pa.types.is_nested(kind):
+            continue
+        found = [group.column(place).statistics for group in groups]
+        if all(item is not None and item.has_null_count for item in found):
+            nulls[name] = sum(item.null_count for item in found)
+        bounds = _bounds(found, kind)
+        if bounds is not None:
+            least[name], most[name] = bounds
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": least,
+        "maxValues": most,
+        "nullCount": nulls,
+    }
+
+
+def _bounds(found: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column; None where nothing is certain."""
+    known = [item for item in found if item is not None and item.has_min_max]
+    # A row group without extremes has only missing values, or something that is not told.
+    if not known or any(
+        item is None or (not item.has_min_max and item.num_values) for item in found
+    ):
+        return None
+    try:
+        low, high = min(item.min for item in known), max(item.max for item in known)
+    except (ValueError, OverflowError):  # times that Python does not know
+        return None
+    shown = _shown(low, kind), _shown(high, kind)
+    return None if None in shown else shown
+
+
+def _shown(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as JSON of Delta's log, or None where it has none."""
+    if pa.types.is_floating(kind):
+        return value if math.isfinite(value) else None
+    if pa.types.is_integer(kind):
+        return int(value)
+    if isinstance(value, datetime):
+        zone = "Z" if kind.tz is not None else ""
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= _MOST_CHARACTERS else None
+    return None

@@ -1,0 +1,307 @@
+"""Opens the Delta table of a copy with ``deltalake``, and reads which snapshot each version holds.
+
+Rules of this file
+------------------
+1. Options of the store are passed on to ``deltalake`` and to nothing else: they may be credentials.
+   ``DeltaTarget`` shows the URL alone.
+2. ``deltalake`` is imported when it is needed, since it is an extra.
+3. Only this file and ``transaction`` know Delta's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from icechunk_format.storage.address import parse_url
+from icechunk_format.workflows.mirroring.boxes import is_ours
+from icechunk_format.workflows.mirroring.record import RECORD_KEY, MirrorRecord, parse_record
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_LOG: Final = "_delta_log"
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+# How many of the newest versions are looked at, until one has a record.
+_LOOKS: Final = (4, 64, 1024, None)
+
+
+def deltalake() -> ModuleType:
+    """Return the package ``deltalake``.
+
+    Raises
+    ------
+    UnsupportedError
+        It is not installed.
+    """
+    try:
+        import deltalake as package
+        import deltalake.exceptions
+        import deltalake.fs
+        import deltalake.transaction
+    except ImportError as error:
+        raise UnsupportedError(
+            f"copies need the package {error.name!r}: pip install 'icechunk-spark[mirror]'",
+            package=error.name,
+        ) from None
+    return package
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTarget:
+    """The place of a Delta table: its URL, and options of its store in ``deltalake``'s words."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None
+    ) -> DeltaTarget:
+        """Return the target at a URL or a local path.
+
+        Raises
+        ------
+        InvalidInputError
+            The URL cannot be used, or an option is no text.
+        """
+        address = parse_url(os.fspath(url))
+        if address.kind in ("memory", "http"):
+            raise InvalidInputError(
+                f"{address.shown_url} cannot hold a Delta table: give a local path or the URL of"
+                " an object store",
+                target=address.shown_url,
+            )
+        odd = next((sign for sign in "%\\" if sign in address.url), None)
+        if address.kind == "local" and odd is not None:
+            raise InvalidInputError(
+                f"{address.shown_url} has a {odd}, which deltalake reads as an escape or as the end"
+                " of a folder's name: choose a folder without one",
+                target=address.shown_url,
+            )
+        given: dict[Any, Any] = dict(options or {})
+        for name, value in given.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidInputError(
+                    f"target_options: {name!r} must be a text, as deltalake's storage_options are",
+                    option=str(name),
+                )
+        return cls(address.url, given)
+
+    def __str__(self) -> str:
+        return parse_url(self.url).shown_url
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table lies in a local folder."""
+        return parse_url(self.url).kind == "local"
+
+    def file_system(self) -> pa_fs.FileSystem:
+        """Return the folder of the table as a file system; a local folder is created."""
+        with self.errors("opening"):
+            if self.is_local:
+                os.makedirs(self.url, exist_ok=True)
+                return pa_fs.SubTreeFileSystem(self.url, pa_fs.LocalFileSystem())
+            return pa_fs.PyFileSystem(
+                deltalake().fs.DeltaStorageHandler(self.url, options=dict(self.options) or None)
+            )
+
+    def open(self, version: int | None = None) -> DeltaTable | None:
+        """Open the table, at its newest version by default; None where there is none."""
+        package = deltalake()
+        if self.is_local and not os.path.isdir(os.path.join(self.url, _LOG)):
+            return None
+        with self.errors("reading"):
+            try:
+                table: DeltaTable = package.DeltaTable(
+                    self.url, version=version, storage_options=dict(self.options) or None
+                )
+            except package.exceptions.TableNotFoundError:
+                return None
+        return table
+
+    def existing(self, version: int | None = None) -> DeltaTable:
+        """Open the table, where there has to be one."""
+        table = self.open(version)
+        if table is None:
+            raise self.no_copy()
+        return table
+
+    def no_copy(self) -> NotFoundError:
+        """Return the error for a place without a copy."""
+        return NotFoundError(
+            f"there is no copy at {self}: write one with icechunk_spark.mirror(spark, path,"
+            " target)",
+            target=str(self),
+        )
+
+    @contextlib.contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Turn errors of ``deltalake`` into ours; values of options are hidden."""
+        package = deltalake()
+        try:
+            yield
+        except (package.exceptions.CommitFailedError, package.exceptions.TableNotFoundError):
+            raise
+        except (package.exceptions.DeltaError, OSError) as error:
+            raise StorageError(
+                f"{doing} {self} failed: {self.shown(error)}", target=str(self)
+            ) from None
+
+    def shown(self, error: BaseException) -> str:
+        """Return an error on one line, without the values of options."""
+        # deltalake colours its arrows between causes.
+        text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
+        for value in sorted(self.options.values(), key=len, reverse=True):
+            if len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """A version of the table that holds a snapshot."""
+
+    version: int
+    record: MirrorRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """The table as a run finds it.
+
+    Attributes
+    ----------
+    table
+        The table at its newest version.
+    newest
+        The newest version that holds a snapshot.
+    names, sizes
+        Name and bytes of each file of the newest version.
+    changed_by
+        Another program's operation on the files after ``newest``; None where there was none.
+    """
+
+    table: DeltaTable
+    newest: Mirrored
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    changed_by: str | None
+
+
+def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
+    """Yield the versions of a table that hold a snapshot, newest first.
+
+    Raises
+    ------
+    FormatError
+        A record cannot be read.
+    """
+    for entry in _history(target, table):
+        found = _mirrored(target, entry)
+        if found is not None:
+            yield found
+
+
+def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
+    """Return what a version holds; None where another program wrote it."""
+    if RECORD_KEY not in entry:
+        return None
+    version = int(entry["version"])
+    record = parse_record(entry[RECORD_KEY], target=str(target), version=version)
+    return Mirrored(version=version, record=record)
+
+
+def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each version, newest first; few are read where few are wanted."""
+    seen = 0
+    for limit in _LOOKS:
+        with target.errors("reading the history of"):
+            entries = table.history(limit)
+        yield from entries[seen:]
+        if limit is None or len(entries) < limit:
+            return
+        seen = len(entries)
+
+
+def read_state(target: DeltaTarget) -> TargetState | None:
+    """Read the table; None where there is none yet.
+
+    Raises
+    ------
+    AlreadyExistsError
+        Something else is there.
+    """
+    table = target.open()
+    if table is None:
+        _check_empty(target)
+        return None
+    changed_by: str | None = None
+    newest: Mirrored | None = None
+    # A kind of operation that moves no file: they come between ours.
+    harmless = ("VACUUM START", "VACUUM END", "ADD FEATURE", "SET TBLPROPERTIES", "FSCK")
+    for entry in _history(target, table):
+        newest = _mirrored(target, entry)
+        if newest is not None:
+            break
+        operation = str(entry.get("operation", "unknown"))
+        if changed_by is None and operation.upper() not in harmless:
+            changed_by = operation
+    if newest is None:
+        raise AlreadyExistsError(
+            f"{target} is a Delta table that another program wrote: choose another target",
+            target=str(target),
+        )
+    names, sizes = files_of(target, table)
+    return TargetState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
+
+
+def _check_empty(target: DeltaTarget) -> None:
+    """Refuse a folder that holds something else than what a killed run left."""
+    if target.is_local and os.path.isfile(target.url):
+        raise AlreadyExistsError(
+            f"{target} is a file: choose an empty folder for the table", target=str(target)
+        )
+    if target.is_local and not os.path.isdir(target.url):
+        return
+    with target.errors("listing"):
+        try:
+            found = target.file_system().get_file_info(
+                pa_fs.FileSelector("", recursive=False, allow_not_found=True)
+            )
+        except FileNotFoundError:
+            return
+    for info in found:
+        name = info.base_name
+        if name != _LOG and not is_ours(name.partition("#")[0]):
+            raise AlreadyExistsError(
+                f"{target} is no Delta table, but {name!r} is there: choose an empty target, since"
+                " a vacuum of the table would delete what is no part of it",
+                target=str(target),
+                found=name,
+            )
+
+
+def files_of(target: DeltaTarget, table: DeltaTable) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return name and bytes of each file of an open version."""
+    with target.errors("reading"):
+        actions = pa.table(table.get_add_actions(flatten=True))
+    return (
+        tuple(actions.column("path").to_pylist()),
+        tuple(actions.column("size_bytes").to_pylist()),
+    )

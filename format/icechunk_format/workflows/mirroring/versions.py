@@ -1,0 +1,240 @@
+"""Finds mirrored versions of a table, and tells how far a copy is behind its branch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow.fs as pa_fs
+
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.display.plain_text import to_instant
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring.changes import versions_between
+from icechunk_format.workflows.mirroring.record import MirrorRecord
+from icechunk_format.workflows.mirroring.target import DeltaTarget, Mirrored, files_of, records
+
+_MOST_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredFiles:
+    """One mirrored version, and its files.
+
+    Attributes
+    ----------
+    paths
+        URLs of its Parquet files.
+    schema_json
+        Its columns, as Delta and Spark write schemas.
+    """
+
+    version: int
+    record: MirrorRecord
+    paths: tuple[str, ...]
+    schema_json: str
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """How a copy stands to its branch.
+
+    Attributes
+    ----------
+    version
+        The version of the Delta table that holds the newest copied snapshot.
+    snapshot_id, committed_at
+        That snapshot.
+    branch
+        The branch that the table follows.
+    branch_snapshot_id, branch_committed_at
+        The newest snapshot of that branch.
+    snapshots_behind
+        Snapshots that were committed after the copied one; None where that one is not in the
+        history of the branch, because the branch was reset or the snapshot expired.
+    """
+
+    version: int
+    snapshot_id: str
+    committed_at: datetime
+    branch: str
+    branch_snapshot_id: str
+    branch_committed_at: datetime
+    snapshots_behind: int | None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the copy holds the newest snapshot of its branch."""
+        return self.snapshots_behind == 0
+
+
+def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location:
+    """Return the location of the repository that a table names.
+
+    A table may come from anyone, so it does not choose which hosts are contacted, nor what fsspec
+    loads.
+
+    Raises
+    ------
+    InvalidInputError
+        The place is behind HTTP, or of a kind that only fsspec knows, and the caller did not
+        choose a client for it.
+    """
+    location = Location(record.repository, **(storage or {}))
+    if location.address.kind in ("http", "other") and location.client == "auto":
+        raise InvalidInputError(
+            f"the copy names {location} as its repository, and places of this kind are not"
+            " contacted unasked: give storage.client=fsspec if you trust the table",
+            found=str(location),
+        )
+    return location
+
+
+def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) -> Freshness:
+    """Tell how far a copy is behind the branch that it follows.
+
+    Parameters
+    ----------
+    target
+        The Delta table.
+    storage
+        Arguments ``client`` and ``options`` of the repository's ``Location``.
+
+    Raises
+    ------
+    NotFoundError
+        There is no copy, or its repository or branch is gone.
+    """
+    newest = newest_copy(target)
+    record = newest.record
+    repository = Repository.open(_source(record, storage)).as_read()
+    tip = repository.resolve(branch=record.branch)
+    after = versions_between(repository, SnapshotId.parse(record.snapshot_id), tip)
+    return Freshness(
+        version=newest.version,
+        snapshot_id=record.snapshot_id,
+        committed_at=record.committed,
+        branch=record.branch,
+        branch_snapshot_id=str(tip),
+        branch_committed_at=to_instant(repository.snapshot_info(tip).flushed_at),
+        snapshots_behind=None if after is None else len(after),
+    )
+
+
+def newest_copy(target: DeltaTarget) -> Mirrored:
+    """Return the newest version that holds a snapshot.
+
+    Raises
+    ------
+    NotFoundError
+        There is none.
+    """
+    newest = next(records(target, target.existing()), None)
+    if newest is None:
+        raise target.no_copy()
+    return newest
+
+
+def find_files(
+    target: DeltaTarget,
+    *,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: datetime | None = None,
+    storage: Mapping[str, Any] | None = None,
+) -> MirroredFiles:
+    """Return the files of a mirrored snapshot, the newest one by default.
+
+    Parameters
+    ----------
+    target
+        The Delta table.
+    tag, snapshot, as_of
+        At most one of them: a tag of the repository, the id of a snapshot, or an instant, which
+        means the newest copied snapshot that was committed at or before it.
+    storage
+        Arguments ``client`` and ``options`` of the repository's ``Location``, where a tag is
+        looked up.
+
+    Raises
+    ------
+    NotFoundError
+        The snapshot was not copied, or a vacuum deleted its files.
+    InvalidInputError
+        More than one of the arguments is given.
+    """
+    given = [n for n, v in (("tag", tag), ("snapshot", snapshot), ("asOf", as_of)) if v is not None]
+    if len(given) > 1:
+        raise InvalidInputError(f"{' and '.join(given)} exclude one another: give one of them")
+    table = target.existing()
+    first: Mirrored | None = None
+    known: list[str] = []
+    wanted = snapshot
+    for found in records(target, table):
+        if first is None:
+            first = found
+            if tag is not None:
+                source = Repository.open(_source(found.record, storage))
+                wanted = str(source.resolve(tag=tag))
+        known.append(found.record.snapshot_id)
+        if as_of is not None:
+            is_it = found.record.committed <= as_of
+        else:
+            is_it = wanted is None or found.record.snapshot_id == wanted
+        if is_it:
+            return _files(target, found, newest_version=int(table.version()))
+    if first is None:
+        raise target.no_copy()
+    near = difflib.get_close_matches(str(wanted), known, n=1)
+    what = f"tag {tag!r}, snapshot {wanted}," if tag else f"snapshot {wanted}"
+    if as_of is not None:
+        what = f"no snapshot from {as_of.isoformat()} or before"
+    shown = ", ".join(known[:_MOST_SHOWN])
+    more = f" and {len(known) - _MOST_SHOWN} older ones" if len(known) > _MOST_SHOWN else ""
+    raise NotFoundError(
+        f"{what} is {'' if as_of else 'not '}in the copy at {target}"
+        + (f"; did you mean {near[0]}?" if near else ".")
+        + f" It has {shown}{more}. Mirror each commit with every_snapshot=True, or read the"
+        " repository itself",
+        kind="snapshot",
+        name=str(wanted),
+        existing=tuple(known),
+    )
+
+
+def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> MirroredFiles:
+    table = target.existing(found.version)
+    names, _ = files_of(target, table)
+    foreign = [name for name in names if "/" in name or "\\" in name]
+    if foreign:
+        raise FormatError(
+            f"its file {foreign[0]!r} is not beside the others, where mirror puts all files: copy"
+            " all anew with full=True",
+            object_key=f"version {found.version} of {target}",
+            file_type="Delta table",
+        )
+    if found.version != newest_version:
+        with target.errors("listing"):
+            listed = target.file_system().get_file_info(pa_fs.FileSelector("", recursive=False))
+        gone = set(names).difference(info.base_name for info in listed)
+        if gone:
+            raise NotFoundError(
+                f"version {found.version} of {target}, which holds snapshot"
+                f" {found.record.snapshot_id}, lost {len(gone)} of its {len(names)} files to a"
+                " vacuum: read a newer snapshot, or the repository itself",
+                kind="snapshot",
+                name=found.record.snapshot_id,
+            )
+    return MirroredFiles(
+        version=found.version,
+        record=found.record,
+        paths=tuple(f"{target.url}/{name}" for name in names),
+        schema_json=table.schema().to_json(),
+    )

@@ -1,0 +1,277 @@
+"""Finds places along one axis: the label that a number means, or the two around it.
+
+Rules of this file
+------------------
+1. ``nearest`` and ``exact`` compare in the type of the labels, as xarray does, so that 35.1 finds
+   the float32 35.1; of two labels that are equally near, the higher counts. ``linear`` compares in
+   float64.
+2. ``pad`` takes the label before, in the order of the array: on a descending axis the next higher.
+3. Outside is what no cell holds: beyond half a step from the first or last label (``nearest``),
+   before the first label (``pad``), beyond either (``linear``), or further away than the
+   tolerance, which replaces the half step.
+4. A number on a circle is moved by whole turns into the labels' own turn, and is left as it is
+   where it lies there already. On a closed circle the first label comes again after the last,
+   and a last one that repeats it is never found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.horizontal.circles import Circle
+
+Method = Literal["exact", "nearest", "linear", "pad"]
+# By how much of a step evenly spaced labels may be off.
+_UNEVEN: Final = 0.02
+METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Positions of numbers along one axis.
+
+    Parameters
+    ----------
+    lower
+        ``int64 (n,)``: positions along the dimension; 0 where a number lies outside.
+    upper, weight
+        For ``linear``, the other position, and its ``float64`` weight from 0 to 1; else None.
+    inside
+        ``bool (n,)``: whether a number lies inside.
+    """
+
+    lower: NDArray[np.int64]
+    inside: NDArray[np.bool_]
+    upper: NDArray[np.int64] | None = None
+    weight: NDArray[np.float64] | None = None
+
+    def only(self, kept: NDArray[np.bool_]) -> Places:
+        """Call outside what is not kept."""
+        upper, weight = self.upper, self.weight
+        return Places(
+            lower=np.where(kept, self.lower, 0),
+            inside=self.inside & kept,
+            upper=None if upper is None else np.where(kept, upper, 0),
+            weight=None if weight is None else np.where(kept, weight, 0.0),
+        )
+
+
+class Axis:
+    """The labels of one axis, ready to be searched.
+
+    Parameters
+    ----------
+    labels
+        Decoded labels: floats, or ``int64`` (microseconds for times).
+    valid
+        Where a label is present, or None where all are. Other labels are never found.
+    name
+        The coordinate, for errors.
+    method
+        How a number finds its label.
+    tolerance
+        The largest distance from the label, in units of the labels; None for rule 3.
+    circle
+        The circle that the labels lie on, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        A label comes twice, or the method needs an order that the labels have not.
+    """
+
+    def __init__(
+        self,
+        labels: NDArray[Any],
+        valid: NDArray[np.bool_] | None,
+        *,
+        name: str,
+        method: Method,
+        tolerance: float | None = None,
+        circle: Circle | None = None,
+    ) -> None:
+        present = np.ones(len(labels), np.bool_) if valid is None else valid.copy()
+        if labels.dtype.kind == "f":
+            present &= np.isfinite(labels)
+        positions = np.flatnonzero(present).astype(np.int64)
+        numbers = labels[positions]
+        if circle is not None and circle.is_repeated:
+            again = max(int(np.argmin(numbers)), int(np.argmax(numbers)))
+            positions, numbers = np.delete(positions, again), np.delete(numbers, again)
+        self._descends = len(numbers) > 1 and bool((np.diff(numbers) < 0).all())
+        order = np.argsort(numbers, kind="stable")
+        is_sorted = self._descends or bool((order == np.arange(len(order))).all())
+        numbers, positions = numbers[order], positions[order]
+        self._check(numbers, name, method, is_sorted=is_sorted)
+        self.method = method
+        self.circle = circle
+        self._tolerance = tolerance
+        self._count = len(numbers)
+        if circle is not None and circle.is_closed and self._count > 1:
+            again = numbers[0] + numbers.dtype.type(circle.period)
+            if again > numbers[-1]:
+                numbers = np.append(numbers, again)
+                positions = np.append(positions, positions[0])
+        self._numbers, self._positions = numbers, positions
+        self._in_order = bool((positions == np.arange(len(positions))).all())
+
+    @staticmethod
+    def _check(numbers: NDArray[Any], name: str, method: Method, *, is_sorted: bool) -> None:
+        twice = np.flatnonzero(numbers[1:] == numbers[:-1])
+        if len(twice):
+            raise InvalidInputError(
+                f"coordinate {name!r} has the label {numbers[twice[0]].item()!r} more than once, so"
+                " it does not say where a point lies; select one of them with option isel, or"
+                " repair the array",
+                coordinate=name,
+            )
+        if method == "pad" and not is_sorted:
+            raise InvalidInputError(
+                f"method='pad' needs labels in order, but those of coordinate {name!r} go up and"
+                " down; choose nearest or exact",
+                coordinate=name,
+            )
+
+    @property
+    def step(self) -> float:
+        """The narrowest step between labels; 0 where there are not two."""
+        return float(np.diff(self._numbers).min()) if len(self._numbers) > 1 else 0.0
+
+    def even_steps(self, size: int) -> tuple[float, float] | None:
+        """Return the first label and the step of evenly spaced labels; None for others.
+
+        Parameters
+        ----------
+        size
+            The length of the dimension; every position must have a label, of which a last one
+            may repeat the first.
+        """
+        numbers = self._numbers[: self._count].astype(np.float64)
+        size -= self.circle is not None and self.circle.is_repeated
+        if self._count != size or size < 2:
+            return (0.0, 1.0) if size == 1 else None
+        if self._descends:
+            numbers = numbers[::-1]
+        elif not self._in_order and not (self._positions[:size] == np.arange(size)).all():
+            return None
+        step = (numbers[-1] - numbers[0]) / (size - 1)
+        uneven = np.abs(numbers - (numbers[0] + step * np.arange(size))).max()
+        return (float(numbers[0]), float(step)) if uneven <= _UNEVEN * abs(step) else None
+
+    def find(self, values: NDArray[Any]) -> Places:
+        """Find numbers among the labels.
+
+        Parameters
+        ----------
+        values
+            Numbers of any type, ``int64`` microseconds for times; none is NaN.
+        """
+        if not self._count:
+            return Places(
+                lower=np.zeros(len(values), np.int64), inside=np.zeros(len(values), np.bool_)
+            )
+        finite = np.isfinite(values) if values.dtype.kind == "f" else None
+        if finite is not None and not finite.all():
+            values = np.where(finite, values, 0)
+        numbers = self._numbers
+        values = self._turned(values)
+        if self.method != "linear" and numbers.dtype.kind == "f":
+            values = values.astype(numbers.dtype, copy=False)
+        places: Places = getattr(self, f"_{self.method}")(values)
+        return places if finite is None else places.only(finite)
+
+    def _turned(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Move numbers by whole turns next to the labels (rule 4)."""
+        if self.circle is None:
+            return values
+        low, high = float(self._numbers[0]), float(self._numbers[-1])
+        away = np.flatnonzero((values < low) | (values > high))
+        if not len(away):
+            return values
+        period = self.circle.period
+        moved = low + np.mod(values[away].astype(np.float64) - low, period)
+        # Between the ends of an open circle the nearer end counts.
+        nearer_low = (moved > high) & (low + period - moved < moved - high)
+        moved = np.where(nearer_low, moved - period, moved)
+        values = values.astype(np.float64)
+        values[away] = moved
+        return values
+
+    def _placed(
+        self, found: NDArray[np.int64], inside: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        lower = found if self._in_order else self._positions[found]
+        if not inside.all():
+            lower = np.where(inside, lower, 0)
+        return lower, inside
+
+    def _exact(self, values: NDArray[Any]) -> Places:
+        numbers = self._numbers
+        found = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
+        lower, inside = self._placed(found, numbers[found] == values)
+        return Places(lower=lower, inside=inside)
+
+    def _nearest(self, values: NDArray[Any]) -> Places:
+        numbers = self._numbers
+        after = np.searchsorted(numbers, values)
+        before = np.maximum(after - 1, 0)
+        np.minimum(after, len(numbers) - 1, out=after)
+        is_before = values - numbers[before] < numbers[after] - values
+        found = np.where(is_before, before, after)
+        if self._tolerance is not None:
+            inside = np.abs(values - numbers[found]) <= self._tolerance
+        elif self._count == 1:
+            inside = np.ones(len(values), np.bool_)
+        else:
+            low = float(numbers[0]) - (float(numbers[1]) - float(numbers[0])) / 2
+            high = float(numbers[-1]) + (float(numbers[-1]) - float(numbers[-2])) / 2
+            inside = (values >= low) & (values <= high)
+        lower, inside = self._placed(found, inside)
+        return Places(lower=lower, inside=inside)
+
+    def _pad(self, values: NDArray[Any]) -> Places:
+        numbers = self._numbers
+        if self._descends:
+            found = np.searchsorted(numbers, values)
+            inside = found < len(numbers)
+            np.minimum(found, len(numbers) - 1, out=found)
+        else:
+            found = np.searchsorted(numbers, values, side="right") - 1
+            inside = found >= 0
+            np.maximum(found, 0, out=found)
+        if self._tolerance is not None:
+            inside &= np.abs(values - numbers[found]) <= self._tolerance
+        lower, inside = self._placed(found, inside)
+        return Places(lower=lower, inside=inside)
+
+    def _linear(self, values: NDArray[Any]) -> Places:
+        numbers = self._numbers
+        if len(numbers) == 1:
+            places = self._exact(values)
+            return Places(
+                lower=places.lower,
+                inside=places.inside,
+                upper=places.lower,
+                weight=np.zeros(len(values)),
+            )
+        if numbers.dtype.kind == "f":
+            numbers, values = numbers.astype(np.float64), values.astype(np.float64)
+        upper = np.clip(np.searchsorted(numbers, values, side="right"), 1, len(numbers) - 1)
+        lower = upper - 1
+        below, above = values - numbers[lower], numbers[upper] - values
+        inside = (below >= 0) & (above >= 0)
+        if self._tolerance is not None:
+            inside &= np.minimum(below, above) <= self._tolerance
+        weight = below / (numbers[upper] - numbers[lower])
+        first, inside = self._placed(lower, inside)
+        second, _ = self._placed(upper, inside)
+        return Places(
+            lower=first, inside=inside, upper=second, weight=np.where(inside, weight, 0.0)
+        )

@@ -1,0 +1,261 @@
+"""Reads the option ``on``: which column gives positions along which coordinate, by which method.
+
+Rules of this file
+------------------
+1. A key is a dimension, with or without labels, or a coordinate with one dimension or two. Two
+   coordinates along the same dimensions are latitudes and longitudes of single cells.
+2. Longitudes in degrees are circular unless ``circular`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.name_lists import unknown_name
+from icechunk_format.dataset.table.columns import ColumnFactory
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.workflows.horizontal.axes import direction_of
+from icechunk_format.workflows.horizontal.circles import period_of
+from icechunk_format.workflows.sampling.axis import METHODS, Method
+from icechunk_format.workflows.sampling.labels import (
+    Kind,
+    calendar_of,
+    check_column,
+    kind_of,
+    read_tolerance,
+)
+from icechunk_format.workflows.sampling.sampled import AxisChoice, TreeChoice
+
+PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
+"""For each key of ``on``, the name of a column and its type."""
+
+
+class Choices:
+    """The coordinates by which points choose cells, as the options say.
+
+    Parameters
+    ----------
+    variables
+        All arrays of the group, by name.
+    candidates
+        The variables that may be sampled.
+    factory
+        Makes columns of the group.
+    place
+        The group, for messages.
+    points, method, tolerance, circular
+        The options.
+
+    Attributes
+    ----------
+    axes, trees
+        The coordinates.
+    dims
+        The chosen dimensions, and the key of ``on`` that chooses each.
+
+    Raises
+    ------
+    InvalidInputError
+        A key, column or option cannot be used.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        candidates: Sequence[Variable],
+        factory: ColumnFactory,
+        place: str,
+        points: PointColumns,
+        *,
+        method: Any,
+        tolerance: Mapping[str, Any],
+        circular: Mapping[str, float | None] | None,
+    ) -> None:
+        self._variables = variables
+        self._factory = factory
+        self._place = place
+        self._sizes = {dim: size for v in candidates for dim, size in v.dimensions}
+        self._numbers = {key: number for number, key in enumerate(points)}
+        self._tolerance, self._circular = tolerance, circular
+        self.dims: dict[str, str] = {}
+        if not points:
+            raise InvalidInputError(
+                "on is empty: name a column for each dimension that points choose on, as in"
+                " on={'latitude': 'lat', 'longitude': 'lon'}",
+                option="on",
+            )
+        for option, given in (("tolerance", tolerance), ("circular", circular or {})):
+            _check_keys(option, given, points)
+        if isinstance(method, Mapping):
+            _check_keys("method", method, points)
+        paired = self._paired(points)
+        axes, trees = [], []
+        for key, (name, arrow_type) in points.items():
+            chosen = _method(method, key)
+            if key in paired:
+                check_column(name, arrow_type, key, "number")
+                if chosen != "nearest":
+                    raise InvalidInputError(
+                        f"method={chosen!r} has no meaning for {key!r}, which lies along"
+                        f" ({', '.join(self._variables[key].dims)}): only 'nearest' has",
+                        coordinate=key,
+                    )
+                y, x = paired[key]
+                if key == y.name:
+                    trees.append(self._tree(y, x))
+                continue
+            axes.append(self._axis(key, name, arrow_type, chosen))
+        self.axes, self.trees = tuple(axes), tuple(trees)
+        for choice_dims, key in (
+            *(((axis.dim,), axis.name) for axis in axes),
+            *((tree.dims, tree.y.name) for tree in trees),
+        ):
+            for dim in choice_dims:
+                if dim in self.dims:
+                    raise InvalidInputError(
+                        f"on[{self.dims[dim]!r}] and on[{key!r}] both choose on dimension {dim!r};"
+                        " leave one of them out",
+                        dim=dim,
+                    )
+                self.dims[dim] = key
+
+    def _paired(self, points: PointColumns) -> dict[str, tuple[Variable, Variable]]:
+        """Return the keys that are latitudes and longitudes of single cells, with both arrays."""
+        by_dims: dict[tuple[str, ...], list[Variable]] = {}
+        for key in points:
+            variable = self._variables.get(key)
+            if variable is not None and variable.dims and not variable.is_dimension_coordinate:
+                by_dims.setdefault(variable.dims, []).append(variable)
+        paired: dict[str, tuple[Variable, Variable]] = {}
+        for dims, arrays in by_dims.items():
+            by_direction = {
+                directed[0]: array
+                for array in arrays
+                for directed in [direction_of(array)]
+                if directed is not None
+            }
+            if len(arrays) == 2 and len(by_direction) == 2:
+                for array in arrays:
+                    paired[array.name] = (by_direction["y"], by_direction["x"])
+            elif len(dims) > 1:
+                names = ", ".join(repr(array.name) for array in arrays)
+                raise InvalidInputError(
+                    f"on names {names} along the dimensions ({', '.join(dims)}), where a cell"
+                    " is found by a latitude and a longitude: name one of each, whose attribute"
+                    " standard_name or units tells which of the two it is",
+                    dims=dims,
+                )
+        return paired
+
+    def _tree(self, y: Variable, x: Variable) -> TreeChoice:
+        tolerance = self._tolerance
+        given = [tolerance[name] for name in (y.name, x.name) if name in tolerance]
+        arcs = [read_tolerance(value, y.name, "number") for value in given]
+        for dim, size in y.dimensions:
+            if self._sizes.get(dim) != size:
+                raise self._unknown(y.name)
+        return TreeChoice(
+            y=self._factory.of_variable(y, "coordinate"),
+            x=self._factory.of_variable(x, "coordinate"),
+            y_point=self._numbers[y.name],
+            x_point=self._numbers[x.name],
+            dims=y.dims,
+            shape=y.shape,
+            tolerance=min(arcs) if arcs else None,
+        )
+
+    def _axis(self, key: str, name: str, arrow_type: pa.DataType, method: Method) -> AxisChoice:
+        array = self._variables.get(key)
+        dim = key
+        if array is not None and len(array.dims) == 1:
+            dim = array.dims[0]
+        if dim not in self._sizes:
+            raise self._unknown(key)
+        size = self._sizes[dim]
+        if array is not None and not array.is_dimension_coordinate and array.shape == (size,):
+            column = self._factory.of_variable(array, "coordinate")
+        else:
+            column = self._factory.of_dimension(dim, size)
+            array = array if column.path is not None else None
+        kind = kind_of(column)
+        check_column(name, arrow_type, key, kind)
+        if kind == "text" and method != "exact":
+            raise InvalidInputError(
+                f"method={method!r} has no meaning for {key!r}, whose labels are texts: give"
+                f" method={{{key!r}: 'exact', ...}}",
+                coordinate=key,
+            )
+        read = None
+        if key in self._tolerance:
+            read = read_tolerance(self._tolerance[key], key, kind)
+        return AxisChoice(
+            name=key,
+            point=self._numbers[key],
+            column=column,
+            dim=dim,
+            size=size,
+            kind=kind,
+            calendar=calendar_of(column) if kind == "calendar" else None,
+            method=method,
+            tolerance=read,
+            period=_period(key, array, kind, self._circular),
+        )
+
+    def _unknown(self, key: str) -> InvalidInputError:
+        known = dict.fromkeys(
+            [
+                *self._sizes,
+                *(
+                    v.name
+                    for v in self._variables.values()
+                    if v.dims
+                    and len(v.dims) <= 2
+                    and all(self._sizes.get(dim) == n for dim, n in v.dimensions)
+                    and direction_of(v) is not None
+                ),
+            ]
+        )
+        told = unknown_name("dimension or coordinate", key, known)
+        return InvalidInputError(f"on: in {self._place} {told}", coordinate=key)
+
+
+def _check_keys(option: str, given: Mapping[str, Any], points: PointColumns) -> None:
+    for key in given:
+        if key not in points:
+            raise InvalidInputError(
+                f"{option}[{key!r}] does not name a key of on: {', '.join(points)}", option=option
+            )
+
+
+def _method(given: Any, key: str) -> Method:
+    method = given.get(key, "nearest") if isinstance(given, Mapping) else given
+    if method not in METHODS:
+        raise InvalidInputError(
+            f"method={method!r} of {key!r} is not known; choose {', '.join(METHODS)}",
+            option="method",
+        )
+    return method  # type: ignore[no-any-return]
+
+
+def _period(
+    key: str,
+    array: Variable | None,
+    kind: Kind,
+    circular: Mapping[str, float | None] | None,
+) -> float | None:
+    if circular is None:
+        return None if array is None or kind != "number" else period_of(array)
+    period = circular.get(key)
+    if not period:
+        return None
+    if kind != "number" or not 0 < float(period) < float("inf"):
+        raise InvalidInputError(
+            f"circular[{key!r}]={period!r} must be the length of one turn, such as 360, of a"
+            " coordinate whose labels are numbers",
+            option="circular",
+        )
+    return float(period)

@@ -1,0 +1,84 @@
+"""Describes evenly spaced labels as numbers from which Spark computes the chunk of a point.
+
+Spark can compute the chunk of a point by itself, without Python, where labels are evenly spaced
+numbers or times and chunks are equal. A result that is off by one only means that a chunk is
+decoded by one task more, since tasks find places by the labels themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from icechunk_format.dataset.reading.chunk_edges import chunk_axes
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.sampling.sampled import Sampling
+    from icechunk_format.workflows.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSteps:
+    """Converts the value of a point's column to a chunk number along one axis.
+
+    Parameters
+    ----------
+    point
+        The number of the points' column.
+    is_time
+        Whether labels are microseconds since 1970.
+    first, step
+        The first label, and the step to the next; negative where labels descend.
+    period
+        The length of one turn, or None.
+    is_rounded
+        Whether the nearest label counts, and not the one before.
+    elements, chunks
+        The elements of a chunk, and the number of chunks.
+    """
+
+    point: int
+    is_time: bool
+    first: float
+    step: float
+    period: float | None
+    is_rounded: bool
+    elements: int
+    chunks: int
+
+
+def chunk_steps(sampling: Sampling, sampler: Sampler) -> list[ChunkSteps] | None:
+    """Return the steps along each axis of the leading array, or None where they are not even.
+
+    Labels of all axes are read and checked.
+
+    Raises
+    ------
+    InvalidInputError
+        Labels cannot be searched.
+    """
+    steps: list[ChunkSteps] = []
+    found = {axis.dim: (axis, sampler.axis(axis)) for axis in sampling.axes if axis.kind != "text"}
+    lead = sampling.variables[sampling.lead]
+    is_moved = sampling.horizontal is not None and sampling.horizontal.points_crs is not None
+    axes = chunk_axes(sampler.arrays.variable(str(lead.column.path)))
+    for number, dim in sorted(lead.pointed.items()):
+        if dim not in found or axes[number].edges is not None or is_moved:
+            return None
+        choice, axis = found[dim]
+        even = axis.even_steps(choice.size)
+        if even is None or choice.kind not in ("number", "time"):
+            return None
+        steps.append(
+            ChunkSteps(
+                point=choice.point,
+                is_time=choice.kind == "time",
+                first=even[0],
+                step=even[1],
+                period=None if axis.circle is None else axis.circle.period,
+                is_rounded=choice.method in ("exact", "nearest"),
+                elements=axes[number].step,
+                chunks=axes[number].count,
+            )
+        )
+    return steps

@@ -1,0 +1,216 @@
+"""Transforms points into the reference system of a grid; refuses columns in the wrong units.
+
+Rules of this file
+------------------
+1. Where ``crs`` is given, the columns of both horizontal coordinates are moved into the grid's own
+   reference system. ``crs="grid"`` says that they are in it already.
+2. What names and types tell is refused by the plan: columns called ``lat`` and ``lon`` for the
+   coordinates of a rotated or projected grid. What only values tell is refused by the tasks: more
+   than 90 degrees of latitude, and degrees for a grid in metres.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.workflows.horizontal.axes import HorizontalGrid, direction_of
+from icechunk_format.workflows.horizontal.reference_systems import (
+    WGS_84,
+    axis_scale,
+    geo_package,
+    given_crs,
+    grid_crs,
+)
+from icechunk_format.workflows.sampling.sampled import AxisChoice, Horizontal
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.sampling.choices import Choices
+
+GRID: Final = "grid"
+# Names by which people call columns of latitudes and longitudes.
+_GEOGRAPHIC_NAMES: Final = ("lat", "latitude", "lon", "long", "lng", "longitude")
+# More turns than anyone counts longitudes in.
+_MOST_LONGITUDE: Final = 720.0
+# Steps of a grid in metres among which all degrees of the Earth would lie in one cell.
+_METRES_OF_A_STEP: Final = 720.0
+
+
+def horizontal_columns(
+    choices: Choices,
+    points: Sequence[str],
+    crs: Any,
+    sampled: Sequence[Variable],
+    variables: Mapping[str, Variable],
+) -> tuple[Horizontal | None, tuple[AxisChoice, ...]]:
+    """Return which columns are places on Earth, and the axes in units of the labels.
+
+    Parameters
+    ----------
+    choices
+        What points choose on.
+    points
+        The names of the points' columns.
+    crs
+        The option.
+    sampled, variables
+        The variables that are sampled, and all arrays of the group.
+
+    Raises
+    ------
+    InvalidInputError
+        Points are in another reference system than the grid, or a system is not known.
+    UnsupportedError
+        A package is not installed.
+    """
+    by_path = {variable.path: variable for variable in variables.values()}
+    if choices.trees:
+        tree = choices.trees[0]
+        y, x = by_path[str(tree.y.path)], by_path[str(tree.x.path)]
+        grid = HorizontalGrid(kind="geographic", y=y, x=x)
+        known = Horizontal(kind="geographic", y_point=tree.y_point, x_point=tree.x_point)
+        return _moved(known, grid, crs, sampled, variables), choices.axes
+    found = {
+        directed[0]: (axis, by_path[axis.column.path], directed[1])
+        for axis in choices.axes
+        if axis.column.path is not None
+        for directed in [direction_of(by_path[axis.column.path])]
+        if directed is not None
+    }
+    kinds = {kind for _, _, kind in found.values()}
+    if len(kinds) != 1:
+        if crs is not None:
+            raise _no_grid(choices.axes, crs)
+        return None, choices.axes
+    kind = kinds.pop()
+    if kind != "geographic" and crs is None:
+        for axis, _, _ in found.values():
+            _check_name(axis, points[axis.point], kind)
+    known = Horizontal(
+        kind=kind,
+        y_point=found["y"][0].point if "y" in found else None,
+        x_point=found["x"][0].point if "x" in found else None,
+    )
+    if crs is None:
+        return known, choices.axes
+    if len(found) < 2:
+        raise _no_grid(choices.axes, crs)
+    grid = HorizontalGrid(kind=kind, y=found["y"][1], x=found["x"][1])
+    moved = _moved(known, grid, crs, sampled, variables)
+    if moved.points_crs is None:
+        return moved, choices.axes
+    scales = {
+        axis.name: axis_scale(array, _mapped(sampled), variables)
+        for axis, array, _ in found.values()
+    }
+    axes = tuple(replace(axis, scale=scales.get(axis.name, 1.0)) for axis in choices.axes)
+    return moved, axes
+
+
+def _no_grid(axes: Sequence[AxisChoice], crs: Any) -> InvalidInputError:
+    names = ", ".join(repr(axis.name) for axis in axes)
+    return InvalidInputError(
+        f"crs={crs!r} is given, but on names {names}, among which are not both horizontal"
+        " coordinates of a grid, as their attributes standard_name and units tell; name both, or"
+        " leave crs out",
+        option="crs",
+    )
+
+
+def _check_name(axis: AxisChoice, name: str, kind: str) -> None:
+    if name.lower() in _GEOGRAPHIC_NAMES:
+        raise InvalidInputError(
+            f"on[{axis.name!r}] is column {name!r}, but {axis.name!r} is a coordinate of a {kind}"
+            " grid: give crs='EPSG:4326' if the points are degrees of latitude and longitude, or"
+            " crs='grid' if they are in the grid's own coordinates",
+            option="crs",
+        )
+
+
+def _mapped(sampled: Sequence[Variable]) -> Variable:
+    """Return the variable whose grid mapping counts."""
+    return next((v for v in sampled if v.attributes.get("grid_mapping")), sampled[0])
+
+
+def _moved(
+    known: Horizontal,
+    grid: HorizontalGrid,
+    crs: Any,
+    sampled: Sequence[Variable],
+    variables: Mapping[str, Variable],
+) -> Horizontal:
+    if crs is None or (isinstance(crs, str) and crs.strip().lower() == GRID):
+        return replace(known, is_declared=crs is not None)
+    points, own = given_crs(crs), grid_crs(_mapped(sampled), variables, grid)
+    return replace(known, points_crs=points.to_wkt(), grid_crs=own.to_wkt(), is_declared=True)
+
+
+def moved_points(
+    horizontal: Horizontal, x: NDArray[Any], y: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Move points into the reference system of the grid; what lies outside of it is infinite."""
+    move = _transformer(str(horizontal.points_crs), str(horizontal.grid_crs))
+    moved_x, moved_y = move.transform(
+        np.asarray(x, np.float64), np.asarray(y, np.float64), errcheck=False
+    )
+    return moved_x, moved_y
+
+
+@functools.lru_cache(maxsize=8)
+def _transformer(points_crs: str, own_crs: str) -> Any:
+    pyproj = geo_package("pyproj", "option crs")
+    return pyproj.Transformer.from_crs(points_crs or WGS_84, own_crs, always_xy=True)
+
+
+def doubt_degrees(name: str, coordinate: str, values: NDArray[Any], *, is_latitude: bool) -> None:
+    """Refuse values that are no latitudes or longitudes.
+
+    Raises
+    ------
+    InvalidInputError
+        It names the column and the coordinate, and what they hold.
+    """
+    most = 90.0 if is_latitude else _MOST_LONGITUDE
+    wrong = np.flatnonzero(np.isfinite(values) & (np.abs(values) > most * (1 + 1e-6)))
+    if len(wrong):
+        what = "latitudes from -90 to 90" if is_latitude else "longitudes"
+        raise InvalidInputError(
+            f"column {name!r} holds {values[wrong[0]].item()!r}, but {coordinate!r} are {what} in"
+            " degrees: if the points are in another reference system, name it with"
+            " crs='EPSG:...'; if the columns are exchanged, exchange them in on",
+            column=name,
+            coordinate=coordinate,
+        )
+
+
+def doubt_lengths(
+    names: Sequence[str],
+    coordinates: Sequence[str],
+    values: Sequence[NDArray[Any]],
+    steps: Sequence[float],
+) -> None:
+    """Refuse degrees for a grid in metres: all of them would lie in one cell.
+
+    Raises
+    ------
+    InvalidInputError
+        It names the columns and the coordinates.
+    """
+    if not len(values[0]) or min(steps) < _METRES_OF_A_STEP:
+        return
+    if np.abs(values[0]).max() <= 90 and np.abs(values[1]).max() <= 360:
+        raise InvalidInputError(
+            f"columns {names[0]!r} and {names[1]!r} hold numbers such as"
+            f" {values[0][0].item()!r} and {values[1][0].item()!r}, which look like degrees, but"
+            f" {coordinates[0]!r} and {coordinates[1]!r} are lengths with steps of"
+            f" {min(steps):g}: name the reference system of the points, as in crs='EPSG:4326', or"
+            " say crs='grid' if they are in the grid's own",
+            columns=tuple(names),
+        )

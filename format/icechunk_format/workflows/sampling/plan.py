@@ -1,0 +1,324 @@
+"""Plans a sampling from metadata and names: which coordinates, which variables, what is fixed.
+
+Rules of this file
+------------------
+1. Every dimension of a sampled variable is chosen by points (``on``), becomes an array (``keep``),
+   is fixed by ``sel`` or ``isel``, or has size one.
+2. If the user names no variables, all data variables that fulfil rule 1, and on which points
+   choose at all, are sampled.
+3. No array is read here but labels that ``sel`` needs; tasks read the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icechunk_format.dataset.cf.arrow_values import TimestampType
+from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.name_lists import unknown_name
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.chunk_edges import leading_variable
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
+from icechunk_format.dataset.table.columns import ColumnFactory
+from icechunk_format.dataset.table.dimension_sets import named_variables
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.workflows.sampling.choices import Choices, PointColumns
+from icechunk_format.workflows.sampling.earth import horizontal_columns
+from icechunk_format.workflows.sampling.sampled import (
+    OUTSIDE,
+    Outside,
+    SampledVariable,
+    Sampling,
+    nested,
+)
+
+if TYPE_CHECKING:
+    from icechunk_format.dataset.dataset import Dataset, MissingChunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """A request of a user; the fields are the arguments of ``icechunk_spark.sample``.
+
+    Parameters
+    ----------
+    points
+        For each key of ``on``, the name of the points' column and its Arrow type.
+    existing
+        The names of all columns of the points.
+    """
+
+    points: PointColumns
+    existing: Sequence[str] = ()
+    variables: Sequence[str] | None = None
+    method: Any = "nearest"
+    tolerance: Mapping[str, Any] | None = None
+    outside: str = "null"
+    keep: Sequence[str] = ()
+    crs: Any = None
+    circular: Mapping[str, float | None] | None = None
+    sel: Given | None = None
+    isel: Given | None = None
+    sel_method: str | None = None
+    decode_cf: bool = True
+    timestamp_type: TimestampType = "ntz"
+    missing_chunks: MissingChunks = "fill"
+    read_ahead_bytes: int | None = None
+
+
+def plan_sampling(dataset: Dataset, request: SampleRequest) -> Sampling:
+    """Plan a sampling of a group.
+
+    Raises
+    ------
+    NotFoundError
+        A named variable does not exist.
+    InvalidInputError
+        A dimension does not exist or is left over, a column has the wrong type, or an option
+        cannot be used.
+    UnsupportedError
+        A coordinate or variable has a type that cannot be sampled, or a package is missing.
+    """
+    if request.outside not in OUTSIDE:
+        raise InvalidInputError(
+            f"outside={request.outside!r} is not known; choose {', '.join(OUTSIDE)}",
+            option="outside",
+        )
+    outside: Outside = request.outside
+    factory = ColumnFactory(
+        dataset.variables,
+        decode_cf=request.decode_cf,
+        timestamp_type=request.timestamp_type,
+        named=True,
+    )
+    place = dataset.place
+    named = None
+    if request.variables is not None:
+        named = named_variables(request.variables, dataset.variables, place)
+    candidates = dataset.data_variables if named is None else named
+    choices = Choices(
+        dataset.variables,
+        candidates,
+        factory,
+        place,
+        request.points,
+        method=request.method,
+        tolerance=request.tolerance or {},
+        circular=request.circular,
+    )
+    keep = _kept(request.keep, candidates, choices.dims)
+    context = dataset.context()
+    if request.read_ahead_bytes is not None:
+        context = dataset.context(read_ahead_bytes=request.read_ahead_bytes)
+    fixed = _fixed(request, context, factory, candidates, choices.dims, keep)
+    sampled = _sampled(candidates, choices.dims, keep, fixed, is_named=named is not None)
+    _check_used(choices.dims, keep, fixed, sampled)
+    _check_sizes(sampled)
+    _check_names(sampled, request.existing)
+    variables = tuple(
+        _described(variable, factory.of_variable(variable, "variable"), choices, keep, fixed)
+        for variable in sampled
+    )
+    lead = leading_variable(sampled, dataset.manifest_files)
+    assert lead is not None
+    points = tuple(name for name, _ in request.points.values())
+    horizontal, axes = horizontal_columns(choices, points, request.crs, sampled, dataset.variables)
+    return Sampling(
+        context=context,
+        points=points,
+        axes=axes,
+        trees=choices.trees,
+        variables=variables,
+        lead=sampled.index(lead),
+        horizontal=horizontal,
+        outside=outside,
+        skip_missing=request.missing_chunks == "skip",
+    )
+
+
+def _kept(
+    keep: Sequence[str], candidates: Sequence[Variable], chosen: Mapping[str, str]
+) -> tuple[str, ...]:
+    known = dict.fromkeys(dim for variable in candidates for dim in variable.dims)
+    for dim in keep:
+        if dim not in known:
+            raise InvalidInputError(f"keep: {unknown_name('dimension', dim, known)}", dim=dim)
+        if dim in chosen:
+            raise InvalidInputError(
+                f"dimension {dim!r} is both in keep and chosen by on[{chosen[dim]!r}]; name it"
+                " in one of them",
+                dim=dim,
+            )
+    return tuple(dict.fromkeys(keep))
+
+
+def _fixed(
+    request: SampleRequest,
+    context: Any,
+    factory: ColumnFactory,
+    candidates: Sequence[Variable],
+    chosen: Mapping[str, str],
+    keep: Sequence[str],
+) -> dict[str, DimSelection]:
+    """Return the selections that ``sel`` and ``isel`` make."""
+    sizes = {dim: size for variable in candidates for dim, size in variable.dimensions}
+    arrays = ScanArrays(context)
+
+    def labels(dim: str) -> pa.Array:
+        column = factory.of_dimension(dim, sizes[dim])
+        return arrays.labels(column, sizes[dim], DimSelection.whole(sizes[dim]))
+
+    found: dict[str, DimSelection] = {}
+    if request.sel is not None:
+        found = resolve_sel(request.sel, sizes, labels, method=request.sel_method)
+    if request.isel is not None:
+        for dim, selection in resolve_isel(request.isel, sizes).items():
+            found[dim] = selection if dim not in found else found[dim].intersect(selection)
+    for dim, selection in found.items():
+        if dim in chosen:
+            raise InvalidInputError(
+                f"dimension {dim!r} is both selected by sel or isel and chosen by"
+                f" on[{chosen[dim]!r}]; leave one of them out",
+                dim=dim,
+            )
+        if selection.count == 0 or (selection.count > 1 and dim not in keep):
+            raise InvalidInputError(
+                f"sel and isel choose {selection.count} positions of dimension {dim!r}: choose"
+                f" one, or more with keep=[{dim!r}], which makes arrays of them",
+                dim=dim,
+            )
+    return found
+
+
+def _sampled(
+    candidates: Sequence[Variable],
+    chosen: Mapping[str, str],
+    keep: Sequence[str],
+    fixed: Mapping[str, DimSelection],
+    *,
+    is_named: bool,
+) -> list[Variable]:
+    """Return the variables to sample."""
+    covered = {*chosen, *keep, *fixed}
+    sampled: list[Variable] = []
+    for variable in candidates:
+        left = [(dim, n) for dim, n in variable.dimensions if dim not in covered and n != 1]
+        fits = not left and (is_named or any(dim in chosen for dim in variable.dims))
+        if fits and not variable.has_repeated_dimension:
+            sampled.append(variable)
+        elif is_named or variable is candidates[-1]:
+            if sampled and not is_named:
+                continue
+            if variable.has_repeated_dimension:
+                raise InvalidInputError(
+                    f"variable {variable.name!r} has the dimensions ({', '.join(variable.dims)}),"
+                    " one of them twice, and cannot be sampled; name others with variables",
+                    variable=variable.name,
+                )
+            if not left:
+                raise InvalidInputError(
+                    f"no variable has a dimension that 'on' names: {', '.join(chosen)}; name"
+                    " variables to sample",
+                )
+            dim, size = left[0]
+            raise InvalidInputError(
+                f"variable {variable.name!r} has the dimension {dim!r} of size {size}, which is"
+                f" not chosen: name a column for it in on, fix it with sel={{{dim!r}: ...}}, or"
+                f" make arrays of it with keep=[{dim!r}]",
+                variable=variable.name,
+                dim=dim,
+            )
+    return sampled
+
+
+def _check_used(
+    chosen: Mapping[str, str],
+    keep: Sequence[str],
+    fixed: Mapping[str, DimSelection],
+    sampled: Sequence[Variable],
+) -> None:
+    used = {dim for variable in sampled for dim in variable.dims}
+    what = {
+        **{dim: f"on[{key!r}]" for dim, key in chosen.items()},
+        **{dim: f"keep=[{dim!r}]" for dim in keep},
+        **{dim: f"sel or isel of {dim!r}" for dim in fixed},
+    }
+    for dim, told in what.items():
+        if dim not in used:
+            names = ", ".join(variable.name for variable in sampled)
+            raise InvalidInputError(
+                f"{told} is about dimension {dim!r}, which none of the sampled variables has:"
+                f" {names}; leave it out, or name other variables",
+                dim=dim,
+            )
+
+
+def _check_sizes(sampled: Sequence[Variable]) -> None:
+    sizes: dict[str, tuple[int, Variable]] = {}
+    for variable in sampled:
+        for dim, size in variable.dimensions:
+            known, other = sizes.setdefault(dim, (size, variable))
+            if known != size:
+                raise InvalidInputError(
+                    f"dimension {dim!r} has {known} elements in {other.name!r} and {size} in"
+                    f" {variable.name!r}; sample them apart, with the option variables",
+                    dim=dim,
+                )
+
+
+def _check_names(sampled: Sequence[Variable], existing: Sequence[str]) -> None:
+    folded = {name.casefold(): name for name in existing}
+    for variable in sampled:
+        if variable.name.casefold() in folded:
+            raise InvalidInputError(
+                f"the points have a column {folded[variable.name.casefold()]!r} already, as the"
+                f" variable {variable.name!r} is called: rename the column with"
+                " withColumnRenamed, or sample other variables",
+                variable=variable.name,
+            )
+
+
+def _described(
+    variable: Variable,
+    column: Column,
+    choices: Choices,
+    keep: Sequence[str],
+    fixed: Mapping[str, DimSelection],
+) -> SampledVariable:
+    """Describe how a variable is sampled, and what that gives."""
+    pointed = {axis: dim for axis, dim in enumerate(variable.dims) if dim in choices.dims}
+    linear = [axis.name for axis in choices.axes if axis.method == "linear"]
+    is_linear = any(
+        axis.method == "linear" and axis.dim in pointed.values() for axis in choices.axes
+    )
+    value_type = column.arrow_type
+    if is_linear:
+        if not is_number(value_type):
+            raise UnsupportedError(
+                f"variable {variable.name!r} is {value_type}, which cannot be"
+                f" interpolated: use method 'nearest' for {', '.join(linear)}, or name"
+                " other variables",
+                variable=variable.name,
+            )
+        if not pa.types.is_floating(value_type):
+            value_type = pa.float64()
+    selections = {
+        axis: fixed.get(dim) or DimSelection.whole(size)
+        for axis, (dim, size) in enumerate(variable.dimensions)
+        if dim not in choices.dims
+    }
+    kept = tuple(variable.dims.index(dim) for dim in keep if dim in variable.dims)
+    return SampledVariable(
+        column=column,
+        pointed=pointed,
+        selections=selections,
+        kept=kept,
+        arrow_type=nested(value_type, len(kept)),
+    )

@@ -1,0 +1,409 @@
+"""Samples batches of points, in the process that runs a task.
+
+Rules of this file
+------------------
+1. A point whose column is NULL or NaN gets NULL for every variable with that dimension; so does a
+   point that lies outside, unless ``outside`` says otherwise.
+2. Of the corners of an interpolation, those without weight are not read and may be missing. A
+   corner with weight that is missing makes the value NULL.
+3. Labels and trees are kept in the metadata cache of the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.cf.arrow_values import scattered
+from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.chunk_edges import chunk_axes
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
+from icechunk_format.workflows.horizontal.circles import circle_of
+from icechunk_format.workflows.sampling.axis import Axis, Places
+from icechunk_format.workflows.sampling.earth import doubt_degrees, doubt_lengths, moved_points
+from icechunk_format.workflows.sampling.gather import Gather, chunk_numbers
+from icechunk_format.workflows.sampling.labels import Kind, column_numbers, coordinate_numbers
+from icechunk_format.workflows.sampling.sampled import (
+    AxisChoice,
+    SampledVariable,
+    Sampling,
+    TreeChoice,
+)
+from icechunk_format.workflows.sampling.sphere import SphereTree
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PointPlaces:
+    """Positions of points along all dimensions.
+
+    Parameters
+    ----------
+    count
+        How many points there are.
+    along
+        For each chosen dimension, the positions.
+    present
+        For each chosen dimension, which points have a value to choose by.
+    """
+
+    count: int
+    along: Mapping[str, Places]
+    present: Mapping[str, NDArray[np.bool_]]
+
+    @property
+    def outside(self) -> NDArray[np.bool_]:
+        """Marks points that have all values and lie outside of some dimension."""
+        every = np.ones(self.count, np.bool_)
+        inside = np.ones(self.count, np.bool_)
+        for dim, places in self.along.items():
+            every &= self.present[dim]
+            inside &= places.inside | ~self.present[dim]
+        return every & ~inside
+
+
+class Sampler:
+    """Samples points of one plan."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self.arrays = ScanArrays(sampling.context)
+        # Half for chunks on their way, half for those that the next points may need.
+        self._max_bytes = max(1, sampling.context.read_ahead_bytes // 2)
+        self._kept = DecodedChunks(self._max_bytes)
+        self._gathers: dict[str, Gather] = {}
+
+    # --- where points lie -----------------------------------------------------------------------
+
+    def places(self, columns: Sequence[pa.Array]) -> PointPlaces:
+        """Find where points lie.
+
+        Parameters
+        ----------
+        columns
+            The points' columns, in the order of ``Sampling.points``.
+
+        Raises
+        ------
+        InvalidInputError
+            Values cannot be in the reference system of the grid, or texts are no times.
+        """
+        plan = self.sampling
+        kinds: dict[int, tuple[Kind, str | None]]
+        kinds = {axis.point: (axis.kind, axis.calendar) for axis in plan.axes}
+        read = [
+            column_numbers(column, *kinds.get(number, ("number", None)))
+            for number, column in enumerate(columns)
+        ]
+        numbers: list[Any] = [values for values, _, _ in read]
+        present = [valid for _, valid, _ in read]
+        exists = [existing for _, _, existing in read]
+        self._onto_grid(numbers, present)
+        along: dict[str, Places] = {}
+        by_dim: dict[str, NDArray[np.bool_]] = {}
+        for choice in plan.axes:
+            if choice.kind == "text":
+                places = self._texts(choice, numbers[choice.point])
+            else:
+                values = numbers[choice.point]
+                scaled = values if choice.scale == 1.0 else values / choice.scale
+                places = self.axis(choice).find(scaled)
+            existing = exists[choice.point]
+            if existing is not None:
+                places = places.only(existing)
+            along[choice.dim], by_dim[choice.dim] = places, present[choice.point]
+        for tree in plan.trees:
+            found, inside = self._tree(tree).find(numbers[tree.y_point], numbers[tree.x_point])
+            for dim, lower in zip(tree.dims, found, strict=True):
+                along[dim] = Places(lower=lower, inside=inside)
+                by_dim[dim] = present[tree.y_point] & present[tree.x_point]
+        count = len(columns[0])
+        return PointPlaces(count=count, along=along, present=by_dim)
+
+    def _onto_grid(self, numbers: list[Any], present: list[NDArray[np.bool_]]) -> None:
+        """Move places on Earth into the grid; refuse those that cannot be in it."""
+        earth = self.sampling.horizontal
+        if earth is None:
+            return
+        y, x = earth.y_point, earth.x_point
+        if earth.points_crs is not None:
+            assert y is not None
+            assert x is not None
+            numbers[x], numbers[y] = moved_points(earth, numbers[x], numbers[y])
+            present[x] = present[y] = present[x] & present[y]
+            return
+        if earth.is_declared:
+            return
+        names = self.sampling.points
+        keys = {axis.point: axis for axis in self.sampling.axes}
+        if earth.kind != "projected":
+            for point, is_latitude in ((y, True), (x, False)):
+                if point is not None:
+                    told = keys[point].name if point in keys else names[point]
+                    values = numbers[point][present[point]]
+                    doubt_degrees(names[point], told, values, is_latitude=is_latitude)
+        elif y is not None and x is not None:
+            both = present[y] & present[x]
+            doubt_lengths(
+                [names[y], names[x]],
+                [keys[y].name, keys[x].name],
+                [numbers[y][both], numbers[x][both]],
+                [self.axis(keys[point]).step for point in (y, x)],
+            )
+
+    def axis(self, choice: AxisChoice) -> Axis:
+        """Return the labels of a coordinate, read once per process.
+
+        Raises
+        ------
+        InvalidInputError
+            They cannot be searched.
+        """
+
+        def make() -> tuple[Axis, int]:
+            stored = self.arrays.labels(choice.column, choice.size)
+            labels, valid = coordinate_numbers(stored, choice.kind, choice.calendar)
+            circle = None
+            if choice.period is not None:
+                circle = circle_of(labels[valid], choice.period)
+            axis = Axis(
+                labels,
+                valid,
+                name=choice.name,
+                method=choice.method,
+                tolerance=choice.tolerance,
+                circle=circle,
+            )
+            return axis, 3 * labels.nbytes + 1000
+
+        return self._cached(("axis", choice.method, choice.tolerance, choice.period), choice, make)
+
+    def _texts(self, choice: AxisChoice, column: pa.Array) -> Places:
+        labels = self._cached(
+            ("texts",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
+        )
+        found = pc.index_in(column.cast(labels.type), value_set=labels, skip_nulls=True)
+        inside = found.is_valid().to_numpy(zero_copy_only=False)
+        lower = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return Places(lower=lower, inside=inside)
+
+    def _tree(self, choice: TreeChoice) -> SphereTree:
+        def make() -> tuple[SphereTree, int]:
+            y, x = (self._degrees(column) for column in (choice.y, choice.x))
+            tree = SphereTree(y, x, tolerance=choice.tolerance)
+            return tree, tree.nbytes + 1000
+
+        key = (choice.y.path, choice.x.path, choice.tolerance)
+        return self._kept_in_process(("sphere", *key), make)
+
+    def _degrees(self, column: Column) -> NDArray[np.float64]:
+        assert column.decoder is not None
+        reader = self.arrays.reader(str(column.path))
+        stored = reader.read_box([0] * len(reader.shape), reader.shape)
+        decoded = column.decoder.decode(stored).cast(pa.float64())
+        degrees: NDArray[np.float64] = decoded.to_numpy(zero_copy_only=False)
+        return degrees.reshape(reader.shape)
+
+    def _cached(
+        self, key: tuple[Any, ...], choice: AxisChoice, make: Callable[[], tuple[V, int]]
+    ) -> V:
+        # A dimension without labels has no path: positions are the same in every array.
+        own = (choice.column.path, choice.dim, choice.size, choice.column.arrow_type)
+        return self._kept_in_process((*key, *own), make)
+
+    def _kept_in_process(self, key: tuple[Any, ...], make: Callable[[], tuple[V, int]]) -> V:
+        context = self.sampling.context
+        whole = ("sampling", str(context.location), str(context.snapshot_id), *key)
+
+        return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
+
+    # --- what lies there ------------------------------------------------------------------------
+
+    def chunk_of(self, places: PointPlaces) -> NDArray[np.int64]:
+        """Return one number for each point, equal for points in one chunk of the leading array.
+
+        Points that lie nowhere get negative numbers, so that they are spread evenly.
+        """
+        variable = self.sampling.variables[self.sampling.lead]
+        axes = chunk_axes(self.arrays.variable(str(variable.column.path)))
+        rows = self._rows(variable, places)
+        numbers = -1 - np.arange(places.count, dtype=np.int64)
+        chunks = [
+            axes[axis].chunk_of(places.along[dim].lower[rows])
+            for axis, dim in sorted(variable.pointed.items())
+        ]
+        if chunks:
+            counts = [axes[axis].count for axis in sorted(variable.pointed)]
+            numbers[rows] = chunk_numbers(chunks, counts)
+        return numbers
+
+    def sample(self, places: PointPlaces) -> list[pa.Array]:
+        """Return the values at points, one array for each variable.
+
+        Raises
+        ------
+        IcechunkError
+            Reading failed.
+        """
+        return [self._values(variable, places) for variable in self.sampling.variables]
+
+    def check_outside(self, places: PointPlaces, columns: Sequence[pa.Array]) -> None:
+        """Refuse points that lie outside.
+
+        Raises
+        ------
+        InvalidInputError
+            The first such point, by its values.
+        """
+        outside = np.flatnonzero(places.outside)
+        if len(outside):
+            row = int(outside[0])
+            values = ", ".join(
+                f"{name}={column[row].as_py()!s}"
+                for name, column in zip(self.sampling.points, columns, strict=True)
+            )
+            raise InvalidInputError(
+                f"the point {values} lies outside of the grid{self._range(places, row)}; choose"
+                " outside='null' for a NULL or outside='drop' to leave it out",
+                option="outside",
+            )
+
+    def _range(self, places: PointPlaces, row: int) -> str:
+        """Tell the labels of the first axis that a point lies outside of."""
+        for choice in self.sampling.axes:
+            if not places.along[choice.dim].inside[row]:
+                ends = pc.min_max(self.arrays.labels(choice.column, choice.size)).as_py()
+                method = "" if choice.method == "nearest" else f", method {choice.method!r}"
+                near = "" if choice.tolerance is None else ", and none is within the tolerance"
+                return f": {choice.name!r} goes from {ends['min']} to {ends['max']}{method}{near}"
+        return ", whose nearest cell is too far away"
+
+    @staticmethod
+    def _rows(variable: SampledVariable, places: PointPlaces) -> NDArray[np.int64]:
+        """Return the points that have a value."""
+        has = np.ones(places.count, np.bool_)
+        for dim in variable.pointed.values():
+            has &= places.present[dim] & places.along[dim].inside
+        return np.flatnonzero(has)
+
+    def _values(self, variable: SampledVariable, places: PointPlaces) -> pa.Array:
+        rows = self._rows(variable, places)
+        along = {axis: places.along[dim] for axis, dim in variable.pointed.items()}
+        linear = [axis for axis, found in along.items() if found.upper is not None]
+        if linear:
+            values = self._interpolated(variable, along, linear, rows)
+        else:
+            lower = {axis: found.lower[rows] for axis, found in along.items()}
+            values = self._decoded(variable, *self._taken(variable, len(rows), lower))
+        return _in_rows(values, variable, rows, places.count)
+
+    def _taken(
+        self, variable: SampledVariable, count: int, positions: Mapping[int, NDArray[np.int64]]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Take stored values, the kept axes in the order in which they were asked for."""
+        path = str(variable.column.path)
+        if path not in self._gathers:
+            reader = self.arrays.reader(path)
+            self._gathers[path] = Gather(reader, self._kept, self._max_bytes)
+        skip = self.sampling.skip_missing
+        values, stored = self._gathers[path].take(
+            count, positions, variable.selections, ask_stored=skip
+        )
+        selected = sorted(variable.selections)
+        order = [selected.index(axis) for axis in variable.kept]
+        order += [place for place in range(len(selected)) if place not in order]
+        order = [0, *(place + 1 for place in order)]
+        return values.transpose(order), None if stored is None else stored.transpose(order)
+
+    def _decoded(
+        self, variable: SampledVariable, values: NDArray[Any], stored: NDArray[np.bool_] | None
+    ) -> pa.Array:
+        assert variable.column.decoder is not None
+        decoded = variable.column.decoder.decode(values)
+        if stored is not None and not stored.all():
+            missing = pa.scalar(None, decoded.type)
+            decoded = pc.if_else(pa.array(stored.reshape(-1)), decoded, missing)
+        return decoded
+
+    def _interpolated(
+        self,
+        variable: SampledVariable,
+        along: Mapping[int, Places],
+        linear: Sequence[int],
+        rows: NDArray[np.int64],
+    ) -> pa.Array:
+        """Return the weighted means of the corners around points."""
+        decoder = variable.column.decoder
+        assert decoder is not None
+        positions: dict[int, list[NDArray[np.int64]]] = {axis: [] for axis in along}
+        weights, owners = [], []
+        for uppers in itertools.product((False, True), repeat=len(linear)):
+            weight = np.ones(len(rows))
+            chosen = {axis: found.lower for axis, found in along.items()}
+            for axis, is_upper in zip(linear, uppers, strict=True):
+                found = along[axis]
+                assert found.upper is not None
+                assert found.weight is not None
+                weight = weight * (found.weight[rows] if is_upper else 1 - found.weight[rows])
+                if is_upper:
+                    chosen[axis] = found.upper
+            used = np.flatnonzero(weight)
+            weights.append(weight[used])
+            owners.append(used)
+            for axis, lower in chosen.items():
+                positions[axis].append(lower[rows[used]])
+        weight, owner = np.concatenate(weights), np.concatenate(owners)
+        joined = {axis: np.concatenate(parts) for axis, parts in positions.items()}
+        stored_values, stored = self._taken(variable, len(owner), joined)
+        numbers, present = decoder.decode_numeric(stored_values)
+        cells = variable.cells
+        values = numbers.astype(np.float64).reshape(len(owner), cells)
+        valid = np.ones(values.shape, np.bool_)
+        if present is not None:
+            valid &= present.reshape(values.shape)
+        if stored is not None:
+            valid &= stored.reshape(values.shape)
+        values = np.where(valid, values, 0.0) * weight[:, None]
+        total = np.zeros((len(rows), cells))
+        whole = np.ones((len(rows), cells), np.bool_)
+        begin = 0
+        for used in owners:  # no point twice in one corner
+            total[used] += values[begin : begin + len(used)]
+            whole[used] &= valid[begin : begin + len(used)]
+            begin += len(used)
+        target = variable.arrow_type
+        while pa.types.is_list(target):
+            target = target.value_type
+        return pa.array(total.reshape(-1), mask=~whole.reshape(-1)).cast(target)
+
+
+def _in_rows(
+    values: pa.Array, variable: SampledVariable, rows: NDArray[np.int64], count: int
+) -> pa.Array:
+    """Put values in the rows of their points, as arrays where axes are kept; others are NULL."""
+    sizes = [variable.selections[axis].count for axis in variable.kept]
+    if not sizes:
+        return scattered(values, rows, count)
+    for size in reversed(sizes[1:]):
+        offsets = np.arange(0, len(values) + 1, size, dtype=np.int32)
+        values = pa.ListArray.from_arrays(offsets, values)
+    lengths = np.zeros(count, np.int64)
+    lengths[rows] = sizes[0]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    absent = np.append(lengths == 0, False)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=absent), values)
+
+
+def _with_cost(labels: pa.Array) -> tuple[pa.Array, int]:
+    return labels, labels.nbytes + 500

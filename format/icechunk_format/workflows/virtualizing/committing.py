@@ -1,0 +1,215 @@
+"""Commits what a run has decided and placed: groups, arrays, references, containers, the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.writing.chunks.containers import add_containers
+from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.prepare import branch_missing
+from icechunk_format.dataset.writing.prepared import path_in
+from icechunk_format.dataset.writing.result import txn_metadata
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import ROOT, NodePath
+from icechunk_format.workflows.virtualizing.placing.place import PlacedRefs
+from icechunk_format.workflows.virtualizing.placing.tasks import PlannedArray
+from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
+
+_FILES_PER_CHUNK: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a run commits.
+
+    Parameters
+    ----------
+    group
+        Where the arrays go.
+    groups
+        Groups of the files, by path below it, with their attributes; the root is ``""``.
+    placed
+        Manifests of the arrays.
+    record
+        What the group is made of afterwards.
+    is_first
+        Whether the group had no record before.
+    """
+
+    group: NodePath
+    groups: Mapping[str, Mapping[str, Any]]
+    arrays: Sequence[PlannedArray]
+    placed: Sequence[PlacedRefs]
+    record: Record
+    is_first: bool
+
+
+def check_consent(wanted: set[str], covered: set[str], containers: bool) -> None:
+    """Refuse to add containers where the user does not want them.
+
+    Raises
+    ------
+    InvalidInputError
+        A place has no container.
+    """
+    missing = sorted(wanted - covered)
+    if missing and not containers:
+        raise InvalidInputError(
+            f"containers=False, and no virtual chunk container of the repository covers "
+            f"{missing[0]}: readers could not fetch the chunks. Add a container to the "
+            "configuration, or leave containers=False out",
+            option="containers",
+            place=missing[0],
+        )
+
+
+def commit_changes(
+    repository: Repository,
+    base: SnapshotId,
+    changes: Changes,
+    options: WriteOptions,
+    *,
+    authorized: Sequence[str],
+    virtual_options: Mapping[str, str],
+    message: str,
+) -> SnapshotId:
+    """Commit on top of the version that the run was planned for.
+
+    Raises
+    ------
+    ConflictError
+        Others have changed the same arrays meanwhile; nothing was committed.
+    CommitOutcomeUnknownError
+        The store did not say whether the commit landed.
+    StorageError, ReadOnlyError
+        Nothing was committed.
+    """
+    if branch_missing(repository, options):
+        repository.create_branch(options.branch, base)
+    add_containers(
+        repository,
+        {place for one in changes.placed for place in one.places},
+        authorized=authorized,
+        virtual_options=virtual_options,
+    )
+    session = repository.writable_session(options.branch, base=base)
+    _make_groups(session, changes)
+    for array in changes.arrays:
+        _change_array(session, array)
+    for one in changes.placed:
+        if one.manifests:
+            session.add_manifests(one.path, one.manifests)
+    _write_record(session, changes.group, changes.record)
+    commit = session.commit(
+        options.message or message,
+        metadata=txn_metadata(options),
+        on_conflict=options.on_conflict,
+    )
+    return commit.snapshot_id
+
+
+def _change_array(session: WriteSession, array: PlannedArray) -> None:
+    target = array.target
+    metadata = target.metadata
+    if array.is_new and session.node(target.path) is not None:
+        session.delete(target.path)
+    if target.old_shape != metadata.shape or array.is_new:
+        _put_array(session, metadata, target.node_id)
+    if array.values is not None:
+        _set_values(session, metadata, array.values, array.first_changed)
+    for lower, upper in array.cleared:
+        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
+        coords = np.indices(sizes).reshape(len(sizes), -1).T + np.array(lower, np.int64)
+        session.delete_chunks(target.path, coords)
+
+
+def _make_groups(session: WriteSession, changes: Changes) -> None:
+    wanted: dict[str, Mapping[str, Any]] = {ROOT: {}}
+    parts = [part for part in changes.group.split("/") if part]
+    for number in range(len(parts)):
+        wanted["/" + "/".join(parts[: number + 1])] = {}
+    for path in sorted(changes.groups):
+        full = path_in(changes.group, path) if path else str(changes.group)
+        wanted[full] = changes.groups[path]
+    for path, attributes in wanted.items():
+        node = session.node(path)
+        document = build_group_metadata(attributes=attributes, node_path=path)
+        if node is None:
+            session.create_group(path, document.to_bytes())
+        elif attributes and changes.is_first:
+            session.update_metadata(path, document.to_bytes())
+
+
+def _write_record(session: WriteSession, group: NodePath, record: Record) -> None:
+    """Replace the record of a group; chunks of files that stay the same are kept."""
+    path = path_in(group, RECORD)
+    attributes = {
+        "description": "Files that the arrays of this group were made of; see virtualize",
+        ATTRIBUTE: record.to_json(),
+    }
+    document = build_group_metadata(attributes=attributes, node_path=path).to_bytes()
+    if session.node(path) is None:
+        session.create_group(path, document)
+    else:
+        session.update_metadata(path, document)
+    for name, (kind, values) in record.columns().items():
+        metadata = build_array_metadata(
+            shape=[len(values)],
+            data_type=parse_data_type(kind),
+            chunk_shape=[_FILES_PER_CHUNK],
+            dimension_names=["file"],
+            node_path=f"{path}/{name}",
+        )
+        _put_array(session, metadata)
+        _set_values(session, metadata, np.array(values, dtype=metadata.data_type.numpy))
+
+
+def _put_array(
+    session: WriteSession, metadata: ArrayMetadata, node_id: NodeId | None = None
+) -> None:
+    """Create an array, or give it another shape."""
+    path, document, shape = metadata.node_path, metadata.to_bytes(), metadata.shape
+    counts = metadata.grid.num_chunks
+    if session.node(path) is not None:
+        session.update_metadata(path, document, shape=shape, num_chunks=counts)
+        return
+    session.create_array(
+        path,
+        document,
+        shape=shape,
+        num_chunks=counts,
+        dimension_names=metadata.dimension_names,
+        node_id=node_id,
+    )
+
+
+def _set_values(
+    session: WriteSession, metadata: ArrayMetadata, values: NDArray[Any], first_changed: int = 0
+) -> None:
+    """Store the values of an array, from the chunk of the first that changed."""
+    codecs, grid = metadata.chunk_codecs(), metadata.grid
+    places, payloads = [], []
+    for at in np.ndindex(*grid.num_chunks):
+        lower, upper = grid.box_of(at)
+        if lower and upper[0] <= first_changed:
+            continue
+        chunk = metadata.fill_array(grid.full_chunk_shape(at))
+        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
+        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
+        chunk[tuple(slice(0, n) for n in sizes)] = values[box]
+        places.append(at)
+        payloads.append(codecs.encode(chunk))
+    if places:
+        coords = np.array(places, np.int64).reshape(len(places), metadata.ndim)
+        session.set_chunks(metadata.node_path, coords, payloads)

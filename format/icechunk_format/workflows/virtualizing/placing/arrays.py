@@ -1,0 +1,386 @@
+"""Makes the arrays of the repository from those of the files, and the tasks that fill them.
+
+Rules of this file
+------------------
+1. Arrays whose values are stored are assembled here, from small values that the scan returned; all
+   others are references, which the driver never sees.
+2. Tasks of one array have boxes that do not overlap, and about as many references each.
+3. Where files of the repository leave their places, their arrays are made anew: tasks take the
+   references over from the version before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.default_codecs import default_codecs
+from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.plan import new_node_id
+from icechunk_format.dataset.writing.prepared import path_in
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
+from icechunk_format.workflows.virtualizing.placing.place import MovedBox
+from icechunk_format.workflows.virtualizing.placing.tasks import PlannedArray, Segment
+from icechunk_format.workflows.virtualizing.planning.arrange import converted_values
+from icechunk_format.workflows.virtualizing.scanning.headers import Header, metadata_of
+from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.planning.members import Decided, Member
+
+# Stored coordinates grow with each file; short chunks along that axis would be as many as files.
+_STORED_CHUNK: Final = 8_192
+_DATES: Final = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """Makes the arrays of a decided run.
+
+    Parameters
+    ----------
+    snapshot
+        The version that the run starts from; None for a new repository.
+    group
+        Where the arrays go.
+    dates
+        Dimensions whose keys are dates in names of files.
+    """
+
+    decided: Decided
+    pieces: Sequence[ScannedPiece]
+    headers: Sequence[Header]
+    snapshot: Snapshot | None
+    group: NodePath
+    storage: Storage
+    source: ChunkSource
+    dates: frozenset[str] = frozenset()
+
+    def arrays(self) -> list[PlannedArray]:
+        """Return the arrays that the run creates or changes.
+
+        Raises
+        ------
+        InvalidInputError
+            Values of a file cannot be converted to the units of the others.
+        """
+        if not self.decided.taken:
+            return []
+        found = [self._array(path) for path in self.decided.layout.documents]
+        found += [self._coordinate(axis) for axis in self._named_axes()]
+        return [array for array in found if array is not None]
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """Return the groups below the target with their attributes; the root is ``""``."""
+        model = self.decided.layout.model
+        return {
+            path: {**json.loads(text), **model.volatile.get(f"{path}/", {})}
+            for path, text in model.groups
+        }
+
+    # -- one array --------------------------------------------------------------------------
+
+    def _array(self, path: str) -> PlannedArray | None:
+        layout = self.decided.layout
+        document = layout.documents[path]
+        added, own = layout.added_dims(path), layout.own_dims(path)
+        is_moved = self._is_moved(added + own)
+        variable = self._existing(path)
+        if variable is not None and not added and not own:
+            return None
+        metadata = self._metadata(path, document, added)
+        is_stored = layout.is_stored(path)
+        is_new = variable is None or (is_moved and not is_stored)
+        planned = _planned(metadata, variable, is_new=is_new)
+        if is_stored:
+            self._store(planned, path, added, own, variable)
+        else:
+            self._refer(planned, path, added, own, is_moved and variable is not None)
+        return planned
+
+    def _existing(self, path: str) -> Variable | None:
+        node = None
+        if self.snapshot is not None:
+            node = self.snapshot.node(path_in(self.group, path))
+        return None if node is None or node.array is None else Variable(node)
+
+    def _is_moved(self, dims: Sequence[str]) -> bool:
+        axes = [self.decided.layout.dims.index(dim) for dim in dims]
+        old = self.decided.old_starts
+        return any(
+            any(placed.starts[a] != old[placed.file.url][a] for a in axes)
+            for placed in self.decided.files
+            if placed.file.url in old
+        )
+
+    def _size(self, dim: str) -> int:
+        return self.decided.sizes[self.decided.layout.dims.index(dim)]
+
+    def _metadata(self, path: str, document: ArrayMetadata, added: Sequence[str]) -> ArrayMetadata:
+        layout = self.decided.layout
+        raw = dict(document.raw)
+        attributes = {**document.attributes, **layout.model.volatile.get(path, {})}
+        names = list(document.dimension_names or [None] * document.ndim)
+        shape = [
+            self._size(name) if name in layout.dims else size
+            for name, size in zip(names, document.shape, strict=True)
+        ]
+        chunks = list(raw["chunk_grid"]["configuration"]["chunk_shape"])
+        if path in self.decided.splits:
+            chunks[0] = self.decided.splits[path]
+        codecs = raw["codecs"]
+        if layout.is_stored(path):
+            chunks = [
+                _STORED_CHUNK if name in layout.dims else max(1, size)
+                for name, size in zip(names, shape, strict=True)
+            ]
+            codecs = default_codecs(document.data_type)
+        if added:
+            shape = [self._size(dim) for dim in added] + shape
+            first = _STORED_CHUNK if layout.is_stored(path) else 1
+            chunks = [first] * len(added) + chunks
+            names = [*added, *names]
+            codecs = [_deeper(codec, len(added), path) for codec in codecs]
+        raw |= {
+            "shape": shape,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+            "codecs": codecs,
+            "attributes": attributes,
+            "dimension_names": names,
+        }
+        return parse_array_metadata(dump_document(raw), node_path=path_in(self.group, path))
+
+    # -- values -----------------------------------------------------------------------------
+
+    def _store(
+        self,
+        planned: PlannedArray,
+        path: str,
+        added: Sequence[str],
+        own: Sequence[str],
+        variable: Variable | None,
+    ) -> None:
+        metadata = planned.target.metadata
+        values = metadata.fill_array(metadata.shape)
+        dims = self.decided.layout.dims
+        names = metadata.dimension_names or ()
+        axes = {names.index(dim): dims.index(dim) for dim in (*added, *own)}
+        lead = axes.get(0)
+
+        def part(starts: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+            box = [slice(None)] * metadata.ndim
+            for axis, number in axes.items():
+                box[axis] = slice(starts[number], starts[number] + lengths[number])
+            return tuple(box)
+
+        before = None if variable is None else self._read(variable)
+        changed = [] if before is None else [before.shape[0]]
+        fresh = {id(member.placed) for member in self.decided.taken}
+        for placed in self.decided.files:
+            if before is None or not placed.is_old or id(placed) in fresh:
+                continue
+            was, now = self.decided.old_starts[placed.file.url], placed.starts
+            values[part(now, placed.lengths)] = before[part(was, placed.lengths)]
+            if lead is not None and was[lead] != now[lead]:
+                changed.append(min(was[lead], now[lead]))
+        for member in self.decided.taken:
+            assert member.placed is not None
+            found = self._values_of(member, path, metadata)
+            box = part(member.placed.starts, member.placed.lengths)
+            values[box] = found if own or not added else found.reshape(())
+            if lead is not None:
+                changed.append(member.placed.starts[lead])
+        planned.values = values
+        planned.first_changed = min(changed, default=0) if before is not None else 0
+
+    def _read(self, variable: Variable) -> NDArray[Any]:
+        assert self.snapshot is not None
+        reader = ArrayReader(
+            storage=self.storage,
+            snapshot=self.snapshot,
+            variable=variable,
+            chunk_source=self.source,
+        )
+        return reader.read_box([0] * len(variable.shape), list(variable.shape))
+
+    def _values_of(self, member: Member, path: str, metadata: ArrayMetadata) -> NDArray[Any]:
+        """Return the values of a file, in the units and the type of the array."""
+        scanned = member.scanned
+        values = scanned.values.get(path)
+        if values is None:
+            values = self.pieces[member.piece].constants[scanned.digests[path]]
+        text = dict(self.headers[scanned.header].arrays)[path]
+        return converted_values(values, metadata_of(text, path), metadata, path)
+
+    def _named_axes(self) -> list[int]:
+        """Return the new dimensions that have no coordinate in files: their keys become one."""
+        layout = self.decided.layout
+        return [
+            axis
+            for axis, dim in enumerate(layout.dims)
+            if dim in layout.new_dims
+            and dim not in layout.documents
+            and not all(type(placed.first[axis]) is float for placed in self.decided.files)
+        ]
+
+    def _coordinate(self, axis: int) -> PlannedArray:
+        dim = self.decided.layout.dims[axis]
+        keys = {placed.starts[axis]: placed.first[axis] for placed in self.decided.files}
+        is_text = all(isinstance(key, str) for key in keys.values())
+        attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
+        variable = self._existing(dim)
+        if variable is not None:
+            if bool(attributes) != ("units" in variable.attributes):
+                raise InvalidInputError(
+                    f"the coordinate {dim!r} of the repository holds "
+                    f"{'numbers, and names now give dates' if attributes else 'dates'}: give the "
+                    "template= that made it, or another group with group=",
+                    option="template",
+                    variable=dim,
+                )
+            attributes = variable.attributes
+        metadata = build_array_metadata(
+            shape=[len(keys)],
+            data_type=parse_data_type("string" if is_text else "int64"),
+            chunk_shape=[_STORED_CHUNK],
+            dimension_names=[dim],
+            attributes=attributes,
+            node_path=path_in(self.group, dim),
+        )
+        planned = _planned(metadata, variable, is_new=variable is None)
+        planned.values = metadata.fill_array(metadata.shape)
+        for start, key in keys.items():
+            planned.values[start] = key
+        return planned
+
+    # -- references -------------------------------------------------------------------------
+
+    def _refer(
+        self,
+        planned: PlannedArray,
+        path: str,
+        added: Sequence[str],
+        own: Sequence[str],
+        is_rebuilt: bool,
+    ) -> None:
+        layout = self.decided.layout
+        metadata = planned.target.metadata
+        names = metadata.dimension_names or ()
+        concatenated = (*added, *own)
+        axes = [names.index(dim) for dim in concatenated]
+        numbers = [layout.dims.index(dim) for dim in concatenated]
+        chunk = metadata.grid.chunk_shape or metadata.shape
+        seen: set[tuple[int, ...]] = set()
+        fresh = {id(member.placed): member for member in self.decided.taken}
+        by_url = {m.placed.file.url: m for m in self.decided.taken if m.placed is not None}
+        for placed in self.decided.files:
+            starts = tuple(placed.starts[n] for n in numbers)
+            if starts in seen:
+                continue
+            seen.add(starts)
+            shift = [0] * metadata.ndim
+            for axis, start in zip(axes, starts, strict=True):
+                shift[axis] = start // chunk[axis]
+            member = fresh.get(id(placed)) or by_url.get(placed.file.url)
+            if member is not None:
+                self._add_member(planned, path, member, starts, tuple(shift))
+                if (member.is_changed or member.has_grown) and not is_rebuilt:
+                    planned.cleared.append(self._box(placed.lengths, numbers, axes, shift, planned))
+            elif is_rebuilt:
+                old = [0] * metadata.ndim
+                for axis, number in zip(axes, numbers, strict=True):
+                    old[axis] = self.decided.old_starts[placed.file.url][number] // chunk[axis]
+                lower, upper = self._box(placed.lengths, numbers, axes, old, planned)
+                moved = tuple(a - b for a, b in zip(shift, old, strict=True))
+                box = MovedBox(path=metadata.node_path, lower=lower, upper=upper, shift=moved)
+                volume = int(np.prod(np.subtract(upper, lower)))
+                planned.segments.append(Segment(starts=starts, count=volume, box=box))
+
+    def _add_member(
+        self,
+        planned: PlannedArray,
+        path: str,
+        member: Member,
+        starts: tuple[int, ...],
+        shift: tuple[int, ...],
+    ) -> None:
+        scanned = member.scanned
+        header = self.headers[scanned.header]
+        row = [p for p, _ in header.arrays].index(path)
+        count = scanned.counts[row]
+        parts = 1
+        if path in self.decided.splits:
+            own = json.loads(header.arrays[row][1])["chunk_grid"]["configuration"]["chunk_shape"]
+            parts = own[0] // self.decided.splits[path]
+        member.row.references += count * parts
+        if count:
+            planned.segments.append(
+                Segment(
+                    starts=starts,
+                    count=count * parts,
+                    member=member,
+                    shift=shift,
+                    path=path,
+                    row=row,
+                    parts=parts,
+                )
+            )
+
+    def _box(
+        self,
+        lengths: Sequence[int],
+        numbers: Sequence[int],
+        axes: Sequence[int],
+        first: Sequence[int],
+        planned: PlannedArray,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the chunks of a file: first and last (excluded) along each axis."""
+        metadata = planned.target.metadata
+        chunk = metadata.grid.chunk_shape or metadata.shape
+        lower, upper = [0] * metadata.ndim, list(metadata.grid.num_chunks)
+        for axis, number in zip(axes, numbers, strict=True):
+            lower[axis] = first[axis]
+            upper[axis] = first[axis] + -(-lengths[number] // chunk[axis])
+        return tuple(lower), tuple(upper)
+
+
+def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
+    """Return an array as it will be, without values; ``variable`` is what it was."""
+    target = ArrayTarget(
+        name=metadata.node_path,
+        path=metadata.node_path,
+        node_id=new_node_id() if variable is None or is_new else variable.node.id,
+        dims=tuple(name or "" for name in metadata.dimension_names or ()),
+        metadata=metadata,
+        old_shape=None if variable is None else variable.shape,
+    )
+    return PlannedArray(target=target, is_new=is_new)
+
+
+def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:
+    """Return a codec for chunks that have more dimensions of length one before their own."""
+    settings = dict(codec.get("configuration") or {})
+    if codec["name"] == "transpose":
+        settings["order"] = [*range(added), *(added + n for n in settings["order"])]
+        return {**codec, "configuration": settings}
+    if codec["name"] == "sharding_indexed":
+        raise InvalidInputError(
+            f"array {path!r} is sharded, and cannot get a new dimension; concatenate along one "
+            "that it has",
+            variable=path,
+        )
+    return codec

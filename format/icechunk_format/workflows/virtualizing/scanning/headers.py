@@ -1,0 +1,123 @@
+"""What the files of an archive have in common: their arrays and groups, without their values.
+
+Rules of this file
+------------------
+1. Attributes that differ from file to file and say nothing of the values are kept apart, so that
+   files with equal headers share one ``Header``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray
+
+VOLATILE: Final = frozenset(
+    [
+        "history",
+        "date_created",
+        "date_modified",
+        "date_issued",
+        "date_metadata_modified",
+        "creation_date",
+        "created",
+        "modified",
+        "time_coverage_start",
+        "time_coverage_end",
+        "time_coverage_duration",
+        "tracking_id",
+        "uuid",
+        "id",
+        "actual_range",
+        "nco",
+        "cdo",
+        "nco_openmp_thread_number",
+        "source_file",
+        "filename",
+        "file_name",
+        "product_name",
+        "start_date",
+        "stop_date",
+        "_ncproperties",
+    ]
+)
+"""Attributes, in lower case, that differ from file to file and say nothing of the values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What files have in common: their groups and arrays, without attributes that always differ.
+
+    ``volatile`` has these attributes of the first file, and does not count in comparisons.
+    """
+
+    arrays: tuple[tuple[str, str], ...] = ()
+    """Path and ``zarr.json`` of each array, sorted by path."""
+    groups: tuple[tuple[str, str], ...] = ()
+    """Path and attributes of each group; the root is ``""``."""
+    volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+
+    def documents(self) -> dict[str, ArrayMetadata]:
+        """Return the arrays by path."""
+        return {path: metadata_of(text, path) for path, text in self.arrays}
+
+
+def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
+    """Return the header of a file."""
+    volatile: dict[str, dict[str, Any]] = {}
+    texts = []
+    for array in arrays:
+        text, volatile[array.path] = _without_volatile(array.text)
+        texts.append((array.path, text))
+    own = []
+    for path, given in sorted(groups.items()):
+        attributes, volatile[f"{path}/"] = _apart(given)
+        own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
+    return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
+
+
+@lru_cache(maxsize=4096)
+def _without_volatile(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a ``zarr.json`` without attributes that always differ, and these."""
+    document = json.loads(text)
+    document["attributes"], volatile = _apart(document.get("attributes") or {})
+    return json.dumps(document, sort_keys=True), volatile
+
+
+def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    stays = {k: v for k, v in attributes.items() if k.lower() not in VOLATILE}
+    return stays, {k: v for k, v in attributes.items() if k not in stays}
+
+
+def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
+    """Return which arrays describe others: coordinates, bounds, grid mappings."""
+    found = set()
+    for path, document in documents.items():
+        folder = path.rpartition("/")[0]
+        if path.rpartition("/")[2] in (document.dimension_names or ()):
+            found.add(path)
+        for key in ("coordinates", "bounds", "climatology", "grid_mapping"):
+            words = str(document.attributes.get(key, "")).replace(":", " ").split()
+            found |= {f"{folder}/{word}".lstrip("/") for word in words}
+    return found & documents.keys()
+
+
+def is_loadable(metadata: ArrayMetadata, path: str, loadable: tuple[str, ...] | None) -> bool:
+    """Whether the values of an array are stored in the repository itself."""
+    name = path.rpartition("/")[2]
+    if loadable is None:
+        return metadata.dimension_names == (name,)
+    return name in loadable or path in loadable
+
+
+@lru_cache(maxsize=4096)
+def metadata_of(text: str, path: str) -> ArrayMetadata:
+    """Return a parsed ``zarr.json``; those of many files are the same."""
+    return parse_array_metadata(text.encode(), node_path="/" + path)

@@ -1,0 +1,160 @@
+"""Joins parts of statistics over columns and makes rows of the result: the third and last step.
+
+Rows of parts of one zone and one split come together. They are combined one after another, and the
+values that quantiles need are sorted part by part. Then each selected position of the split is a
+row, with the keys of the zone, the labels of the other dimensions, and the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.workflows.zonal.plan import ZonalContext
+from icechunk_format.workflows.zonal.quantiles import Box, Samples
+from icechunk_format.workflows.zonal.statistics import combine, finish, no_parts
+from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA
+
+_KEYS: Final = len(PARTS_SCHEMA)
+# Rows and bytes of a batch of the result.
+_MOST_ROWS: Final = 1 << 16
+
+
+class _Zone:
+    """What is known of one zone and one split so far.
+
+    Attributes
+    ----------
+    found
+        Parts of statistics, ``(variables, parts, *split)``.
+    quantiles
+        ``(variables, quantiles, *split)``.
+    """
+
+    def __init__(self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch) -> None:
+        self.zone, self.split, self.key = zone, split, key
+        self._parts = context.parts
+        self._shares = tuple(context.shares.values())
+        count = len(context.variables)
+        shape = [s.count for s in context.split_selections(split)]
+        self.found = np.repeat(no_parts(self._parts, shape)[None], count, axis=0)
+        self.quantiles = np.full((count, len(self._shares), *shape), np.nan)
+        self._samples: Samples | None = None
+        self._part = 0
+
+    def add(self, box: Box, parts: bytes) -> None:
+        """Combine parts of some steps with those that are known."""
+        at = tuple(slice(*ends) for ends in box)
+        shape = (*self.found.shape[:2], *(last - first for first, last in box))
+        more = np.frombuffer(parts, dtype=np.float64).reshape(shape)
+        for known, added in zip(self.found, more, strict=True):
+            held = known[(slice(None), *at)]
+            held[...] = combine(held, added, self._parts)
+
+    def add_samples(self, part: int, box: Box, samples: bytes) -> None:
+        """Keep the values of some cells until all of their part are there."""
+        if self._samples is None or part != self._part:
+            self.close_part()
+            keys = ", ".join(str(column[0].as_py())[:60] for column in self.key.columns)
+            self._samples, self._part = Samples(keys), part
+        self._samples.add(box, len(self.found), samples)
+
+    def close_part(self) -> None:
+        """Compute the quantiles of the part whose values are there."""
+        if self._samples is not None:
+            self._samples.quantiles(self._shares, self.quantiles)
+        self._samples = None
+
+
+class Combining:
+    """Makes the result of the rows of parts of one partition."""
+
+    def __init__(self, context: ZonalContext) -> None:
+        self._context = context
+        self._arrays = ScanArrays(context.scan)
+        self._labels: dict[int, list[pa.Array]] = {}
+        self._types = [field.type for field in context.result_fields()]
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of the result for rows of parts, which are sorted by zone, split and part."""
+        current: _Zone | None = None
+        done: list[_Zone] = []
+        filled = 0
+        for batch in batches:
+            columns = (batch.column(n).to_pylist() for n in range(_KEYS))
+            for number, (zone, split, part, place, parts, samples) in enumerate(
+                zip(*columns, strict=True)
+            ):
+                if current is None or (zone, split) != (current.zone, current.split):
+                    if current is not None:
+                        current.close_part()
+                        done.append(current)
+                        filled += current.found[0, 0].size
+                    if filled >= _MOST_ROWS:
+                        yield from self._finished(done)
+                        done, filled = [], 0
+                    key = batch.slice(number, 1).select(range(_KEYS, batch.num_columns))
+                    current = _Zone(self._context, zone, split, key)
+                ends = np.frombuffer(place, dtype=np.int64).reshape(-1, 2).tolist()
+                box = tuple((first, last) for first, last in ends)
+                if samples is None:
+                    current.add(box, parts)
+                else:
+                    current.add_samples(part, box, samples)
+        if current is not None:
+            current.close_part()
+            done.append(current)
+        yield from self._finished(done)
+
+    def _finished(self, done: Sequence[_Zone]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of zones and splits."""
+        if not done:
+            return
+        context = self._context
+        counts = [zone.found[0, 0].size for zone in done]
+        keys = pa.Table.from_batches([zone.key for zone in done]).combine_chunks()
+        owner = pa.array(np.repeat(np.arange(len(done)), counts))
+        arrays: list[Any] = [column.combine_chunks().take(owner) for column in keys.columns]
+        labels = [self._labels_of(zone.split) for zone in done]
+        arrays += [pa.concat_arrays(list(of_dim)) for of_dim in zip(*labels, strict=True)]
+        flat, quantiles = (
+            np.concatenate(
+                [a.reshape(*a.shape[:2], n) for a, n in zip(of_zones, counts, strict=True)], axis=2
+            )
+            for of_zones in ([zone.found for zone in done], [zone.quantiles for zone in done])
+        )
+        shares = list(context.shares)
+        for number in range(len(context.variables)):
+            for statistic in context.request.statistics:
+                if statistic in shares:
+                    values = quantiles[number, shares.index(statistic)]
+                    is_there = ~np.isnan(values)
+                else:
+                    values, is_there = finish(flat[number], context.parts, statistic)
+                kind = self._types[len(arrays) - keys.num_columns]
+                held = np.where(is_there, values, 0.0)
+                arrays.append(pa.array(held, mask=~is_there).cast(kind, safe=False))
+        names = [str(number) for number in range(len(arrays))]
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        for first in range(0, batch.num_rows, _MOST_ROWS):
+            yield batch.slice(first, _MOST_ROWS)
+
+    def _labels_of(self, split: int) -> list[pa.Array]:
+        """Return the labels of the other dimensions for each row of a split."""
+        if split not in self._labels:
+            context = self._context
+            table = context.scan.table
+            chosen = context.split_selections(split)
+            index = [axis.reshape(-1) for axis in np.indices([s.count for s in chosen])]
+            columns = {c.source: c for c in table.columns if c.role == "dimension"}
+            self._labels[split] = [
+                self._arrays.labels(columns[table.dims[place]], table.sizes[place], s).take(
+                    pa.array(numbers)
+                )
+                for place, s, numbers in zip(context.others, chosen, index, strict=True)
+            ]
+        return self._labels[split]

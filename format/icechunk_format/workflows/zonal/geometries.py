@@ -1,0 +1,240 @@
+"""Reads zones from WKB or WKT, checks them, and moves them to the coordinates of a grid.
+
+Rules of this file
+------------------
+1. A geometry that cannot be used becomes None beside a text that says why. The caller decides
+   whether that is an error.
+2. Edges are straight lines in the coordinates in which zones are given. Zones in another reference
+   system get more vertices before they are moved, since a straight edge becomes a curve.
+3. On a sphere an edge of more than half a turn may mean two things. An edge of exactly one turn,
+   as of the box of the whole world, means what it says. For others the caller says which.
+4. Shapely is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icechunk_format.workflows.horizontal.reference_systems import geo_package
+
+Antimeridian = Literal["error", "split", "keep"]
+
+_POLYGON: Final = 3
+_MULTI_POLYGON: Final = 6
+# Edges of zones in another reference system are cut to this fraction of a degree, or of its length
+# on the ground in metres.
+_MOST_DEGREES: Final = 0.1
+_METRES_OF_A_DEGREE: Final = 111_195.0
+
+
+def shapely() -> ModuleType:
+    """Import shapely.
+
+    Raises
+    ------
+    UnsupportedError
+        It is not installed.
+    """
+    return geo_package("shapely", "icechunk_spark.zonal")
+
+
+def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
+    """Read polygons.
+
+    Parameters
+    ----------
+    column
+        WKB as bytes, or WKT as text.
+
+    Returns
+    -------
+    tuple
+        Polygons and multi-polygons of two dimensions, None where there is no usable one; and for
+        each row what is wrong with it, or None. A NULL is no geometry, and nothing is wrong.
+    """
+    lib = shapely()
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    values = np.array(column.to_pylist(), dtype=object)
+    read = lib.from_wkt if is_text else lib.from_wkb
+    geometries = np.asarray(read(values, on_invalid="ignore"), dtype=object)
+    problems: list[str | None] = [None] * len(values)
+    kinds = lib.get_type_id(geometries)
+    polygonal = (kinds == _POLYGON) | (kinds == _MULTI_POLYGON)
+    for number in np.flatnonzero(~polygonal).tolist():
+        geometry = geometries[number]
+        if geometry is not None:
+            problems[number] = f"is a {geometry.geom_type}, and zones are polygons: leave it out"
+        elif values[number] is not None:
+            problems[number] = f"is no {'WKT' if is_text else 'WKB'}: repair or leave it out"
+        geometries[number] = None
+    return lib.force_2d(geometries), problems
+
+
+def invalid(geometries: NDArray[Any]) -> list[str | None]:
+    """Return for each geometry why it is invalid, or None."""
+    lib = shapely()
+    problems: list[str | None] = [None] * len(geometries)
+    given = np.array([geometry is not None for geometry in geometries.tolist()], dtype=bool)
+    for number in np.flatnonzero(given & ~lib.is_valid(geometries)).tolist():
+        reason = lib.is_valid_reason(geometries[number])
+        problems[number] = f"is invalid: {reason}; repair it, as with shapely's make_valid"
+    return problems
+
+
+class Projector:
+    """Moves geometries from one reference system to another.
+
+    Parameters
+    ----------
+    source, target
+        Reference systems as WKT.
+    scale
+        Labels of the target's grid are its coordinates divided by this, for x and for y.
+    """
+
+    def __init__(self, source: str, target: str, scale: tuple[float, float] = (1.0, 1.0)) -> None:
+        pyproj = geo_package("pyproj", "option crs")
+        given = pyproj.CRS.from_wkt(source)
+        self._transformer = pyproj.Transformer.from_crs(
+            given, pyproj.CRS.from_wkt(target), always_xy=True
+        )
+        unit = 1.0 if given.is_geographic else given.axis_info[0].unit_conversion_factor
+        self._longest = (
+            _MOST_DEGREES if given.is_geographic else _MOST_DEGREES * _METRES_OF_A_DEGREE / unit
+        )
+        self._scale = np.array(scale)
+
+    def __call__(self, geometries: NDArray[Any]) -> NDArray[Any]:
+        """Return the geometries in the target system; vertices that have no place are infinite."""
+        lib = shapely()
+
+        def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
+            placed = self._transformer.transform(points[:, 0], points[:, 1])
+            return np.asarray(np.stack(placed, axis=1) / self._scale)
+
+        moved: NDArray[Any] = lib.transform(lib.segmentize(geometries, self._longest), move)
+        return moved
+
+
+def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | None]:
+    """Return for each geometry what is wrong with its coordinates, or None."""
+    bounds = shapely().bounds(geometries)
+    problems: list[str | None] = [None] * len(geometries)
+    given = ~np.isnan(bounds).all(axis=1)
+    for number in np.flatnonzero(given & ~np.isfinite(bounds).all(axis=1)).tolist():
+        problems[number] = (
+            "has vertices that have no place in the reference system of the grid: cut them off"
+        )
+    if is_geographic:
+        low, high = bounds[:, 1], bounds[:, 3]
+        with np.errstate(invalid="ignore"):
+            beyond = given & ((low < -90.5) | (high > 90.5) | (np.abs(bounds[:, 0]) > 720))
+        for number in np.flatnonzero(beyond).tolist():
+            shown = ", ".join(f"{value:.6g}" for value in bounds[number].tolist())
+            problems[number] = problems[number] or (
+                f"reaches over ({shown}) as x, y, which are no longitudes and latitudes, while the"
+                " grid has these: say with crs= in which reference system zones are"
+            )
+    return problems
+
+
+def across_antimeridian(
+    geometries: NDArray[Any], how: Antimeridian
+) -> tuple[NDArray[Any], list[str | None]]:
+    """Obey `how` for geometries with edges of more than half a turn (and not of one turn).
+
+    Returns
+    -------
+    tuple
+        The geometries, whose longitudes may leave a turn; and for each what is wrong, or None.
+    """
+    lib = shapely()
+    problems: list[str | None] = [None] * len(geometries)
+    if how == "keep":
+        return geometries, problems
+    points, owners = lib.get_coordinates(geometries, return_index=True)
+    steps = np.abs(np.diff(points[:, 0])) if len(points) else np.empty(0)
+    # Steps from one ring to the next are looked at, too: `_unwrapped` then changes nothing.
+    far = (steps > 180) & (np.abs(steps - 360) > 1e-9) & (owners[1:] == owners[:-1])
+    result = geometries.copy()
+    for number in np.unique(owners[1:][far]).tolist():
+        changed = _unwrapped(geometries[number])
+        if changed is None:
+            continue
+        if how == "split":
+            result[number] = changed
+        else:
+            problems[number] = (
+                "has an edge over more than 180 degrees of longitude: give antimeridian='split' if"
+                " such edges cross the antimeridian, or antimeridian='keep' if they go the long"
+                " way round"
+            )
+    return result, problems
+
+
+def _unwrapped(geometry: Any) -> Any:
+    """Return a polygon whose far edges go the short way round; None where it has none."""
+    lib = shapely()
+    parts, is_changed = [], False
+    for part in lib.get_parts(geometry):
+        rings: list[NDArray[Any]] = []
+        for ring in (part.exterior, *part.interiors):
+            points = lib.get_coordinates(ring)
+            steps = np.diff(points[:, 0])
+            far = (np.abs(steps) > 180) & (np.abs(np.abs(steps) - 360) > 1e-9)
+            turns = np.concatenate([[0.0], np.cumsum(np.where(far, np.round(steps / 360), 0.0))])
+            is_changed |= bool(far.any())
+            points[:, 0] -= 360 * turns
+            if turns[-1]:
+                # The ring goes around a pole: close it along the pole.
+                pole = np.copysign(90.0, points[:, 1].mean())
+                ends = [[points[-1, 0], pole], [points[0, 0], pole]]
+                points = np.concatenate([points, ends, points[:1]])
+            if rings:
+                # A hole lies in its polygon, on whichever turn that is.
+                outer: Any = rings[0][:, 0]
+                inner: Any = points[:, 0]
+                middle = (outer.min() + outer.max() - inner.min() - inner.max()) / 2
+                points[:, 0] += 360 * np.round(middle / 360)
+            rings.append(points)
+        parts.append(lib.polygons(rings[0], holes=[lib.linearrings(r) for r in rings[1:]] or None))
+    return lib.multipolygons(parts) if is_changed else None
+
+
+def on_every_turn(
+    geometries: NDArray[Any], low: float, high: float, period: float | None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return geometries wherever they, moved by whole turns, meet a range of x.
+
+    A geometry that meets it on several turns becomes one of all of them, so that no place counts
+    twice.
+
+    Returns
+    -------
+    tuple
+        Geometries, and the numbers ``int64`` of those that they came from.
+    """
+    lib = shapely()
+    bounds = lib.bounds(geometries)
+    here = np.flatnonzero(np.isfinite(bounds).all(axis=1))
+    if period is None:
+        return geometries[here], here
+    first = np.ceil((low - bounds[here, 2]) / period).astype(np.int64)
+    last = np.floor((high - bounds[here, 0]) / period).astype(np.int64)
+    counts = np.maximum(last - first + 1, 0)
+    starts = np.cumsum(counts) - counts
+    numbers = np.repeat(here, counts)
+    turn = np.arange(len(numbers)) - np.repeat(starts - first, counts)
+    moved = geometries[numbers]
+    points, owners = lib.get_coordinates(moved, return_index=True)
+    points[:, 0] += turn[owners] * period
+    moved = lib.set_coordinates(moved, points)
+    for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+        moved[start] = lib.union_all(moved[start : start + count])
+    met = counts > 0
+    return moved[starts[met]], here[met]

@@ -1,0 +1,433 @@
+"""Plans statistics of zones: the grid, the variables, and how the work is cut.
+
+The work is cut twice. A *column* is one chunk of the horizontal grid, with all that lies above it
+along the other dimensions. A *split* is a box of the other dimensions, cut at chunk edges, so that
+there are tasks enough where the grid has few columns.
+
+Rules of this file
+------------------
+1. The driver reads one snapshot, and the labels and bounds of the two horizontal axes. Nothing here
+   grows with the number of chunks or of zones.
+2. A context is plain values and is pickled into every task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
+from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
+from icechunk_format.dataset.reading.scan import ScanContext
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.workflows.horizontal.axes import HorizontalGrid, horizontal_grid
+from icechunk_format.workflows.horizontal.circles import detected_circle
+from icechunk_format.workflows.horizontal.reference_systems import (
+    WGS_84,
+    axis_scale,
+    given_crs,
+    grid_crs,
+)
+from icechunk_format.workflows.zonal.axes import CellAxis, cell_axis
+from icechunk_format.workflows.zonal.quantiles import column_suffix, part_steps, quantile_of
+from icechunk_format.workflows.zonal.statistics import check_statistics, parts_of
+
+if TYPE_CHECKING:
+    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.workflows.zonal.cover import Coverage
+    from icechunk_format.workflows.zonal.geometries import Antimeridian
+
+OnInvalid = Literal["error", "null"]
+
+#: Weights that are no variable: the spherical area of cells.
+AREA: Final = "area"
+# A task reads about as many cells, fewer where that leaves cores idle.
+_MOST_CELLS_OF_A_TASK: Final = 32 << 20
+_FEWEST_CELLS_OF_A_TASK: Final = 4 << 20
+_TASKS_OF_A_CORE: Final = 4
+# The tables of edges and labels travel with every task.
+_MOST_LABELS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZonalRequest:
+    """What a caller asks for.
+
+    Parameters
+    ----------
+    statistics
+        Names of ``zones.statistics``.
+    coverage, weights, crs, on_invalid, antimeridian
+        As in ``icechunk_spark.zonal``.
+    cores
+        About how many tasks run at once.
+    """
+
+    statistics: tuple[str, ...]
+    coverage: Coverage = "fraction"
+    weights: str | None = None
+    crs: Any = None
+    on_invalid: OnInvalid = "error"
+    antimeridian: Antimeridian = "error"
+    cores: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ZonalContext:
+    """What all tasks share; small and picklable.
+
+    Parameters
+    ----------
+    scan
+        The table of the variables, its snapshot and the selected positions.
+    request
+        What was asked for.
+    y, x
+        The cells of the horizontal grid.
+    places
+        The numbers of the dimensions of y and x among those of the table.
+    columns
+        The chunk edges along y and x.
+    others
+        The numbers of the other dimensions of the table, in order.
+    splits
+        For each other dimension, the ranges ``(start, stop)`` that it is cut into; each has a
+        selected position.
+    period
+        The length of a turn of x, or None.
+    is_geographic
+        Whether coordinates are longitudes and latitudes.
+    projection
+        The reference systems of zones and of the grid as WKT, and the units of the grid's labels
+        along x and y; None where they need not be moved.
+    weights
+        The variable of weights, or None.
+    """
+
+    scan: ScanContext
+    request: ZonalRequest
+    y: CellAxis
+    x: CellAxis
+    places: tuple[int, int]
+    columns: tuple[ChunkAxis, ChunkAxis]
+    others: tuple[int, ...]
+    splits: tuple[tuple[tuple[int, int], ...], ...]
+    period: float | None
+    is_geographic: bool
+    projection: tuple[str, str, tuple[float, float]] | None = None
+    weights: Column | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that the statistics are made of."""
+        return parts_of(self.request.statistics)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The quantiles among the statistics, by name, each from 0 to 1."""
+        found = ((name, quantile_of(name)) for name in self.request.statistics)
+        return {name: share for name, share in found if share is not None}
+
+    def part_steps(self, split: int) -> tuple[int, ...]:
+        """Return how many steps of a split are looked at together for quantiles."""
+        cells = len(self.variables) * math.prod(self.selection(p).count for p in self.places)
+        return part_steps([s.count for s in self.split_selections(split)], cells)
+
+    @property
+    def variables(self) -> list[Column]:
+        """The variables that are summed up, in order."""
+        return [c for c in self.scan.table.columns if c.role != "dimension"]
+
+    @property
+    def split_counts(self) -> tuple[int, ...]:
+        """How many ranges each other dimension is cut into."""
+        return tuple(len(ranges) for ranges in self.splits)
+
+    @property
+    def split_count(self) -> int:
+        """How many splits there are; 0 where nothing is selected."""
+        return math.prod(self.split_counts)
+
+    @property
+    def column_count(self) -> int:
+        """How many columns the grid has."""
+        return self.columns[0].count * self.columns[1].count
+
+    def selection(self, place: int) -> DimSelection:
+        """Return the selected positions of a dimension of the table."""
+        return self.scan.table.selections(self.scan.selections)[place]
+
+    def split_ranges(self, split: int) -> list[tuple[int, int]]:
+        """Return the range ``(start, stop)`` of a split along each other dimension."""
+        at = np.unravel_index(split, self.split_counts) if self.splits else ()
+        return [ranges[int(number)] for ranges, number in zip(self.splits, at, strict=True)]
+
+    def split_selections(self, split: int) -> list[DimSelection]:
+        """Return the selected positions of a split along each other dimension."""
+        return [
+            self.selection(place).within(start, stop)
+            for place, (start, stop) in zip(self.others, self.split_ranges(split), strict=True)
+        ]
+
+    def result_fields(self) -> list[pa.Field]:
+        """Return the columns of the result after the keys: other dimensions, then statistics."""
+        table = self.scan.table
+        by_dim = {c.source: c for c in table.columns if c.role == "dimension"}
+        fields = [
+            pa.field(table.dims[place], by_dim[table.dims[place]].arrow_type)
+            for place in self.others
+        ]
+        for column in self.variables:
+            for statistic in self.request.statistics:
+                kind = value_type(column) if statistic in ("min", "max") else pa.float64()
+                fields.append(pa.field(f"{column.name}_{column_suffix(statistic)}", kind))
+        return fields
+
+
+def value_type(column: Column) -> pa.DataType:
+    """Return the type of smallest and largest values: the variable's, or DOUBLE for wide ones."""
+    kind = column.arrow_type
+    narrow = pa.types.is_float32(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32)
+    return kind if narrow else pa.float64()
+
+
+def plan_zonal(
+    dataset: Dataset,
+    request: ZonalRequest,
+    *,
+    variables: Sequence[str] | None = None,
+    decode_cf: bool = True,
+    timestamp_type: Any = "ntz",
+    read_ahead_bytes: int,
+    **selecting: Unpack[Selecting],
+) -> ZonalContext:
+    """Plan statistics of zones.
+
+    Parameters
+    ----------
+    dataset
+        The group.
+    request
+        What is asked for.
+    variables
+        Names, or None for those of the default table.
+    decode_cf, timestamp_type, read_ahead_bytes, **selecting
+        As for a scan; conditions and selections are about dimensions.
+
+    Raises
+    ------
+    NotFoundError
+        A variable does not exist.
+    InvalidInputError
+        A variable has no numbers or no horizontal grid of one-dimensional coordinates, or an
+        option cannot be used.
+    UnsupportedError
+        The grid is curvilinear, or a package is not installed.
+    """
+    check_statistics(request.statistics)
+    table = dataset.table(
+        "cells", variables=variables, decode_cf=decode_cf, timestamp_type=timestamp_type
+    )
+    summed = [c for c in table.columns if c.role != "dimension"]
+    for column in summed:
+        _check_numbers(column)
+    first = dataset.variables[summed[0].source]
+    grid = _grid_of(first, dataset)
+    for column in summed:
+        missing = [dim for dim in grid.dims if dim not in column.dims]
+        if missing:
+            raise InvalidInputError(
+                f"variable {column.name!r} has no dimension {' and no '.join(missing)}, along which"
+                " zones lie: name the variables of the grid with variables=",
+                variable=column.name,
+            )
+    scan = dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **selecting).context
+    if scan.residual is not None:
+        raise InvalidInputError(
+            f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which is not"
+            " about one dimension: zonal takes conditions on dimensions only; mask cells with"
+            " weights=",
+            option="where",
+        )
+    y, x, period = _cells(dataset, grid)
+    arrays = [dataset.variables[path.rpartition("/")[2]] for path in table.arrays]
+    axes = cut_axes(table, arrays, leading_variable(arrays, dataset.manifest_files))
+    places = (table.dims.index(grid.dims[0]), table.dims.index(grid.dims[1]))
+    others = tuple(place for place in range(len(table.dims)) if place not in places)
+    context = ZonalContext(
+        scan=scan,
+        request=request,
+        y=y,
+        x=x,
+        places=places,
+        columns=(axes[places[0]], axes[places[1]]),
+        others=others,
+        splits=(),
+        period=period,
+        is_geographic=grid.kind == "geographic",
+        projection=_projection(first, dataset, grid, request.crs),
+        weights=_weights(dataset, request.weights, grid),
+    )
+    if request.weights == AREA and context.weights is None and grid.kind == "projected":
+        raise InvalidInputError(
+            "weights='area' is the area of cells between latitudes and longitudes, but the grid"
+            f" has {y.name} and {x.name}, where covered fractions are areas on the map: leave"
+            " weights= out, or name a variable that holds areas",
+            option="weights",
+        )
+    return replace(context, splits=_cut_splits(context, [axes[place] for place in others]))
+
+
+def _check_numbers(column: Column) -> None:
+    kind = column.arrow_type
+    if not is_number(kind):
+        raise InvalidInputError(
+            f"variable {column.name!r} holds {kind} and not numbers: name others with variables=",
+            variable=column.name,
+        )
+
+
+def _grid_of(variable: Variable, dataset: Dataset) -> HorizontalGrid:
+    grid = horizontal_grid(variable, dataset.variables)
+    if grid is None:
+        raise InvalidInputError(
+            f"variable {variable.name!r} of dimensions ({', '.join(variable.dims)}) has no"
+            " coordinates that are a latitude and a longitude, or projection_y_coordinate and"
+            " projection_x_coordinate, by standard_name, units or name: name variables of a grid"
+            " with variables=, or write these attributes",
+            variable=variable.name,
+        )
+    if grid.is_curvilinear:
+        raise UnsupportedError(
+            f"variable {variable.name!r} lies on the curvilinear grid ({grid.y.name},"
+            f" {grid.x.name}), whose cells are no rectangles; zonal needs coordinates with one"
+            " dimension each, as of a regular or a projected grid",
+            variable=variable.name,
+        )
+    return grid
+
+
+def _cells(dataset: Dataset, grid: HorizontalGrid) -> tuple[CellAxis, CellAxis, float | None]:
+    found, period = [], None
+    for coordinate in (grid.y, grid.x):
+        if coordinate.shape[0] > _MOST_LABELS:
+            raise UnsupportedError(
+                f"coordinate {coordinate.name!r} has {coordinate.shape[0]:,} labels; zonal takes"
+                f" {_MOST_LABELS:,} at most",
+                coordinate=coordinate.name,
+            )
+        labels = _decoded(dataset, coordinate)
+        if coordinate is grid.x:
+            circle = detected_circle(coordinate, labels)
+            period = None if circle is None else circle.period
+        bounds = coordinate.attributes.get("bounds")
+        held = dataset.variables.get(bounds) if isinstance(bounds, str) else None
+        found.append(
+            cell_axis(
+                coordinate.name,
+                labels,
+                bounds=None
+                if held is None or held.shape != (len(labels), 2)
+                else _decoded(dataset, held),
+                period=period if coordinate is grid.x else None,
+                ends_at_poles=coordinate is grid.y and grid.kind != "projected",
+            )
+        )
+    return found[0], found[1], period
+
+
+def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:
+    stored = dataset.read(variable.name)
+    data_type = variable.metadata.data_type
+    decoder = attribute_decoder(variable.attributes, data_type, name=variable.name)
+    return numbers_or_nan(decoder, stored)
+
+
+def numbers_or_nan(decoder: VariableDecoder, stored: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of stored values; NaN where one is missing."""
+    values, valid = decoder.decode_numeric(stored)
+    return values if valid is None else np.where(valid, values, np.nan)
+
+
+def _projection(
+    variable: Variable, dataset: Dataset, grid: HorizontalGrid, crs: Any
+) -> tuple[str, str, tuple[float, float]] | None:
+    if crs is None:
+        if grid.kind != "geographic":
+            raise InvalidInputError(
+                f"variable {variable.name!r} lies on the {grid.kind} grid ({grid.y.name},"
+                f" {grid.x.name}): say in which reference system zones are, such as"
+                " crs='EPSG:4326', or crs='grid' if they are in the grid's own coordinates",
+                option="crs",
+            )
+        return None
+    if isinstance(crs, str) and crs == "grid":
+        return None
+    source = given_crs(crs)
+    is_geographic = grid.kind == "geographic"
+    # Longitudes and latitudes are taken as they are, whatever ellipsoid the grid is said to have.
+    if is_geographic and source.equals(given_crs(WGS_84), ignore_axis_order=True):
+        return None
+    target = grid_crs(variable, dataset.variables, grid)
+    if is_geographic and source.equals(target, ignore_axis_order=True):
+        return None
+    x, y = (axis_scale(axis, variable, dataset.variables) for axis in (grid.x, grid.y))
+    return source.to_wkt(), target.to_wkt(), (x, y)
+
+
+def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column | None:
+    """Return the column of the variable of weights; an array named ``area`` goes before areas."""
+    if name is None or (name == AREA and AREA not in dataset.variables):
+        return None
+    table = dataset.table("cells", variables=[name])
+    [column] = [c for c in table.columns if c.source == name]
+    _check_numbers(column)
+    foreign = [dim for dim in column.dims if dim not in grid.dims]
+    if foreign or not column.dims:
+        raise InvalidInputError(
+            f"weights={name!r} has the dimensions ({', '.join(column.dims)}), but weights lie along"
+            f" {grid.dims[0]} and {grid.dims[1]} alone",
+            option="weights",
+        )
+    return column
+
+
+def _cut_splits(
+    context: ZonalContext, axes: Sequence[ChunkAxis]
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Cut the other dimensions at chunk edges, the first one first."""
+    numbers = []
+    for place, axis in zip(context.others, axes, strict=True):
+        chosen = context.selection(place)
+        if chosen.indices is None:
+            numbers.append(np.arange(*axis.chunk_range(chosen.start, chosen.stop), dtype=np.int64))
+        else:
+            numbers.append(np.unique(axis.chunk_of(chosen.indices)))
+    steps = math.prod(context.selection(place).count for place in context.others)
+    cells = context.y.size * context.x.size * steps
+    of_a_task = min(
+        max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),
+        _MOST_CELLS_OF_A_TASK,
+    )
+    # For quantiles, the values of a zone come together from all columns.
+    columns = 1 if context.shares else max(1, context.column_count)
+    wanted = -(-cells // columns // of_a_task)
+    splits = []
+    for found, axis in zip(numbers, axes, strict=True):
+        pieces = np.array_split(found, max(1, min(wanted, len(found))))
+        wanted = -(-wanted // max(1, len(pieces)))
+        ends = [np.array([p[0], p[-1] + 1], dtype=np.int64) for p in pieces if len(p)]
+        splits.append(tuple(tuple(axis.start_of(end).tolist()) for end in ends))
+    return tuple(splits)

@@ -1,0 +1,155 @@
+"""Writes the batches of a stream: each one in one commit, and none of them twice.
+
+Rules of this file
+------------------
+1. A batch is known by the id of the query, which its checkpoint keeps for good, and by its number.
+   They are recorded as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
+2. A batch without rows commits nothing.
+3. Where the store does not say whether a commit landed, the history is asked until it answers. If
+   it never does, the query fails, and the same question is asked when the batch is repeated.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.result import WriteResult, find_committed
+from icechunk_format.errors import (
+    CommitOutcomeUnknownError,
+    IcechunkError,
+    StorageError,
+    UnsupportedError,
+)
+from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
+from icechunk_format.options.location import location_of
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import Mode
+from icechunk_format.repository.repository import Repository
+from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.schema import write_schema
+from icechunk_spark.writing.planned import run_planned_write
+from icechunk_spark.writing.target import dataset_options
+
+# Spark's name of the query's id among the properties of its threads and tasks.
+QUERY_ID: Final = "sql.streaming.queryId"
+_TIMES_ASKED: Final = 5
+_PAUSE_SECONDS: Final = 1.0
+
+
+def mode_of(output_mode: str | None) -> Mode:
+    """Return the save mode for an output mode: ``complete`` replaces what is there."""
+    return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
+
+
+def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> None:
+    """Check options, columns and repository before a stream starts.
+
+    Raises
+    ------
+    IcechunkError
+        The rows of the stream could not be written.
+    """
+    prepare_write(
+        location_of(request),
+        write_schema(schema),
+        # Which batch it is, Spark says later.
+        dataset_options(replace(request, txn_app_id=None), mode),
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+    )
+
+
+class PlannedBatches:
+    """A function for ``foreachBatch`` that writes each batch as planned.
+
+    The class has no `repr` of its own, since the request may hold credentials.
+    """
+
+    def __init__(self, request: WriteRequest, mode: Mode) -> None:
+        self._request = request
+        self._mode = mode
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Write one batch.
+
+        Raises
+        ------
+        IcechunkError
+            The rows cannot be written, or the store did not say whether they were.
+        """
+        query = self._request.txn_app_id or _query_id(batch)
+        request = replace(self._request, txn_app_id=query, txn_version=number)
+        with errors_on_one_line():
+            # The rows are used several times, and computing them may take a long time.
+            batch.persist()
+            try:
+                if batch.isEmpty():
+                    return
+                write_once(
+                    request, self._mode, lambda: run_planned_write(batch, request, self._mode)
+                )
+            finally:
+                batch.unpersist()
+            upkeep_after(request, number)
+
+
+def _query_id(batch: DataFrame) -> str:
+    found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not found:
+        raise UnsupportedError(
+            "Spark does not say which query this batch belongs to (spark.python.usePinThread or"
+            " PYSPARK_PIN_THREAD is off): give option 'txnAppId', a name that no other stream has"
+        )
+    return str(found)
+
+
+def write_once(request: WriteRequest, mode: Mode, write: Callable[[], WriteResult | None]) -> None:
+    """Run a write; where its outcome is in doubt, find out.
+
+    Raises
+    ------
+    CommitOutcomeUnknownError
+        The store never said whether the commit landed.
+    """
+    try:
+        write()
+    except CommitOutcomeUnknownError:
+        if not _has_landed(request, mode):
+            raise
+
+
+def _has_landed(request: WriteRequest, mode: Mode) -> bool:
+    for asked in range(_TIMES_ASKED):
+        try:
+            repository = Repository.open(location_of(request))
+            if find_committed(repository, dataset_options(request, mode)) is not None:
+                return True
+        except StorageError:
+            pass
+        if asked + 1 < _TIMES_ASKED:
+            time.sleep(_PAUSE_SECONDS)
+    return False
+
+
+def upkeep_after(request: WriteRequest, number: int) -> None:
+    """Rewrite manifests after each so many batches; a failure is a warning, since rows are safe."""
+    every = request.rewrite_manifests_every
+    if every is None or (number + 1) % every:
+        return
+    try:
+        rewrite_manifests(location_of(request), branch=request.branch or "main")
+    except IcechunkError as error:
+        warnings.warn(
+            f"the manifests were not rewritten after batch {number}: {error.message}; the stream"
+            " goes on, and tries again later",
+            UserWarning,
+            stacklevel=1,
+        )

@@ -1,0 +1,68 @@
+"""Implements ``df.writeStream.format("icechunk")`` of a registered classic session.
+
+Rules of this file
+------------------
+1. Every call goes on to Spark's own writer unchanged, except `start` with ``format("icechunk")``.
+2. `start` checks options, columns and repository first, then lets Spark call a function with each
+   batch, which writes it as planned.
+3. Importing it is cheap, because `icechunk_spark` imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from icechunk_format.options.write_request import parse_write_options
+from icechunk_spark.jobs.noted_options import NotedWrite
+
+
+class PlannedStream(NotedWrite):
+    """Mixin for Spark's classic `DataStreamWriter` that plans the batches of icechunk."""
+
+    _icechunk_output_mode: str | None = None
+
+    def outputMode(self, outputMode: str) -> Any:
+        """Note the output mode, and tell Spark."""
+        self._icechunk_output_mode = outputMode
+        return super().outputMode(outputMode)  # type: ignore[misc]
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start the stream: planned for icechunk, and by Spark for every other format.
+
+        Raises
+        ------
+        IcechunkError
+            The format is icechunk, and the rows of the stream could not be written.
+        """
+        if not self._is_ours(format):
+            started: StreamingQuery = super().start(  # type: ignore[misc]
+                path, format, outputMode, partitionBy, queryName, **options
+            )
+            return started
+        self.options(**options)
+        texts = self._icechunk_texts(path, partitionBy)
+        request = parse_write_options(texts, is_stream=True)
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+        from icechunk_spark.changes.batches import PlannedBatches, check_stream, mode_of
+        from icechunk_spark.jobs.errors import errors_on_one_line
+
+        mode = mode_of(outputMode or self._icechunk_output_mode)
+        with errors_on_one_line():
+            check_stream(request, mode, self._icechunk_frame.schema)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if queryName is not None:
+            self.queryName(queryName)  # type: ignore[attr-defined]
+        self.foreachBatch(PlannedBatches(request, mode))  # type: ignore[attr-defined]
+        planned: StreamingQuery = super().start()  # type: ignore[misc]
+        return planned

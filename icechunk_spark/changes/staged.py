@@ -1,0 +1,118 @@
+"""Writes the batches of a stream where Spark's own sink is used: unregistered sessions and Connect.
+
+Tasks stage their rows, and the commit writes them in one process, as an unplanned write does, up to
+``maxUnplannedBytes`` for each batch.
+
+Rules of this file
+------------------
+1. Spark makes a new writer for the tasks of a batch and another for its commit, so all that the
+   commit needs travels in the messages of the tasks. Tasks know the id of the query.
+2. The staging folder has the name of query and batch: when a batch is repeated, what its earlier
+   attempt left is deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.write_request import Mode
+from icechunk_spark.changes.batches import QUERY_ID, upkeep_after, write_once
+from icechunk_spark.jobs.task_rows import batches_of
+from icechunk_spark.schema import write_schema
+from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter
+
+_BATCH_ID: Final = "streaming.sql.batchId"
+_ROWS_AT_ONCE: Final = 10_000
+# Spark 4.0 hands over rows; later versions hand over Arrow batches to this class.
+_TAKES_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_Base: Any = (
+    datasource.DataSourceStreamArrowWriter if _TAKES_ARROW else datasource.DataSourceStreamWriter
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch(WriterCommitMessage):
+    """The receipt of one task of a batch."""
+
+    staged: StagedRows
+    query: str
+    folder: str
+
+
+class StagedStreamWriter(_Base):  # type: ignore[misc]
+    """Stages the rows of a batch, and writes them in its commit."""
+
+    def __init__(self, request: WriteRequest, mode: Mode, schema: StructType) -> None:
+        self._request = request
+        self._mode = mode
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of one task.
+
+        Raises
+        ------
+        UnsupportedError
+            The batch is too large, or Spark does not say which query it belongs to.
+        """
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = self._request.txn_app_id or (context and context.getLocalProperty(QUERY_ID))
+        if not query or context is None:
+            raise UnsupportedError(
+                "Spark does not say which query this batch belongs to: give option 'txnAppId', a"
+                " name that no other stream has"
+            )
+        number = context.getLocalProperty(_BATCH_ID) or "batch"
+        folder = f"staging/stream-{_as_key(query)}-{_as_key(number)}"
+        batches = iterator
+        if not _TAKES_ARROW:
+            batches = batches_of(iterator, write_schema(self._schema), _ROWS_AT_ONCE)
+        staged = self._writer(folder).write(batches)
+        assert isinstance(staged, StagedRows)
+        return StagedBatch(staged, query, folder)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Write the rows of a batch in one commit, unless that was done before.
+
+        Raises
+        ------
+        IcechunkError
+            The rows cannot be written; nothing was committed then.
+        CommitOutcomeUnknownError
+            The store never said whether the commit landed.
+        """
+        found = [message for message in messages if isinstance(message, StagedBatch)]
+        if not found:
+            return
+        request = replace(self._request, txn_app_id=found[0].query, txn_version=batchId)
+        writer = UnplannedWriter(request, self._mode, self._schema, folder=found[0].folder)
+        if not any(message.staged.rows for message in found):
+            writer.abort([])
+            return
+        staged = [message.staged for message in found]
+        write_once(request, self._mode, lambda: writer.commit(staged))
+        upkeep_after(request, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete the staged rows of a batch, which no commit refers to."""
+        folders = {message.folder for message in messages if isinstance(message, StagedBatch)}
+        for folder in folders:
+            self._writer(folder).abort([])
+
+    def _writer(self, folder: str) -> UnplannedWriter:
+        return UnplannedWriter(self._request, self._mode, self._schema, folder=folder)
+
+
+def _as_key(text: str) -> str:
+    """Return a text as a part of an object key."""
+    return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in text)

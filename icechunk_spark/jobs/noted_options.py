@@ -1,0 +1,87 @@
+"""Records the format and the options that a user gives to Spark's reader or writer.
+
+Spark keeps them in the JVM, where Python cannot read them again.
+
+Rules of this file
+------------------
+1. Every call goes on to Spark unchanged, since another format may be chosen later.
+2. As in Spark, the name of an option ignores case, the later of two values counts, and None counts
+   as not given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.options.python_values import option_texts
+
+_FORMAT: Final = "icechunk"
+
+
+class NotedOptions:
+    """Mixin for Spark's `DataFrameReader` and `DataFrameWriter`; see `noting`."""
+
+    _icechunk_format: str | None = None
+    _icechunk_options: dict[str, Any]
+
+    def format(self, source: str) -> Any:
+        """Note the format, and tell Spark."""
+        self._icechunk_format = source
+        return super().format(source)  # type: ignore[misc]
+
+    def option(self, key: str, value: Any) -> Any:
+        """Note an option, and tell Spark."""
+        self._note({key: value})
+        return super().option(key, value)  # type: ignore[misc]
+
+    def options(self, **options: Any) -> Any:
+        """Note several options, and tell Spark."""
+        self._note(options)
+        return super().options(**options)  # type: ignore[misc]
+
+    def _note(self, options: dict[str, Any]) -> None:
+        self._icechunk_options |= {
+            name.lower(): value for name, value in options.items() if value is not None
+        }
+
+    def _is_ours(self, source: str | None = None) -> bool:
+        chosen = source if source is not None else self._icechunk_format
+        return chosen is not None and chosen.strip().lower() == _FORMAT
+
+
+class NotedWrite(NotedOptions):
+    """Mixin for Spark's writers, which also notes ways to cut files that arrays do not have."""
+
+    _icechunk_frame: Any
+    _icechunk_refused: str | None = None
+
+    def partitionBy(self, *columns: Any) -> Any:
+        """Note that partitions were asked for, and tell Spark."""
+        self._icechunk_refused = "partitionBy"
+        return super().partitionBy(*columns)  # type: ignore[misc]
+
+    def _icechunk_texts(self, path: str | None, partition_by: Any) -> dict[str, Any]:
+        """Return path and options as texts; refuse what was noted."""
+        refused = "partitionBy" if partition_by is not None else self._icechunk_refused
+        if refused is not None:
+            raise UnsupportedError(
+                f"{refused} means nothing for arrays: leave it out; option 'chunks' says how the"
+                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
+                method=refused,
+            )
+        named = {} if path is None else {"path": path}
+        return option_texts({**self._icechunk_options, **named})
+
+
+_MADE: Final[dict[tuple[type, type], type]] = {}
+
+
+def noting(told: Any, mixin: type[NotedOptions]) -> Any:
+    """Put `mixin` before the class of `told`, a new reader or writer of Spark's; return `told`."""
+    base = type(told)
+    if (mixin, base) not in _MADE:
+        _MADE[mixin, base] = type(base.__name__, (mixin, base), {"__doc__": base.__doc__})
+    told.__class__ = _MADE[mixin, base]
+    told._icechunk_options = {}
+    return told

@@ -1,0 +1,48 @@
+"""Runs the three steps of zonal statistics inside ``mapInArrow``, on executors.
+
+Rules of this file
+------------------
+1. A step is pickled with the plan, which may hold credentials; its `repr` shows nothing of it.
+2. Batches are fitted to the schema that Spark was told, as in reads.
+3. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from icechunk_format.workflows.zonal.covering import Covering
+from icechunk_spark.reading.reader import fit_batches
+from icechunk_spark.schema import arrow_target
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.zonal.combining import Combining
+    from icechunk_format.workflows.zonal.plan import ZonalContext
+    from icechunk_format.workflows.zonal.summing import Summing
+
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def step(make: Callable[[Batches], Batches], schema: StructType) -> Callable[[Batches], Batches]:
+    """Return the function for ``mapInArrow`` that makes rows of the schema that Spark was told."""
+    target = arrow_target(schema)
+    return lambda batches: fit_batches(make(batches), target)
+
+
+def covered(context: ZonalContext, names: Sequence[str], batches: Batches) -> Batches:
+    """Yield rows of cover for zones, whose last column is the geometry; `names` are of the keys."""
+    task = TaskContext.get()
+    covering = Covering(context, names, 0 if task is None else task.partitionId())
+    for batch in batches:
+        yield from covering.rows(batch)
+
+
+def summed(context: ZonalContext, run: type[Summing | Combining], batches: Batches) -> Batches:
+    """Yield rows of parts for rows of cover, or rows of the result for these."""
+    yield from run(context).rows(batch for batch in batches if batch.num_rows)

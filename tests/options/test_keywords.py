@@ -1,0 +1,78 @@
+"""Options are keywords that completion, `help()` and type checkers know."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import pydoc
+
+import pytest
+
+import icechunk_spark
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options import OPTIONS
+from icechunk_format.options.keywords import keyword_options
+from icechunk_format.options.parse import STREAM_OPTIONS
+from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
+
+FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
+OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}
+
+
+@pytest.mark.parametrize("use", FUNCTIONS)
+def test_the_keywords_are_the_options(use):
+    options = keyword_options(use)
+    names = list(inspect.signature(FUNCTIONS[use]).parameters)
+    keywords = [option.keyword for option in options]
+    assert names == [*OF_THE_FUNCTIONS[use], *keywords, "options"], (
+        f"the signature of {FUNCTIONS[use].__name__} has not the options in the order of OPTIONS"
+    )
+    left = {option.name for option in OPTIONS if use in option.uses} - {o.name for o in options}
+    others = {"path", "pushdown", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
+    assert left <= {*others, *STREAM_OPTIONS}
+
+
+def test_keywords_are_spelled_as_python_does():
+    keywords = {option.name: option.keyword for option in OPTIONS}
+    assert keywords["sel.method"] == "sel_method"
+    assert keywords["rowsPerPartition"] == "rows_per_partition"
+    assert keywords["from"] == "from_"
+    assert all(keyword.isidentifier() for keyword in keywords.values())
+
+
+@pytest.mark.parametrize("use", FUNCTIONS)
+def test_help_tells_what_each_option_does(use):
+    text = " ".join(pydoc.render_doc(FUNCTIONS[use], renderer=pydoc.plaintext).split())
+    assert "(options)" not in text
+    for option in keyword_options(use):
+        told = option.write_help if use == "write" and option.write_help else option.help
+        assert f" {option.keyword}: " in text
+        assert " ".join(told.replace("`", "``").split()) in text
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"as_of": "soon"}, "option 'asOf' must be an ISO-8601 instant"),
+        ({"as_of": "2024-01-01", "asOf": "2024-01-01"}, "'as_of' and 'asOf' are the same option"),
+        ({"from_": "v1"}, "option 'from' means nothing for layout=cells"),
+        ({"tag": "v1", "branch": "main"}, "exclude one another"),
+        ({"tga": "v1"}, "did you mean 'tag'"),
+        ({"pushdown": True}, "'where'"),
+    ],
+)
+def test_keywords_of_read_are_options(options, says):
+    with pytest.raises(InvalidInputError, match=says):
+        icechunk_spark.read(None, "/data/repo", **options)
+
+
+def test_keywords_of_write_are_options():
+    with pytest.raises(InvalidInputError, match="option 'minDensity' must be a number from 0 to 1"):
+        icechunk_spark.write(None, "/data/repo", min_density=2)
+    with pytest.raises(InvalidInputError, match="'txnVersion' as well"):
+        icechunk_spark.write(None, "/data/repo", txn_app_id="nightly")
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert icechunk_spark.__version__ == importlib.metadata.version("icechunk-spark")
+    assert f"icechunk_spark-{icechunk_spark.__version__}" == IMPLEMENTATION_NAME

@@ -1,0 +1,385 @@
+"""Every spelling of an option is understood, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from helpers import manual
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options import OPTIONS, values
+from icechunk_format.options.declare import METADATA_TABLES
+from icechunk_format.options.parse import collect_options, parse_read_options
+from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.write_request import parse_write_options
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def parse(**options: str) -> ReadOptions:
+    return parse_read_options({"path": "/data/repo", **options})
+
+
+def message_of(**options: str) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        parse(**options)
+    return str(caught.value)
+
+
+# --- declarations -----------------------------------------------------------------------------
+
+
+def test_each_option_of_reading_is_one_attribute():
+    declared = [option.attribute for option in OPTIONS if "read" in option.uses]
+    assert sorted(declared) == sorted(field.name for field in fields(ReadOptions))
+
+
+def test_no_two_options_share_a_spelling():
+    spellings = [name.lower() for option in OPTIONS for name in option.spellings]
+    assert len(spellings) == len(set(spellings))
+
+
+def test_defaults():
+    options = parse()
+    assert options.layout == "cells"
+    assert options.decode_cf is True
+    assert options.missing_chunks == "fill"
+    assert options.timestamp_type == "ntz"
+    assert options.storage_client == "auto"
+    assert options.rows_per_partition is None
+    assert options.read_ahead_bytes == 64 * 2**20
+    assert options.pushdown is False
+    assert (options.branch, options.tag, options.snapshot, options.as_of) == (None,) * 4
+    assert options.virtual_authorize == ()
+    assert options.storage_options == {}
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["asOf", "as-of", "as_of", "ASOF", "timestampAsOf", "as-of-timestamp", "timestamp_as_of"],
+)
+def test_spellings_of_one_option(name):
+    expected = datetime(2024, 7, 1, 12, tzinfo=UTC)
+    assert parse(**{name: "2024-07-01T12:00:00Z"}).as_of == expected
+
+
+@pytest.mark.parametrize("name", ["snapshot", "snapshot-id", "snapshotId", "versionAsOf"])
+def test_spellings_of_snapshot(name):
+    assert parse(**{name: "1CECHNKREP0F1RSTCMT0"}).snapshot == "1CECHNKREP0F1RSTCMT0"
+
+
+def test_version_as_of_takes_a_tag_as_well():
+    options = parse(versionAsOf="v1")
+    assert (options.tag, options.snapshot) == ("v1", None)
+    assert parse(snapshot="v1").snapshot == "v1"
+    assert "exclude one another" in message_of(versionAsOf="v1", branch="main")
+    assert "same option 'tag'" in message_of(versionAsOf="v1", tag="v1")
+
+
+def test_dots_may_be_underscores():
+    assert parse(sel="x=1", sel_method="nearest").sel_method == "nearest"
+    assert parse(storage_client="fsspec", virtual_authorize="s3://b/").storage_client == "fsspec"
+    options = parse(
+        storage_endpoint_url="http://localhost",
+        virtual_storage_region="eu",
+        **{"storage.anon": "1"},
+    )
+    assert options.storage_options == {"endpoint_url": "http://localhost", "anon": "1"}
+    assert options.virtual_storage_options == {"region": "eu"}
+    text = message_of(**{"storage.secret": "hunter2", "storage_secret": "hunter3"})
+    assert "'storage.secret' is given in two spellings" in text
+    assert "hunter" not in text
+
+
+#: A text that each parser takes; others take any.
+TEXTS = {
+    values.parse_boolean: "true",
+    values.parse_positive_int: "5",
+    values.parse_whole_number: "5",
+    values.parse_byte_size: "1m",
+    values.parse_instant: "2024-01-01",
+    values.parse_url_prefixes: "s3://b/",
+    values.parse_sizes: "a=5",
+    values.parse_orders: "a=descending",
+    values.parse_json_object: "{}",
+    values.parse_json_of_objects: "{}",
+    values.parse_fraction: "0.5",
+    values.parse_spec_version: "1",
+}
+
+
+@given(st.sampled_from([option for option in OPTIONS if not option.is_prefix]), st.randoms())
+def test_names_ignore_case_dashes_and_underscores(option, random):
+    spelled = "".join(
+        random.choice((letter.lower(), letter.upper())) + random.choice(("", "-", "_"))
+        for letter in option.name
+    )
+    parse = option.parse
+    text = parse.allowed[0] if isinstance(parse, values.Choice) else TEXTS.get(parse, "x")
+    assert list(collect_options({spelled: text}, use=option.uses[0])) == [option.name]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("varaibles", "variables"),
+        ("var", None),
+        ("tags", "tag"),
+        ("version", None),
+        ("timestamp", "timestampType"),
+        ("missing", None),
+        ("time-travel", None),
+        ("decodecfs", "decodeCf"),
+        ("column", "coords"),
+        ("partitionRows", None),
+    ],
+)
+def test_unknown_option_names_the_nearest(typed, meant):
+    with pytest.raises(InvalidInputError) as caught:
+        parse(**{typed: "x"})
+    text = str(caught.value)
+    assert f"unknown option '{typed}'" in text
+    assert "variables" in text
+    assert len(text.splitlines()) == 1
+    if meant is not None and caught.value.facts["nearest"] is not None:
+        assert f"did you mean '{caught.value.facts['nearest']}'?" in text
+
+
+@pytest.mark.parametrize(
+    "typed", ["region", "anon", "endpoint_url", "aws_access_key_id", "fs.s3a.access.key"]
+)
+def test_storage_settings_without_the_prefix(typed):
+    assert "start with 'storage.'" in message_of(**{typed: "secret-value"})
+    assert "secret-value" not in message_of(**{typed: "secret-value"})
+
+
+def test_what_spark_adds_is_let_through():
+    options = {"owner": "x", "location": "y", "__internal": "1", "option.path": "z"}
+    assert parse(**options).path == "/data/repo"
+
+
+def test_one_option_twice_under_two_names():
+    text = message_of(asOf="2024-01-01", timestampAsOf="2024-01-01")
+    assert "'asOf'" in text
+    assert "'timestampAsOf'" in text
+
+
+# --- paths ------------------------------------------------------------------------------------
+
+
+def test_missing_path_says_how_to_give_one():
+    with pytest.raises(InvalidInputError, match=r"'path' is missing.*TEMPORARY VIEW"):
+        parse_read_options({"tag": "v1"})
+
+
+def test_catalog_table_is_refused_when_it_is_made():
+    options = {"path": "file:/a", "provider": "icechunk", "owner": "me", "location": "file:/a"}
+    with pytest.raises(InvalidInputError, match="CREATE TEMPORARY VIEW v USING icechunk"):
+        parse_read_options(options)
+
+
+def test_several_paths():
+    with pytest.raises(InvalidInputError, match=r"2 paths.*union"):
+        parse_read_options({"paths": '["/a", "/b"]'})
+    with pytest.raises(InvalidInputError, match="2 paths"):
+        parse_read_options({"path": "/a", "paths": '["/b"]'})
+    assert parse_read_options({"paths": '["/a"]'}).path == "/a"
+
+
+@pytest.mark.parametrize("name", METADATA_TABLES)
+def test_a_metadata_table_is_named_in_the_path_or_by_option(name):
+    for options in ({"path": f"/data/repo#{name}"}, {"path": "/data/repo", "table": name.upper()}):
+        parsed = parse_read_options(options)
+        assert (parsed.path, parsed.table) == ("/data/repo", name)
+    other = "refs" if name != "refs" else "groups"
+    with pytest.raises(InvalidInputError, match="give one of the two"):
+        parse_read_options({"path": f"/data/repo#{name}", "table": other})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "chunk"}, "did you mean 'chunks'"),
+        ({"table": "snapshots", "where": "x > 1"}, "filter and select columns of the DataFrame"),
+        ({"table": "chunks", "variables": "a"}, "filter and select columns of the DataFrame"),
+        ({"table": "chunks", "decodeCf": "false"}, "about the values of arrays"),
+        ({"table": "chunks", "virtual.authorize": "s3://b/"}, "means nothing for the metadata"),
+        ({"table": "chunks", "layout": "refs"}, "means nothing for the metadata table 'chunks'"),
+        ({"table": "refs", "tag": "v1"}, "this table takes path, storage.client"),
+        ({"table": "operations", "group": "/a"}, "it is for 'groups', 'variables', 'manifests'"),
+        ({"table": "changes", "branch": "dev"}, "this table takes path, .*, from, to"),
+        ({"table": "history", "from": "v1"}, "it is for 'changes'"),
+        ({"from": "v1"}, "it is for the metadata table 'changes'"),
+    ],
+)
+def test_options_that_make_no_sense_with_a_table(options, says):
+    with pytest.raises(InvalidInputError, match=says):
+        parse_read_options({"path": "/data/repo", **options})
+
+
+def test_options_of_the_tables():
+    parsed = parse(table="changes", **{"from": "v1", "TO": "dev"})
+    assert (parsed.from_version, parsed.to_version) == ("v1", "dev")
+    parsed = parse(table="chunks", tag="v1", group="/a", rowsPerPartition="5")
+    assert (parsed.tag, parsed.group, parsed.rows_per_partition) == ("v1", "/a", 5)
+
+
+def test_a_number_sign_may_be_part_of_a_folder():
+    assert parse_read_options({"path": "/data/run#12"}).path == "/data/run#12"
+    with pytest.raises(InvalidInputError, match="did you mean '#snapshots'"):
+        parse_read_options({"path": "/data/repo#snapshot"})
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"decodeCf": "yes"}, "'decodeCf' must be true or false, but is 'yes'"),
+        ({"rowsPerPartition": "0"}, "whole number above 0"),
+        ({"rowsPerPartition": "-5"}, "whole number above 0"),
+        ({"rowsPerPartition": "4e6"}, "whole number above 0"),
+        ({"readAheadBytes": "64x"}, "size in bytes"),
+        ({"readAheadBytes": "0"}, "size in bytes"),
+        ({"layout": "cell"}, "did you mean 'cells'"),
+        ({"layout": "parquet"}, "'cells', 'chunks', 'refs' or 'summary'"),
+        ({"missingChunks": "ignore"}, "'fill' or 'skip'"),
+        ({"timestampType": "local"}, "'ntz' or 'utc'"),
+        ({"asOf": "yesterday"}, "ISO-8601"),
+        ({"variables": "a,,b"}, "names separated by commas"),
+        ({"variables": "a,a"}, "'a' more than once"),
+        ({"variables": "[1]"}, "JSON list of strings"),
+        ({"branch": " "}, "'branch' is empty"),
+        ({"virtual.authorize": "bucket/folder"}, "no '://'"),
+        ({"sel.method": "linear"}, "'exact' or 'nearest'"),
+        ({"branch": "a", "tag": "b"}, "'branch' and 'tag' exclude one another"),
+        ({"tag": "a", "snapshot": "b"}, "'tag' and 'snapshot' exclude"),
+        ({"asOf": "2024-01-01", "tag": "v1"}, "'asOf' and 'tag' exclude"),
+        ({"asOf": "2024-01-01", "snapshot": "X"}, "'asOf' and 'snapshot' exclude"),
+        ({"block": "time=1"}, "'block' means nothing for layout=cells: it is for layout 'summary'"),
+        *(
+            ({"layout": "summary", "block": bad}, "'block' must be sizes above 0 by dimension")
+            for bad in ("time=0", "time=x", "time", "time=1,time=2", "=1", ",")
+        ),
+        ({"layout": "refs", "coords": "a"}, "'coords' means nothing for layout=refs"),
+        ({"decoded": "false"}, "it is for layout 'chunks'"),
+    ],
+)
+def test_bad_values_say_what_is_allowed(options, says):
+    text = message_of(**options)
+    assert says in text
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1024", 1024), ("64m", 64 * 2**20), ("64MB", 64 * 2**20), ("1 GiB", 2**30), ("512k", 2**19)],
+)
+def test_sizes(text, size):
+    assert parse(readAheadBytes=text).read_ahead_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2024-07-01", datetime(2024, 7, 1, tzinfo=UTC)),
+        ("2024-07-01 12:30", datetime(2024, 7, 1, 12, 30, tzinfo=UTC)),
+        ("2024-07-01T12:30:00+05:30", datetime(2024, 7, 1, 7, tzinfo=UTC)),
+    ],
+)
+def test_instants_without_a_zone_are_utc(text, instant):
+    assert parse(asOf=text).as_of == instant
+
+
+def test_names_with_commas_come_as_json():
+    assert parse(variables="t2m, wind").variables == ("t2m", "wind")
+    assert parse(variables=json.dumps(["a,b", "c"])).variables == ("a,b", "c")
+
+
+# --- families and secrets ---------------------------------------------------------------------
+
+
+def test_storage_families_keep_apart():
+    options = parse(
+        **{
+            "storage.key": "AAA",
+            "Storage.Endpoint_URL": "http://x",
+            "storage.client": "fsspec",
+            "virtual.storage.anon": "true",
+            "virtual.authorize": "s3://a/, s3://b/c",
+        }
+    )
+    assert options.storage_options == {"key": "AAA", "endpoint_url": "http://x"}
+    assert options.storage_client == "fsspec"
+    assert options.virtual_storage_options == {"anon": "true"}
+    assert options.virtual_authorize == ("s3://a/", "s3://b/c")
+
+
+def test_no_credential_in_a_repr_or_an_error():
+    secrets = {"storage.secret": "hunter2", "virtual.storage.token": "hunter2"}
+    assert "hunter2" not in repr(parse(**secrets))
+    assert "hunter2" not in message_of(**secrets, varaibles="x")
+
+
+# --- the manual -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "mark", "made"), manual.TABLES)
+def test_the_manual_holds_what_is_declared(name, mark, made):
+    page = (manual.REFERENCE / name).read_text(encoding="utf-8")
+    assert page == manual.with_table(page, mark, made()), (
+        f"the table in {name} differs from what is declared; run make format"
+    )
+    assert made().count("\n| `") > 5
+
+
+def test_a_write_of_references_may_name_the_places_of_its_containers():
+    given = {"path": "/tmp/a", "virtual.authorize": "s3://a/", "virtual.storage.region": "eu"}
+    request = parse_write_options({**given, "layout": "refs"})
+    assert request.virtual_authorize == ("s3://a/",)
+    assert dict(request.virtual_storage_options) == {"region": "eu"}
+
+
+@pytest.mark.parametrize(
+    "text", ["x=descending, t=ascending", '{"x": "descending", "t": "ascending"}']
+)
+def test_orders_are_parsed(text):
+    request = parse_write_options({"path": "/tmp/a", "order": text})
+    assert request.order == {"x": "descending", "t": "ascending"}
+
+
+@pytest.mark.parametrize("text", ["x", "x=down", "x=ascending,x=descending", "{}", ""])
+def test_orders_that_are_none_are_refused(text):
+    with pytest.raises(InvalidInputError, match="latitude=descending"):
+        parse_write_options({"path": "/tmp/a", "order": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "is_stream", "says"),
+    [
+        ({"changeColumns": "true"}, False, "give option 'changesSince' as well"),
+        ({"startingFrom": "latest"}, False, "is for spark.readStream"),
+        ({"changesSince": "v1", "pushdown": "true"}, False, "does not go with 'changesSince'"),
+        ({"changesSince": "v1", "layout": "summary"}, False, "means nothing for layout=summary"),
+        ({"tag": "v1"}, True, "follows a branch"),
+        ({"changesSince": "v1"}, True, "'startingFrom'"),
+    ],
+)
+def test_options_of_changes_where_they_mean_nothing(options, is_stream, says):
+    with pytest.raises(InvalidInputError, match=says):
+        parse_read_options({"path": "/data/repo", **options}, is_stream=is_stream)
+
+
+def test_upkeep_of_a_stream_is_refused_for_a_single_write():
+    with pytest.raises(InvalidInputError, match=r"is for df\.writeStream"):
+        parse_write_options({"path": "/data/repo", "rewriteManifestsEvery": "10"})

@@ -1,0 +1,202 @@
+"""Batches that are staged: exactly once, whatever dies in between."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+from helpers.grids.written_cells import grid, rows_of
+from helpers.spark.streams import ROWS, new_place, repository_at
+from pyspark import TaskContext
+
+from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
+from icechunk_format.options.write_request import parse_write_options
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.memory import MemoryStorage
+from icechunk_spark.changes import batches, staged
+from icechunk_spark.changes.staged import StagedStreamWriter
+
+
+class Killed(BaseException):
+    """Stands for the death of the process."""
+
+
+class _Task:
+    def __init__(self, query, number):
+        self._held = {batches.QUERY_ID: query, "streaming.sql.batchId": str(number)}
+
+    def getLocalProperty(self, name):
+        return self._held.get(name)
+
+
+def handed_over(table):
+    """Return a table as Spark hands it over: in Arrow batches, or as rows by Spark 4.0."""
+    if staged._TAKES_ARROW:
+        return table.to_batches()
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+class Sink:
+    """Writes batches as Spark does: one writer for the tasks, another for the commit."""
+
+    def __init__(self, place, monkeypatch, *, query="query-1", overwrite=False, **options):
+        self.request = parse_write_options(
+            {"path": place, "dims": "time,x", "chunks": "time=1,x=2", **options}, is_stream=True
+        )
+        self.mode = "overwrite" if overwrite else "append"
+        self.patch = monkeypatch
+        self.query = query
+
+    def write(self, number, *tables):
+        task = _Task(self.query, number)
+        self.patch.setattr(TaskContext, "get", classmethod(lambda cls: task))
+        writer = StagedStreamWriter(self.request, self.mode, ROWS)
+        messages = [writer.write(iter(handed_over(table))) for table in tables]
+        StagedStreamWriter(self.request, self.mode, ROWS).commit(messages, number)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(batches, "_PAUSE_SECONDS", 0.0)
+
+
+def commits_of(place, query="query-1"):
+    """Return the numbers of the batches that were committed, oldest first."""
+    found = [i.metadata for i in repository_at(place).ancestry()]
+    return [m["txnVersion"] for m in found[::-1] if m.get("txnAppId") == query]
+
+
+def staged_keys(place):
+    return [found.key for found in open_storage(Location(place)).list("staging/")]
+
+
+def test_a_batch_that_runs_again_is_skipped(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch)
+    sink.write(0, grid([0], [0, 1]), grid([1], [0, 1]))
+    sink.write(0, grid([0], [0, 1]), grid([1], [0, 1]))
+    sink.write(1, grid([1], [0, 1], offset=5.0))
+    assert commits_of(place) == [0, 1]
+    assert rows_of(place).column("t").to_pylist() == [0, 1, 105, 106]
+    assert staged_keys(place) == []
+
+
+def test_a_batch_without_rows_commits_nothing(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch)
+    sink.write(0, grid([0], [0, 1]))
+    sink.write(1, grid([], []))
+    sink.write(2)
+    assert commits_of(place) == [0]
+    assert staged_keys(place) == []
+
+
+def test_complete_replaces(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch, overwrite=True)
+    sink.write(0, grid([0, 1], [0, 1]))
+    sink.write(1, grid([5], [0, 1]))
+    assert rows_of(place).column("time").to_pylist() == [5, 5]
+
+
+def test_two_queries_do_not_know_each_others_batches(monkeypatch):
+    place = new_place()
+    Sink(place, monkeypatch).write(0, grid([0], [0, 1]))
+    Sink(place, monkeypatch, query="query-2").write(0, grid([1], [0, 1]))
+    assert rows_of(place).num_rows == 4
+
+
+def test_upkeep_every_few_batches(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch, rewriteManifestsEvery="3")
+    for number in range(6):
+        sink.write(number, grid([number], [0, 1]))
+    assert commits_of(place) == list(range(6))
+    assert rows_of(place).num_rows == 12
+
+
+def test_options_of_a_stream():
+    with pytest.raises(InvalidInputError, match="number of the batch"):
+        parse_write_options({"path": "/r", "txnAppId": "a", "txnVersion": "1"}, is_stream=True)
+
+
+class Faults:
+    """Kills the process, loses an answer or fails at one seeded request that writes."""
+
+    def __init__(self, monkeypatch, seed):
+        self.random = random.Random(seed)
+        self.left = self.random.randint(0, 14)
+        self.kind = self.random.choice(["before", "after", "lost", "failed"])
+        for name in ("put", "put_many", "delete_many", "copy"):
+            original = getattr(MemoryStorage, name)
+            monkeypatch.setattr(MemoryStorage, name, self._wrapped(original))
+
+    def _wrapped(self, original):
+        def call(store, *arguments, **keywords):
+            self.left -= 1
+            if self.left != -1:
+                return original(store, *arguments, **keywords)
+            if self.kind == "before":
+                raise Killed
+            if self.kind == "failed":
+                raise StorageError("the store is away")
+            done = original(store, *arguments, **keywords)
+            if self.kind == "after":
+                raise Killed
+            if self.kind == "lost":
+                raise StorageError("the answer was lost")
+            return done
+
+        return call
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_killed_at_any_request(monkeypatch, seed):
+    """Every batch lands once, whenever the process dies, and the last write of a cell stays."""
+    place = new_place()
+    rng = random.Random(seed)
+    Sink(place, monkeypatch).write(0, grid([0], [0, 1]))
+    for number in range(1, 4):
+        table = grid([0, number], [0, 1], offset=1000.0 * number)
+        with monkeypatch.context() as faulty:
+            Faults(faulty, rng.random())
+            with suppress(Killed, StorageError, CommitOutcomeUnknownError):
+                Sink(place, faulty).write(number, table)
+        Sink(place, monkeypatch).write(number, table)  # what Spark does after a restart
+        found = {r["time"]: r["t"] for r in rows_of(place).to_pylist() if r["x"] == 0}
+        assert commits_of(place) == list(range(number + 1))
+        assert found == {n: 1000 * n + 100 * n for n in range(1, number + 1)} | {0: 1000.0 * number}
+    assert staged_keys(place) == []
+
+
+def test_an_outcome_in_doubt_is_settled(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch)
+    sink.write(0, grid([0], [0, 1]))
+    original = staged.UnplannedWriter.commit
+
+    def lost(self, messages):
+        original(self, messages)
+        raise CommitOutcomeUnknownError("nobody knows")
+
+    monkeypatch.setattr(staged.UnplannedWriter, "commit", lost)
+    sink.write(1, grid([1], [0, 1]))
+    assert commits_of(place) == [0, 1]
+
+    def nothing(self, messages):
+        raise CommitOutcomeUnknownError("nobody knows")
+
+    monkeypatch.setattr(staged.UnplannedWriter, "commit", nothing)
+    with pytest.raises(CommitOutcomeUnknownError):
+        sink.write(2, grid([2], [0, 1]))
+
+
+def test_rows_of_spark_4_0(monkeypatch):
+    place = new_place()
+    monkeypatch.setattr(staged, "_TAKES_ARROW", False)
+    sink = Sink(place, monkeypatch)
+    table = grid([0, 1], [0, 1])
+
+    sink.write(0, table)
+    assert rows_of(place).column("t").to_pylist() == table.column("t").to_pylist()

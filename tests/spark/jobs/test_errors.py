@@ -1,0 +1,43 @@
+"""Errors of several lines reach Spark's users on one line, with their types."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from icechunk_format.errors import FormatError, NotFoundError, StorageError
+from icechunk_spark.jobs.errors import errors_on_one_line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFoundError("there is no tag 'v2'\n  tags that exist: v1", kind="tag"),
+        StorageError("the store failed\nit may have landed", outcome_unknown=True, key="repo"),
+        FormatError("too short\nby 3 bytes", object_key="repo", file_type="repo"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_lines_are_joined(error):
+    with pytest.raises(type(error)) as caught, errors_on_one_line():
+        raise error
+    parts = [line.strip() for line in error.message.splitlines()]
+    assert str(caught.value) == "; ".join(parts)
+    assert caught.value.facts == error.facts
+    travelled = pickle.loads(pickle.dumps(caught.value))
+    assert str(travelled) == str(caught.value)
+
+
+def test_one_line_passes_untouched():
+    error = NotFoundError("nothing here", kind="tag")
+    with pytest.raises(NotFoundError) as caught, errors_on_one_line():
+        raise error
+    assert caught.value is error
+
+
+def test_what_is_not_ours_passes_untouched():
+    error = KeyError("a\nb")
+    with pytest.raises(KeyError) as caught, errors_on_one_line():
+        raise error
+    assert caught.value is error

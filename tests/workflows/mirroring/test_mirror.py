@@ -1,0 +1,389 @@
+"""Copies of a small repository follow it, cell by cell, and rewrite no more than they must."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from helpers.mirroring.grid import Grid
+
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
+from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.mirroring.versions import find_files, freshness
+
+# Two chunks of four: files of two chunks.
+ROWS = 16
+
+
+def counts(result):
+    return result.files_added, result.files_removed, result.rows
+
+
+def test_a_first_run_copies_and_a_second_does_nothing(grid):
+    done = grid.mirror(rowsPerPartition=ROWS)
+    assert done.full_copy == "there was no copy yet"
+    assert counts(done) == (3, 0, 48)
+    grid.assert_copied()
+    again = grid.mirror()
+    assert counts(again) == (0, 0, 0)
+    assert (again.version, again.snapshot_id) == (done.version, grid.first)
+
+
+def test_an_append_rewrites_nothing(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    grid.append(2)
+    done = grid.mirror()
+    assert counts(done) == (1, 0, 16)
+    assert done.full_copy is None
+    grid.assert_copied()
+    # Time 8 begins a chunk, and time 9 is written into it: its file is written anew.
+    grid.append(1)
+    assert counts(grid.mirror()) == (1, 0, 8)
+    grid.append(1)
+    assert counts(grid.mirror()) == (1, 1, 16)
+    grid.assert_copied()
+
+
+def test_files_grow_with_the_array_where_a_file_holds_several_chunks(tmp_path):
+    grid = Grid(tmp_path, shape=(2, 8))
+    grid.mirror(rowsPerPartition=64)
+    for _ in range(5):
+        grid.append(2)
+        assert counts(grid.mirror()) == (1, 0, 16)
+    grid.append(40)
+    done = grid.mirror()
+    assert done.rows == 320
+    # Files of eight times, of which the group of times 8 to 16 had six already.
+    assert done.files_added == 6
+    grid.assert_copied()
+
+
+def test_a_changed_chunk_rewrites_its_file_alone(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    grid.change("wind", (1, 1))
+    assert counts(grid.mirror()) == (1, 1, 16)
+    grid.assert_copied()
+
+
+def test_several_snapshots_become_one_version_or_one_each(grid):
+    first = grid.mirror(rowsPerPartition=ROWS)
+    grid.change("wind", (1, 1))
+    grid.append(2)
+    assert grid.mirror().version == first.version + 1
+    ids = [grid.change("t2m", (0, 0)), grid.append(2), grid.change("t2m", (0, 1))]
+    done = grid.mirror(every_snapshot=True)
+    assert done.version == first.version + 4
+    assert counts(done) == (3, 2, 48)
+    grid.assert_copied()
+    target = DeltaTarget.of(grid.target)
+    versions = [find_files(target, snapshot=snapshot).version for snapshot in ids]
+    assert versions == [2, 3, 4]
+    assert grid.copied(2).num_rows == 64
+
+
+def test_a_smaller_array_loses_its_rows_and_gets_others_back(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    session = grid.repository.writable_session()
+    grid.resize(session, 3)
+    session.commit("smaller")
+    assert counts(grid.mirror()) == (1, 2, 8)
+    grid.assert_copied()
+    # Smaller and larger again between two runs: the cells in between are lost.
+    session = grid.repository.writable_session()
+    grid.resize(session, 1)
+    session.commit("smaller still")
+    grid.append(5)
+    grid.mirror()
+    grid.assert_copied()
+
+
+def test_changed_labels_rewrite_what_they_touch(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    session = grid.repository.writable_session()
+    grid.values["time"][3] = 300
+    grid.store(session, "time")
+    session.commit("another label")
+    assert counts(grid.mirror()) == (1, 1, 16)
+    grid.assert_copied()
+
+
+def test_shifted_and_deleted_chunks(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    session = grid.repository.writable_session()
+    session.shift("/wind", (1, 0))
+    session.delete_chunks("/t2m", [(2, 0)])
+    session.commit("shift")
+    grid.values["wind"] = np.concatenate([np.zeros((2, 8), "f4"), grid.values["wind"][:4]])
+    grid.values["t2m"][4:, :4] = 0
+    grid.mirror()
+    grid.assert_copied()
+
+
+def test_attributes_alone_rewrite_nothing(grid):
+    grid.mirror()
+    session = grid.repository.writable_session()
+    session.update_metadata("/t2m", grid.document("t2m", long_name="air temperature"))
+    session.commit("describe")
+    done = grid.mirror()
+    assert counts(done) == (0, 0, 0)
+    record = find_files(DeltaTarget.of(grid.target)).record
+    assert record.snapshot_id == done.snapshot_id
+    assert record.columns["t2m"]["attributes"]["long_name"] == "air temperature"
+
+
+def test_other_encodings_copy_all_anew(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    session = grid.repository.writable_session()
+    session.update_metadata("/t2m", grid.document("t2m", scale_factor=2.0))
+    session.commit("scale")
+    done = grid.mirror()
+    assert "t2m" in done.full_copy
+    assert done.rows == 48
+    expected = (grid.values["t2m"].astype("f8") * 2).reshape(-1)
+    np.testing.assert_allclose(grid.copied().column("t2m").to_numpy(), expected, rtol=1e-6)
+    # The older version keeps its schema and its values.
+    assert (
+        grid.copied(0).column("t2m").to_numpy().tolist() == grid.values["t2m"].reshape(-1).tolist()
+    )
+
+
+def test_new_deleted_and_renamed_variables_change_the_schema(grid):
+    grid.mirror()
+    session = grid.repository.writable_session()
+    grid.add(session, "rain")
+    session.commit("rain")
+    assert "columns were" in grid.mirror().full_copy
+    grid.assert_copied("rain", "t2m", "wind")
+    session = grid.repository.writable_session()
+    session.delete("/rain")
+    session.commit("delete")
+    session = grid.repository.writable_session()
+    session.move("/wind", "/gust")
+    session.commit("rename")
+    grid.mirror()
+    del grid.values["rain"]
+    grid.values["gust"] = grid.values.pop("wind")
+    grid.assert_copied("gust", "t2m")
+    assert grid.copied(0).column_names == ["time", "y", "t2m", "wind"]
+    # A new array of that name is another one, whatever chunks its log lists.
+    session = grid.repository.writable_session()
+    session.delete("/gust")
+    grid.add(session, "gust")
+    session.commit("another gust")
+    assert grid.mirror().full_copy is not None
+    grid.assert_copied("gust", "t2m")
+
+
+def test_a_named_variable_that_goes_is_refused_and_nothing_changes(grid):
+    before = grid.mirror(variables=["wind"])
+    grid.assert_copied("wind")
+    session = grid.repository.writable_session()
+    session.delete("/wind")
+    session.commit("delete")
+    with pytest.raises(NotFoundError, match="wind"):
+        grid.mirror()
+    assert DeltaTable(grid.target).version() == before.version
+
+
+def test_other_variables_cost_nothing(grid):
+    grid.mirror(variables=["wind"], rowsPerPartition=ROWS)
+    grid.change("t2m", (0, 0))
+    assert counts(grid.mirror()) == (0, 0, 0)
+    grid.assert_copied("wind")
+
+
+@pytest.mark.parametrize(
+    ("option", "later", "words"),
+    [
+        ({"variables": ["wind"]}, {"variables": ["t2m"]}, "variables=wind.*variables=t2m"),
+        ({}, {"isel": "time=0:2"}, "no isel.*isel='time=0:2'"),
+        ({"missingChunks": "skip"}, {"missingChunks": "fill"}, "'skip'.*'fill'"),
+    ],
+)
+def test_other_selections_are_refused_with_both(grid, option, later, words):
+    grid.mirror(**option)
+    with pytest.raises(InvalidInputError, match=words):
+        grid.mirror(**later)
+    assert grid.mirror(**later, full=True).full_copy == "full=True was given"
+    assert grid.mirror(**later).rows == 0
+
+
+def test_selections_follow_the_array(grid):
+    grid.mirror(isel="time=-2:", rowsPerPartition=ROWS)
+    assert grid.copied().equals(grid.rows().slice(32, 16))
+    grid.append(1)
+    grid.mirror()
+    assert grid.copied().equals(grid.rows().slice(40, 16))
+    grid.append(2)
+    grid.mirror()
+    assert grid.copied().equals(grid.rows().slice(56, 16))
+
+
+def test_conditions_on_values(grid):
+    grid.mirror(where="t2m > 0.5 and y < 60", rowsPerPartition=ROWS)
+
+    def expected():
+        rows = grid.rows()
+        keep = (rows.column("t2m").to_numpy() > 0.5) & (rows.column("y").to_numpy() < 60)
+        return rows.filter(pa.array(keep))
+
+    assert grid.copied().equals(expected())
+    session = grid.repository.writable_session()
+    grid.values["t2m"][2:4] = 0.0
+    grid.store(session, "t2m", [(1, 0), (1, 1)])
+    session.commit("no row left there")
+    assert counts(grid.mirror())[:2] == (1, 1)
+    assert grid.copied().equals(expected())
+    grid.change("wind", (0, 0))
+    # The empty file stands for its cells, so they are not read again.
+    assert counts(grid.mirror())[:2] == (1, 1)
+    assert grid.copied().equals(expected())
+
+
+def test_missing_chunks_are_left_out_where_asked(grid):
+    session = grid.repository.writable_session()
+    for name in ("t2m", "wind"):
+        session.delete_chunks(f"/{name}", [(1, 0), (1, 1), (2, 0)])
+        grid.values[name][2:4] = 0
+        grid.values[name][4:, :4] = 0
+    session.commit("delete")
+    grid.mirror(missingChunks="skip", rowsPerPartition=ROWS)
+    rows = grid.rows()
+    stored = rows.filter(pa.array(rows.column("t2m").to_numpy() != 0))
+    assert stored.num_rows == 24
+    assert grid.copied().equals(stored)
+    grid.change("wind", (1, 1))
+    grid.mirror()
+    assert grid.copied().num_rows == 32
+
+
+def test_another_repository_or_branch_is_refused(grid, tmp_path):
+    grid.mirror()
+    grid.repository.create_branch("dev", grid.first)
+    with pytest.raises(InvalidInputError, match="branch main, not of dev"):
+        grid.mirror(branch="dev")
+    (tmp_path / "other").mkdir()
+    other = Grid(tmp_path / "other")
+    other.target = grid.target
+    with pytest.raises(InvalidInputError, match="is a copy of repository"):
+        other.mirror()
+
+
+@pytest.mark.parametrize("below", ["", "/copy"])
+def test_a_target_in_the_repository_is_refused(grid, below):
+    grid.target = grid.place + below
+    with pytest.raises(InvalidInputError, match="choose a folder beside it"):
+        grid.mirror()
+
+
+def test_what_is_no_copy_is_left_alone(grid, tmp_path):
+    write_deltalake(grid.target, pa.table({"a": [1]}))
+    with pytest.raises(AlreadyExistsError, match="another program wrote"):
+        grid.mirror()
+    with pytest.raises(AlreadyExistsError, match="another program wrote"):
+        grid.mirror(full=True)
+    grid.target = str(tmp_path / "file")
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(AlreadyExistsError, match="is a file"):
+        grid.mirror()
+    grid.target = str(tmp_path / "folder")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("all of it")
+    with pytest.raises(AlreadyExistsError, match=r"thesis\.txt"):
+        grid.mirror()
+
+
+def test_rows_that_another_program_wrote_are_refused(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    rows = grid.copied().slice(0, 1)
+    write_deltalake(grid.target, rows, mode="append")
+    with pytest.raises(ConflictError, match=r"another program changed .* \(WRITE\)"):
+        grid.mirror()
+    # Reading takes the version that is a whole snapshot.
+    assert find_files(DeltaTarget.of(grid.target)).version == 0
+    assert grid.mirror(full=True).rows == 48
+    grid.assert_copied()
+
+
+def test_a_branch_that_was_reset_is_refused_with_the_way_out(grid):
+    grid.append(2)
+    grid.mirror()
+    grid.repository.reset_branch("main", grid.first)
+    with pytest.raises(ConflictError, match=r"was reset.*full=True"):
+        grid.mirror()
+    assert freshness(DeltaTarget.of(grid.target)).snapshots_behind is None
+    grid.mirror(full=True)
+    assert grid.copied().num_rows == 48
+
+
+def test_an_expired_source_gives_a_full_copy_that_says_so(grid):
+    grid.append(2)
+    grid.mirror()
+    expired = find_files(DeltaTarget.of(grid.target)).record.snapshot_id
+    grid.append(2)
+    grid.append(2)
+    cutoff = grid.repository.snapshot_info(grid.repository.resolve()).flushed_at
+    grid.repository.expire_snapshots(datetime.fromtimestamp(cutoff / 1e6, UTC))
+    done = grid.mirror()
+    assert done.full_copy == f"snapshot {expired}, which the copy holds, expired"
+    assert done.rows == 96
+    grid.assert_copied()
+
+
+def test_freshness_and_versions(grid):
+    target = DeltaTarget.of(grid.target)
+    with pytest.raises(NotFoundError, match="there is no copy at"):
+        freshness(target)
+    grid.mirror()
+    assert freshness(target).is_fresh
+    tip = grid.append(2)
+    grid.repository.create_tag("v2", grid.append(2))
+    found = freshness(target)
+    assert (found.snapshots_behind, found.snapshot_id) == (2, grid.first)
+    with pytest.raises(NotFoundError, match=f"snapshot {tip} is not in the copy.*{grid.first}"):
+        find_files(target, snapshot=tip)
+    grid.mirror()
+    assert find_files(target, tag="v2").version == 1
+    assert find_files(target, snapshot=grid.first).version == 0
+    assert find_files(target, as_of=datetime.now(UTC)).version == 1
+    with pytest.raises(NotFoundError, match="no snapshot from 2001"):
+        find_files(target, as_of=datetime(2001, 1, 1, tzinfo=UTC))
+    with pytest.raises(InvalidInputError, match="exclude one another"):
+        find_files(target, tag="v2", snapshot=tip)
+
+
+def test_versions_that_a_vacuum_emptied_are_refused(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    grid.change("wind", (1, 1))
+    grid.mirror()
+    target = DeltaTarget.of(grid.target)
+    assert find_files(target, snapshot=grid.first).version == 0
+    orphan = grid.target + "/cells-0_2-0_8-0123456789abcdef.parquet"
+    with open(orphan, "wb") as file:
+        file.write(b"killed")
+    gone = DeltaTable(grid.target).vacuum(
+        0, dry_run=False, enforce_retention_duration=False, full=True
+    )
+    assert len(gone) == 2
+    grid.assert_copied()
+    with pytest.raises(NotFoundError, match="lost 1 of its 3 files to a vacuum"):
+        find_files(target, snapshot=grid.first)
+    grid.change("wind", (0, 0))
+    assert counts(grid.mirror()) == (1, 1, 16)
+    grid.assert_copied()
+
+
+def test_columns_that_delta_does_not_have(grid):
+    session = grid.repository.writable_session()
+    grid.add(session, "air temperature")
+    session.commit("a blank")
+    with pytest.raises(UnsupportedError, match="'air temperature' cannot be in a Delta table"):
+        grid.mirror()
+    assert DeltaTarget.of(grid.target).open() is None
