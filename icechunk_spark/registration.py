@@ -70,7 +70,7 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
     reader
         What reads ``spark.read.format("icechunk")`` in a classic session: ``"function"`` a
         function that Spark calls by `mapInArrow`, ``"source"`` Spark's Python data source. SQL
-        views, Connect and loads with ``pushdown=true`` take the source whatever is said here.
+        views and Connect take the source in any case.
 
     Raises
     ------

@@ -11,7 +11,7 @@ Rules of this file
 2. Spark must not take a large table for a small one, or it broadcasts the table in every join. Its
    estimate comes from the table of numbers. So each number stands beside an empty value of a wide
    type, and where that is too little, a filter passes over further numbers.
-3. `MappedLoad` leaves pushdown, which only the data source can do, and wrong calls to Spark.
+3. `MappedLoad` leaves wrong calls to Spark.
 4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
    imported by the first read.
 """
@@ -124,12 +124,6 @@ def read(
     ... )
     """
     parsed = parse_read_options(given_options(locals(), "read"))
-    if parsed.pushdown:
-        raise InvalidInputError(
-            "option pushdown=true is for spark.read.format('icechunk'), since Spark pushes filters"
-            " into data sources only: give the condition as option 'where'",
-            option="pushdown",
-        )
     return _mapped(spark, parsed, None if schema is None else _columns(schema))
 
 
@@ -168,9 +162,8 @@ class MappedLoad(NotedOptions):
         # Spark refuses a path that is given twice.
         if self._is_ours() and (path is None or "path" not in self._icechunk_options):
             parsed = parse_read_options(option_texts({**self._icechunk_options, **_named(path)}))
-            if not parsed.pushdown:
-                columns = self._icechunk_schema
-                return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
+            columns = self._icechunk_schema
+            return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
         loaded: DataFrame = super().load(path)  # type: ignore[misc]
         return loaded
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.name_lists import shortened
@@ -32,7 +32,6 @@ from icechunk_format.workflows.changes.run import run_feed
 from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions, version_of
-from icechunk_spark.reading.pushdown import PushdownReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
@@ -96,18 +95,7 @@ class OpenedTable:
         IcechunkError
             An option or the schema cannot be used, or what they name does not exist.
         """
-        if not self.options.pushdown:
-            return self._planned(schema, since)[0]
-        columns = column_names(schema, self.table.columns)
-        # Spark's filters have the types of the user's schema, `where` has those of the table.
-        ours = self.schema
-        alike = {field.name for field in schema for our in ours if _is_same(field, our)}
-        return PushdownReader(
-            lambda where: self._plan(columns, where),
-            arrow_target(schema),
-            where=self.options.where,
-            columns=frozenset(alike),
-        )
+        return self._planned(schema, since)[0]
 
     def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and about how many bytes its rows have."""
@@ -123,18 +111,18 @@ class OpenedTable:
         """Return the reader of some columns, and an upper bound of its rows."""
         names, target = column_names(schema, self.table.columns), arrow_target(schema)
         if self.options.changes_since is None:
-            plan = self._plan(names, self.options.where)
+            plan = self._plan(names)
             return IcechunkReader(plan, target), plan.rows
         since = resolve_since(self.options) if since is None else since
         feed = plan_changes(self.options, self.snapshot, self.table, names, since)
         return IcechunkReader(feed, target, run_feed), feed.rows
 
-    def _plan(self, columns: Sequence[str], where: str | None) -> ScanPlan:
+    def _plan(self, columns: Sequence[str]) -> ScanPlan:
         selecting = {name: getattr(self.options, name) for name in Selecting.__annotations__}
         return self.dataset.plan(
             self.table,
             columns=columns,
-            **cast("Selecting", selecting | {"where": where}),
+            **cast("Selecting", selecting),
             rows_per_partition=self.options.rows_per_partition,
             missing_chunks=self.options.missing_chunks,
             read_ahead_bytes=self.options.read_ahead_bytes,
@@ -234,7 +222,7 @@ def plan_table(
     Parameters
     ----------
     options
-        The options; ``pushdown`` has no effect.
+        The options.
     schema
         The columns to read, in order, or None for all.
 
@@ -285,7 +273,3 @@ def _one_line(text: str) -> str:
     line = " ".join(text.split())
     line = line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
     return f"'{line}'" if " " in line else line
-
-
-def _is_same(field: StructField, other: StructField) -> bool:
-    return field.name == other.name and field.dataType == other.dataType

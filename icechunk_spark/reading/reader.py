@@ -6,8 +6,8 @@ Rules of this file
    belongs to one task is in its partition.
 2. An empty plan has no partitions. Spark makes one partition without a task of that (``None``
    before 4.2, ``InputPartition(None)`` since), which must read as no rows.
-3. `IcechunkReader` has no `pushFilters`: with that method, every read fails while Spark's setting
-   for pushdown is off, which is the default.
+3. `IcechunkReader` has no `pushFilters`: Spark (up to 4.3) keeps one read plan per ``load()``,
+   which the filters of the last query overwrite, so a DataFrame that is used twice gets wrong rows.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 

@@ -28,7 +28,7 @@ def test_the_keywords_are_the_options(use):
         f"the signature of {FUNCTIONS[use].__name__} has not the options in the order of OPTIONS"
     )
     left = {option.name for option in OPTIONS if use in option.uses} - {o.name for o in options}
-    others = {"path", "pushdown", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
+    others = {"path", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
     assert left <= {*others, *STREAM_OPTIONS}
 
 
@@ -58,7 +58,7 @@ def test_help_tells_what_each_option_does(use):
         ({"from_": "v1"}, "option 'from' means nothing for layout=cells"),
         ({"tag": "v1", "branch": "main"}, "exclude one another"),
         ({"tga": "v1"}, "did you mean 'tag'"),
-        ({"pushdown": True}, "'where'"),
+        ({"pushdown": True}, "option 'where'"),
     ],
 )
 def test_keywords_of_read_are_options(options, says):

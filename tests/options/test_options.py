@@ -54,7 +54,6 @@ def test_defaults():
     assert options.storage_client == "auto"
     assert options.rows_per_partition is None
     assert options.read_ahead_bytes == 64 * 2**20
-    assert options.pushdown is False
     assert (options.branch, options.tag, options.snapshot, options.as_of) == (None,) * 4
     assert options.virtual_authorize == ()
     assert options.storage_options == {}
@@ -160,6 +159,12 @@ def test_unknown_option_names_the_nearest(typed, meant):
 def test_storage_settings_without_the_prefix(typed):
     assert "start with 'storage.'" in message_of(**{typed: "secret-value"})
     assert "secret-value" not in message_of(**{typed: "secret-value"})
+
+
+def test_spark_filter_pushdown_is_refused_for_where():
+    with pytest.raises(InvalidInputError, match="option 'where'") as no:
+        parse(pushDown="true")
+    assert no.value.facts == {"option": "pushdown", "nearest": "where"}
 
 
 def test_what_spark_adds_is_let_through():
@@ -369,7 +374,6 @@ def test_orders_that_are_none_are_refused(text):
     [
         ({"changeColumns": "true"}, False, "give option 'changesSince' as well"),
         ({"startingFrom": "latest"}, False, "is for spark.readStream"),
-        ({"changesSince": "v1", "pushdown": "true"}, False, "does not go with 'changesSince'"),
         ({"changesSince": "v1", "layout": "summary"}, False, "means nothing for layout=summary"),
         ({"tag": "v1"}, True, "follows a branch"),
         ({"changesSince": "v1"}, True, "'startingFrom'"),

@@ -29,8 +29,8 @@ from icechunk_format.options.values import listed, refused
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
-# `path` is an argument of its own; the others concern only the data source, and streams.
-_NO_KEYWORDS: Final = frozenset({"path", "pushdown", "maxUnplannedBytes", *STREAM_OPTIONS})
+# `path` is an argument of its own; the others concern only unplanned writes, and streams.
+_NO_KEYWORDS: Final = frozenset({"path", "maxUnplannedBytes", *STREAM_OPTIONS})
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
     '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'

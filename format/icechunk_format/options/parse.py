@@ -182,6 +182,13 @@ def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
             suffix = spelling.strip()[len(option.name) - 1 :].lower()
             if suffix:
                 return option, suffix
+    if folded == "pushdown":
+        raise refused(
+            folded,
+            "does not exist: Spark returns wrong rows for a DataFrame with pushed filters that is"
+            " used twice; give the condition as option 'where', which does the same, right",
+            nearest="where",
+        )
     if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
         word = folded.rpartition(".")[2]
         raise InvalidInputError(
@@ -241,7 +248,7 @@ def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
     if is_stream:
         _refuse(
             given,
-            ("changesSince", "changesBy", "tag", "snapshot", "asOf", "pushdown"),
+            ("changesSince", "changesBy", "tag", "snapshot", "asOf"),
             "means nothing for a stream, which follows a branch: option 'startingFrom' says where"
             " it begins",
         )
@@ -259,8 +266,6 @@ def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
             "is about changes: give option 'changesSince' as well, with the version since which"
             " rows changed",
         )
-    elif given.get("pushdown"):
-        raise refused("pushdown", "does not go with 'changesSince': use option 'where'")
 
 
 def _refuse(given: Mapping[str, Any], names: Iterable[str], problem: str) -> None:

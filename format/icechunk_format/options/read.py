@@ -202,14 +202,6 @@ class ReadOptions:
         parse=parse_selection,
         help="Selects by position along dimensions, as Python slices do.",
     )
-    pushdown: bool = option(
-        "pushdown",
-        parse=parse_boolean,
-        default=False,
-        help="Takes part in Spark's filter pushdown. Only for a DataFrame that is used once: Spark"
-        " (up to 4.3) returns wrong rows when one is used twice. Prefer `where`.",
-        layouts=("cells",),
-    )
     rows_per_partition: int | None = option(
         "rowsPerPartition",
         parse=parse_positive_int,

@@ -96,7 +96,6 @@ def test_selections_and_an_empty_copy(spark, grid):
     [
         ({"tag": "v1"}, "follows a branch"),
         ({"layout": "chunks"}, "layout=chunks cannot be copied"),
-        ({"pushdown": True}, "'pushdown' means nothing for a copy"),
         ({"variable": "wind"}, "did you mean 'variables'"),
         ({"target_options": {"a": 1}}, "must be a text"),
     ],

@@ -37,7 +37,6 @@ MISTAKES = {
     "type": ({"schema": "float"}, InvalidInputError, "schema='float'.*t2m float"),
     "list": ({"schema": ["t2m"]}, InvalidInputError, r"schema=\['t2m'\].*StructType"),
     "path": ({"Path": "elsewhere"}, InvalidInputError, "given twice"),
-    "filters": ({"pushdown": True}, InvalidInputError, "'where'"),
     "value": ({"variables": {1, 2}}, InvalidInputError, "'variables'"),
 }
 

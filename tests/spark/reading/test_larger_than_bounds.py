@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pyspark.sql import datasource
 from pyspark.sql import functions as F
 
 import icechunk_spark
 
 TIMES, PLACES = 300, 1_000
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 BOUNDS = {"readAheadBytes": "100k", "rowsPerPartition": "150000"}
 SUMS = "sum(v) AS v", "count(*) AS n", "count(DISTINCT t, x) AS c"
 
@@ -37,19 +35,13 @@ def written(spark, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("way", ["format", "function", "pushdown", "view"])
-def test_reading_cells(spark, written, way, request):
+@pytest.mark.parametrize("way", ["format", "function", "view"])
+def test_reading_cells(spark, written, way):
     source = spark.read.format("icechunk").options(**BOUNDS)
     if way == "format":
         rows = source.load(written)
     elif way == "function":
         rows = icechunk_spark.read(spark, written, **BOUNDS)
-    elif way == "pushdown":
-        if not hasattr(datasource, "EqualTo"):
-            pytest.skip("Spark 4.1 brought filter pushdown")
-        spark.conf.set(PUSHDOWN, "true")
-        request.addfinalizer(lambda: spark.conf.unset(PUSHDOWN))
-        rows = source.option("pushdown", "true").load(written).where("t >= 0")
     else:
         options = ", ".join(f"{name} '{value}'" for name, value in BOUNDS.items())
         spark.sql(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from helpers.spark.session import by_source
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession, datasource
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -115,10 +115,6 @@ def test_what_the_source_keeps(session, spark, weather):
     sql = f"CREATE OR REPLACE TEMPORARY VIEW mapped USING icechunk OPTIONS (path '{weather.path}')"
     session.sql(sql)
     assert not is_mapped(session.table("mapped"))
-    if not hasattr(datasource, "EqualTo"):
-        return  # Spark 4.0 pushes no filters
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    assert not is_mapped(icechunk(session).option("pushdown", "true").load(weather.path))
 
 
 def test_a_session_may_stay_with_the_source(session, weather):
