@@ -25,7 +25,7 @@ class ChangingGrid:
         session.create_group("/", group_document())
         self.session = session
         self.fill = {"a": 0, "b": 0}
-        self.scale = {"a": None, "b": None}
+        self.scale = {"a": self.random.choice([None, 2.0]), "b": None}
         for name in ("a", "b", "x", "y"):
             self.create(name)
         for dim in "xy":
@@ -109,7 +109,7 @@ class ChangingGrid:
         self.create("b")
 
     def reinterpret(self):
-        self.scale["a"] = self.random.choice([None, 2.0, 0.5])
+        self.scale["a"] = self.scale["a"] and self.random.choice([2.0, 0.5])
         self.session.update_metadata("/a", self.document("a"), **self.sizes("a"))
 
     def attributes(self):
@@ -122,5 +122,5 @@ class ChangingGrid:
 
     def change(self):
         kinds = [self.set_chunks] * 4 + [self.delete_chunks, self.resize, self.new_labels]
-        kinds += [self.recreate, self.attributes]
+        kinds += [self.recreate, self.attributes, self.reinterpret]
         self.random.choice(kinds)()

@@ -74,6 +74,7 @@ def feed_rows(repository, older, newer, layout, options, plan_options, table, **
         group="/",
         layout=layout,
         variables=choices.pop("variables", None),
+        coords=choices.pop("coords", ()),
         table_options=choices,
         selection=selection,
         plan_options={k: v for k, v in plan_options.items() if k not in selection},
@@ -159,7 +160,7 @@ ALL_LAYOUTS = [
 def test_random_histories_of_ours(seed, kind, spec_version, by_snapshot):
     repository, versions = history(None, seed, 4, spec_version)
     layout, options, plan_options = kind
-    assert_law(repository, versions, layout, options, plan_options)
+    assert_law(repository, versions, layout, options, plan_options, by_snapshot)
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
@@ -170,12 +171,27 @@ def test_random_histories_of_both_libraries(tmp_path, spec_version):
         assert_law(repository, versions, layout, options, plan_options)
 
 
-CELLS = [{}, {"missing_chunks": "skip"}, {"isel": "x=1:4"}, {"where": "y > 60"}]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(CELLS), st.booleans())
-def test_cells_known_by_labels(seed, plan_options, by_snapshot):
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(
+        [
+            ("cells", {"variables": ("a", "b")}),
+            ("cells", {"variables": ("b",), "coords": ("a",)}),
+            ("cells", {"variables": ("a", "b"), "decode_cf": False}),
+            ("chunks", {}),
+            ("chunks", {"variables": ("a",), "decoded": False}),
+            ("refs", {}),
+        ]
+    ),
+    st.sampled_from(
+        [{}, {"isel": "x=1:4"}, {"where": "y > 60"}, {"isel": "y=0:3:2", "where": "x < 99"}]
+    ),
+    st.sampled_from(["fill", "skip"]),
+    st.sampled_from([{}, {"rows_per_partition": 3, "read_ahead_bytes": 1}]),
+    st.booleans(),
+)
+def test_every_option_of_reading(seed, table, selection, missing_chunks, bounds, by_snapshot):
     grid = ChangingGrid(seed)
     versions = [grid.commit()]
     for _ in range(3):
@@ -183,5 +199,22 @@ def test_cells_known_by_labels(seed, plan_options, by_snapshot):
             grid.change()
         if grid.session.has_changes:
             versions.append(grid.commit())
-    options = {"variables": ("a", "b")}
-    assert_law(grid.repository, versions, "cells", options, plan_options, by_snapshot)
+    layout, options = table
+    if layout != "cells":
+        selection = {name: given for name, given in selection.items() if name == "isel"}
+    plan_options = {**selection, **bounds, "missing_chunks": missing_chunks}
+    assert_law(grid.repository, versions, layout, options, plan_options, by_snapshot)
+
+
+@pytest.mark.parametrize("metadata", [ChangingGrid.reinterpret, ChangingGrid.attributes])
+def test_chunks_deleted_beside_new_metadata_are_deleted_rows(metadata):
+    grid = ChangingGrid(1)
+    grid.session.set_chunks("/a", [[0, 0], [1, 1]], [b"abcd"] * 2)
+    grid.scale["a"] = 4.0
+    grid.reinterpret()
+    versions = [grid.commit()]
+    grid.session.delete_chunks("/a", [[0, 0]])
+    metadata(grid)
+    versions.append(grid.commit())
+    skip = {"missing_chunks": "skip"}
+    assert_law(grid.repository, versions, "cells", {"variables": ("a", "b")}, skip)

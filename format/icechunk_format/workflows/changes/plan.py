@@ -216,9 +216,8 @@ class _Planner:
                 continue
             now, before = newer.variable(column.path), older.variable(column.path)
             assert now is not None
-            if not reads_alike(column, older.column(column.source)):
-                before = None
-            found = changed_boxes(now, before, touched)
+            is_alike = reads_alike(column, older.column(column.source))
+            found = changed_boxes(now, before if is_alike else None, touched)
             written.append(in_table(found, now.dims, dims, np.array(newer.table.sizes)))
             if before is not None:
                 found = changed_boxes(before, now, touched)
