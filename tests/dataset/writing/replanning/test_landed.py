@@ -81,7 +81,9 @@ def test_texts_and_instants_go_in_in_order():
 
     first = table(["2024-01-01", "2024-01-02"], ["a", "b"])
     later = [table([day], ["a", "b"]) for day in ("2024-01-05", "2024-01-03")]
-    place = assert_as_one_after_another(first, [*later, table(["2024-01-04"], ["c"])])
+    last = table(["2024-01-04"], ["c"])
+    encoding = {"word": {"missing_value": "none"}}
+    place = assert_as_one_after_another(first, [*later, last], encoding=encoding)
     assert (np.diff(values(place, "time")) > 0).all()
 
 

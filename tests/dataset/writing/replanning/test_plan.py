@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_format.errors import AlreadyExistsError, ConflictError
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.maintenance.garbage.collect import collect_garbage
 from icechunk_format.maintenance.rewriting.rewrite import finish_rewrite, plan_rewrite
 from icechunk_format.maintenance.rewriting.task import run_task
@@ -177,7 +177,17 @@ def test_resolve_decides_about_single_cells(place, resolve, expected):
     assert values(place)[:, 0].tolist() == [1, 101, 201.5, expected, 402]
 
 
-def test_resolve_theirs_keeps_values_that_were_there_before(place):
+def test_resolve_theirs_keeps_the_cells_that_others_changed_and_no_more(place):
+    created(place, grid([1], [1]), chunks={"time": 4, "x": 4})
+    options = WriteOptions(mode="append", dims=("time", "x"), resolve="theirs", min_density=0)
+    ours = begun(place, grid([8], [1], offset=0.5), options)
+    diagonal = grid([1, 8], [1, 2], offset=0.25).take([0, 3])
+    write_table(place, diagonal, WriteOptions(mode="append", dims=("time", "x"), min_density=0))
+    ours()
+    np.testing.assert_array_equal(values(place), [[101.25, np.nan], [801.5, 802.25]])
+
+
+def test_a_cell_that_others_wrote_with_its_earlier_value_counts_as_not_written(place):
     created(place, grid(range(2), [1, 2]))
     options = WriteOptions(mode="append", dims=("time", "x"), resolve="theirs")
     ours = begun(place, grid(range(2), [1, 2], offset=1), options)
@@ -185,7 +195,39 @@ def test_resolve_theirs_keeps_values_that_were_there_before(place):
     theirs["t"][2] = 101.0
     write_table(place, pa.table(theirs), APPEND)
     ours()
-    assert values(place).tolist() == [[1.5, 2.5], [101, 102.5]]
+    assert values(place).tolist() == [[1.5, 2.5], [102, 102.5]]
+
+
+def counts(times, xs, *, value):
+    """Rows of a full grid of integers, which have no missing value."""
+    table = grid(times, xs)
+    return table.set_column(2, "n", pa.array([value] * table.num_rows, pa.int32()))
+
+
+def test_a_cell_without_a_row_and_a_missing_value_is_refused_as_later(place):
+    created(place, counts([0, 1], [1], value=1), chunks={"time": 4, "x": 4})
+    longer = begun(place, counts([2], [1], value=2))
+    write_table(place, counts([0, 1], [2], value=3), APPEND)
+    with pytest.raises(InvalidInputError) as caught:
+        longer()
+    assert caught.value.facts == {"variable": "n", "cell": "time=2, x=2.0"}
+    with pytest.raises(InvalidInputError):
+        write_table(place, counts([2], [1], value=2), APPEND)
+    assert values(place, "n").tolist() == [[1, 3], [1, 3]]
+
+
+@pytest.mark.parametrize(("resolve", "expected"), [(None, None), ("ours", 7), ("theirs", 0)])
+def test_a_zero_that_others_wrote_to_a_new_cell_is_a_value(place, resolve, expected):
+    created(place, counts([0], [1], value=1), chunks={"time": 4})
+    options = WriteOptions(mode="append", dims=("time", "x"), resolve=resolve)
+    second = begun(place, counts([1], [1], value=7), options)
+    write_table(place, counts([1], [1], value=0), APPEND)
+    if resolve is None:
+        with pytest.raises(ConflictError):
+            second()
+    else:
+        second()
+        assert values(place, "n").tolist() == [[1], [expected]]
 
 
 def test_on_conflict_fail_refuses_what_would_go_in(place):

@@ -168,26 +168,28 @@ class BlockWriter:
             if end is not None:
                 covered[_box(lower, end)] = True
             if not covered.all():
-                self._refuse_gap(array, covered, lower)
+                raise no_row(self._part, array, covered, lower)
         result = array.encoder.blank(cells.shape, array.metadata.fill_value)
         self._old.read_into(result, array, lower, upper)
         result[has_row] = cells[has_row]
         return result
 
-    def _refuse_gap(
-        self, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
-    ) -> None:
-        gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
-        cell = self._part.cell(
-            {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
-        )
-        assert array.encoder is not None
-        data_type = array.metadata.data_type
-        advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
-        raise InvalidInputError(
-            f"no row for the cell ({cell}) of {array.name}, and its array of "
-            f"{data_type.name} has no missing value to put there; add the rows, or "
-            f"create the array with one: {advice}",
-            variable=array.name,
-            cell=cell,
-        )
+
+def no_row(
+    part: WritePart, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
+) -> InvalidInputError:
+    """Return the error for the first cell of a chunk that has no row and no earlier value."""
+    gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
+    cell = part.cell(
+        {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
+    )
+    assert array.encoder is not None
+    data_type = array.metadata.data_type
+    advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
+    return InvalidInputError(
+        f"no row for the cell ({cell}) of {array.name}, and its array of "
+        f"{data_type.name} has no missing value to put there; add the rows, or "
+        f"create the array with one: {advice}",
+        variable=array.name,
+        cell=cell,
+    )

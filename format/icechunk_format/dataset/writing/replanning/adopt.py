@@ -220,6 +220,20 @@ class _Adoption:
                 found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
         return found
 
+    def _written_by_others(self, new: ArrayTarget, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which chunks of the newest version other writers have stored."""
+        found = self._stored(new, coords)
+        return found & self._rivals.touched(new.node_id, coords)
+
+    def _stored(self, new: ArrayTarget, coords: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which chunks the newest version has."""
+        node = array_at(self._rivals.tip, new.path, new.node_id)
+        found = np.zeros(len(coords), np.bool_)
+        if node is not None:
+            lookup = self._destination.reader(self._rivals.tip, node).lookup
+            found[lookup.find(coords.astype(np.uint32)).positions] = True
+        return found
+
     def _axes(self, old: ArrayTarget, new: ArrayTarget) -> list[AxisMoves]:
         return [
             axis_moves(
@@ -262,10 +276,8 @@ class _Adoption:
         for receipt in receipts:
             coords = receipt.coords.coords()
             touched = self._rivals.touched(new.node_id, coords)
-            node = array_at(self._rivals.tip, new.path, new.node_id)
-            if node is not None and self._rivals.is_new(new.node_id):
-                there = self._destination.reader(self._rivals.tip, node).lookup.find(coords)
-                touched = np.isin(np.arange(len(coords)), there.positions)
+            if self._rivals.is_new(new.node_id):
+                touched = self._stored(new, coords)
             shared.append(coords[touched])
             gives_way = touched & (resolve == "theirs")
             if old.node_id == new.node_id and not gives_way.any():
@@ -309,8 +321,10 @@ class _Adoption:
             base_now=self._placed(new, self._rivals.base, base, is_tip=False),
             tip=self._placed(new, self._rivals.tip, tip, is_tip=True),
             stored=stored,
+            written_by_others=lambda at: self._written_by_others(new, at),
             has_all_rows=self._has_all_rows,
             resolve=self._prepared.options.resolve,
+            part=next((part for part in self._now.parts if new in part.arrays), None),
         )
         touched = self._touched(new, targets)
         chunks = merge.chunks(targets, touched)

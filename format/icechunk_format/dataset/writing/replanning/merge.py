@@ -6,12 +6,15 @@ Rules of this file
    newest version differs there from the version that the write was planned on.
 2. If every combination of the write's labels has a row, all of those cells were written. If not,
    stored chunks are compared with that earlier version: an equal cell counts as not written.
-3. Memory holds one chunk at a time, in each of these versions.
+3. An array without a missing value has a value in every cell of a stored chunk. So its cells
+   outside of the earlier version were written, if their chunk was; a chunk with a cell that has
+   neither a row nor a value is refused, as by a write that begins now.
+4. Memory holds one chunk at a time, in each of these versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.writing.cells.blocks import no_row
 from icechunk_format.dataset.writing.cells.chunk_batches import padded
-from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 if TYPE_CHECKING:
@@ -48,10 +52,14 @@ class CellMerge:
         The base and the newest version, by the places of now; None where they have no such array.
     stored
         Which chunks the write has stored.
+    written_by_others
+        Tells which chunks of the newest version, ``int64 (n, ndim)``, other writers have stored.
     has_all_rows
         Whether every combination of labels has a row.
     resolve
         Whose cells count where both wrote; None is a conflict.
+    part
+        The part of the new plan that has the array; None if the write has no rows for it.
 
     Attributes
     ----------
@@ -66,10 +74,17 @@ class CellMerge:
     base_now: PlacedArray | None
     tip: PlacedArray | None
     stored: ChunkChanges
+    written_by_others: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
     has_all_rows: bool
     resolve: str | None
+    part: WritePart | None = None
     lost: list[set[int]] = field(default_factory=list)
     cells_lost: int = 0
+
+    @property
+    def has_no_missing_value(self) -> bool:
+        """Whether every value of the array counts as one that was written."""
+        return self.array.encoder is not None and self.array.encoder.absent is None
 
     def chunks(
         self, targets: NDArray[np.int64], touched: NDArray[np.bool_]
@@ -92,16 +107,23 @@ class CellMerge:
         lower, upper = grid.box_of(target)
         values = self._content(self.tip, lower, upper)
         theirs = self._theirs(values, lower, upper) if is_touched else None
-        if self.ours is not None:
-            segments = [moves.into_target(at) for moves, at in zip(self.axes, target, strict=True)]
-            for numbers in product(*segments):
-                self._lay_over(self.ours, values, theirs, numbers, lower)
+        if self.ours is None:
+            return values
+        written = np.zeros(values.shape, np.bool_)
+        segments = [moves.into_target(at) for moves, at in zip(self.axes, target, strict=True)]
+        for numbers in product(*segments):
+            self._lay_over(self.ours, values, written, theirs, numbers, lower)
+        if self.has_no_missing_value and self.part is not None and written.any():
+            written |= _inside(self.tip, lower, upper)
+            if not written.all():
+                raise no_row(self.part, self.array, written, lower)
         return values
 
     def _lay_over(
         self,
         reader: ArrayReader,
         values: NDArray[Any],
+        merged: NDArray[np.bool_],
         theirs: NDArray[np.bool_] | None,
         numbers: Sequence[int],
         lower: Sequence[int],
@@ -119,6 +141,8 @@ class CellMerge:
         written = np.ones(ours.shape, np.bool_)
         if not self.has_all_rows:
             written = differs(ours, np.asarray(self._content(self.base, first, last)[within]))
+            if self.has_no_missing_value:
+                written |= ~_inside(self.base, first, last)[within]
         if theirs is not None:
             both = written & theirs[at]
             if both.any():
@@ -126,6 +150,7 @@ class CellMerge:
         part = np.array(values[at])
         part[written] = ours[written]
         values[at] = part
+        merged[at] |= written
 
     def _settled(
         self,
@@ -145,12 +170,12 @@ class CellMerge:
     ) -> NDArray[np.bool_]:
         """Return which cells of the newest version differ from those of the old base."""
         found = differs(values, self._content(self.base_now, lower, upper))
-        is_new = np.ones(values.shape, np.bool_)
-        if self.base_now is not None:
-            is_new[np.ix_(*self.base_now.within(lower, upper)[1])] = False
-        # Where a dimension has grown and nobody wrote, the array has its fill value.
-        found &= ~is_new | differs(values, self.array.metadata.fill_array(values.shape))
-        return _hull(found) if self.resolve == "theirs" else found
+        # Where a dimension has grown and no other writer wrote, the array has its fill value.
+        has_value = differs(values, self.array.metadata.fill_array(values.shape))
+        if self.has_no_missing_value and self.tip is not None:
+            has_value |= self.tip.in_chunks(self.written_by_others, lower, upper)
+        is_new = ~_inside(self.base_now, lower, upper)
+        return np.where(is_new, (found | self.has_no_missing_value) & has_value, found)
 
     def _content(
         self, version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
@@ -206,6 +231,27 @@ class PlacedArray:
             ats.append(at)
         return owns, ats
 
+    def in_chunks(
+        self,
+        chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> NDArray[np.bool_]:
+        """Return which cells of a box are in some of the array's chunks."""
+        found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
+        owns, ats = self.within(lower, upper)
+        if not all(len(own) for own in owns):
+            return found
+        axes = self._reader.metadata.grid.axes
+        along = [
+            np.unique(axis.chunk_of(own), return_inverse=True)
+            for axis, own in zip(axes, owns, strict=True)
+        ]
+        coords = np.array(list(product(*(chunks.tolist() for chunks, _ in along))), np.int64)
+        is_chosen = chosen(coords).reshape([len(chunks) for chunks, _ in along])
+        found[np.ix_(*ats)] = is_chosen[np.ix_(*(rows for _, rows in along))]
+        return found
+
     def read_into(self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]) -> None:
         """Copy the array's values in a box into ``values``, which has the shape of the box."""
         owns, ats = self.within(lower, upper)
@@ -220,15 +266,13 @@ class PlacedArray:
         values[np.ix_(*at)] = self._reader.read(chosen)
 
 
-def _hull(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the cells of all rows and columns that have a changed cell, as if a grid was written.
-
-    A cell that others wrote with its earlier value does not differ, but is kept as theirs, too.
-    """
-    found = np.ones(cells.shape, np.bool_)
-    for axis in range(cells.ndim):
-        others = tuple(other for other in range(cells.ndim) if other != axis)
-        found &= cells.any(axis=others, keepdims=True)
+def _inside(
+    version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Return which cells of a box a version has."""
+    found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
+    if version is not None:
+        found[np.ix_(*version.within(lower, upper)[1])] = True
     return found
 
 

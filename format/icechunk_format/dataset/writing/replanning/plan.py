@@ -20,6 +20,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from icechunk_format.dataset.writing.replanning.adopt import Adopted, adopt
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.repository import Repository
@@ -148,12 +150,25 @@ def plan_again(
             for dim, node in sizes.items()
         }
         now = plan_write(prepared, values, plan.row_count, stay=stay)
-        if not can_move(now):
+        if now.moved and can_move(now):
+            # In order, a chunk may have cells without a row that it would not have otherwise.
+            with suppress(InvalidInputError):
+                return _adopted(plan, now, manifests, rivals)
+        if now.moved:
             now = plan_write(prepared, values, plan.row_count)
     else:
         now = plan_layout_write(prepared)
+    return _adopted(plan, now, manifests, rivals)
+
+
+def _adopted(
+    plan: WritePlan,
+    now: WritePlan,
+    manifests: Mapping[str, Sequence[ManifestReceipt]],
+    rivals: Rivals,
+) -> PlannedCommit:
     now = _same_arrays(plan, now, set(manifests), rivals)
-    return PlannedCommit(plan=now, work=adopt(plan, now, manifests, rivals), base=found.tip)
+    return PlannedCommit(plan=now, work=adopt(plan, now, manifests, rivals), base=rivals.tip)
 
 
 def _with_their_shapes(
