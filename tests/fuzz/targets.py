@@ -19,6 +19,8 @@ from fuzz.seeds import ARRAYS, build_repository, chunk_seeds, shard_index_seeds
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.errors import IcechunkError
+from icechunk_format.maintenance import verify
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec import transaction_log
@@ -145,8 +147,6 @@ def _use_codecs(found: Any) -> None:
 
 
 def _only_ours(error: Exception) -> None:
-    from icechunk_format.errors import IcechunkError
-
     if not isinstance(error, IcechunkError):
         raise error
 
@@ -185,6 +185,20 @@ def use_repository(objects: list[tuple[str, bytes]]) -> None:
             for task in plan.tasks[:20]:
                 for batch in run_task(plan.context, task):
                     batch.validate(full=True)
+    finally:
+        storage.delete_many([key for key, _ in objects])
+
+
+def use_verify(objects: list[tuple[str, bytes]]) -> None:
+    """Verify a repository, which reports damage and refuses none."""
+    url = f"memory://verified-{next(_numbers)}"
+    storage = open_storage(Location(url))
+    storage.put_many(objects)
+    metadata_cache().clear()
+    try:
+        verify(url, deep=True)
+    except IcechunkError as error:
+        raise AssertionError("verification refused a repository") from error
     finally:
         storage.delete_many([key for key, _ in objects])
 
@@ -313,6 +327,12 @@ def make_targets() -> list[Target]:
             seeds=list(repositories.values()),
             mutate=damaged_repository,
             use=use_repository,
+        ),
+        Target(
+            name="verify",
+            seeds=list(repositories.values()),
+            mutate=damaged_repository,
+            use=use_verify,
         ),
     ]
 

@@ -89,6 +89,22 @@ def node_with_an_empty_segment(d: Damaged) -> None:
     d.edit_snapshot(nodes=(*d.snapshot(d.tip).nodes, odd))
 
 
+@damage("snapshot-damaged", "snapshot-unsorted")
+def node_with_a_path_that_is_not_absolute(d: Damaged) -> None:
+    spare = replace(d.node("/g"), id=NodeId(b"\1" * 8), path="/h")
+    d.edit_snapshot(nodes=(*d.snapshot(d.tip).nodes, spare))
+    change = replace_bytes(b"\2\0\0\0/h\0", b"\2\0\0\0'h\0")
+    d.edit_payload(f"snapshots/{d.tip}", FileType.SNAPSHOT, change)
+
+
+@damage("snapshot-damaged", "snapshot-unsorted")
+def node_with_a_path_that_is_not_text(d: Damaged) -> None:
+    spare = replace(d.node("/g"), id=NodeId(b"\1" * 8), path="/h")
+    d.edit_snapshot(nodes=(*d.snapshot(d.tip).nodes, spare))
+    change = replace_bytes(b"\2\0\0\0/h\0", b"\2\0\0\0/\xff\0")
+    d.edit_payload(f"snapshots/{d.tip}", FileType.SNAPSHOT, change)
+
+
 @damage("node-id-duplicate")
 def two_nodes_with_one_id(d: Damaged) -> None:
     twin = replace(d.node("/g"), path="/h")

@@ -59,6 +59,21 @@ def test_paths_are_those_of_the_newer_version_and_of_the_older_for_what_is_gone(
     assert changes.updated_arrays == ("/new/added",)
 
 
+def test_a_node_that_was_moved_deleted_and_restored_is_deleted_where_it_was():
+    older, newer = snapshot(n1="/a"), snapshot(n1="/b")
+    move = MoveOperation(
+        from_path=NodePath("/a"), to_path=NodePath("/b"), node_id=node_id(1), is_array=False
+    )
+    logs = [
+        log(2, moved_nodes=(move,)),
+        log(3, deleted_groups=(node_id(1),)),
+        log(4, new_groups=(node_id(1),)),
+    ]
+    changes = add_up(logs, older=older, newer=newer)
+    assert changes.deleted_groups == ("/a",)
+    assert changes.new_groups == ("/b",)
+
+
 def test_what_was_created_and_deleted_in_between_is_left_out():
     changes = add_up(
         [

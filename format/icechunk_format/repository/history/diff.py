@@ -121,8 +121,10 @@ def add_up(
 
     def paths(name: str) -> tuple[NodePath, ...]:
         ids: set[NodeId] = {node_id for log in logs for node_id in getattr(log, name)}
-        ids -= unchanged.get(name.partition("_")[0], set())
-        return tuple(sorted(path_of[node_id] for node_id in ids if node_id in path_of))
+        kind = name.partition("_")[0]
+        ids -= unchanged.get(kind, set())
+        path = is_at | was_at if kind == "deleted" else path_of
+        return tuple(sorted(path[node_id] for node_id in ids if node_id in path))
 
     return Changes(
         **{name: paths(name) for name in NODE_LISTS},

@@ -62,7 +62,7 @@ def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
     """Return the lists of a snapshot file that are out of order; equal neighbours are in order."""
     root = read_root(payload, SNAPSHOT, object_key=object_key, file_type="snapshot")
     lists: dict[str, Iterable[Any]] = {
-        "nodes": [table.text("path").encode() for table in root.children("nodes", NODE_SNAPSHOT)]
+        "nodes": [table.blob("path") for table in root.children("nodes", NODE_SNAPSHOT)]
     }
     files = root.optional_children("manifest_files_v2", _MANIFEST_FILE)
     if files is not None:

@@ -68,6 +68,8 @@ def check_order(
     """Report the lists of a file that are out of order."""
     object_key = here.where["object_key"]
     payload = unwrap(data, file_type=file_type, object_key=object_key).payload
-    unsorted = unsorted_in(payload, object_key=object_key)
+    unsorted: Sequence[str] = ()
+    with reporting(here, kind.replace("unsorted", "damaged")):
+        unsorted = unsorted_in(payload, object_key=object_key)
     if unsorted:
         here.add(kind, f"the lists {', '.join(unsorted)} are out of order{follows}")

@@ -8,8 +8,9 @@ Specification: "Snapshot Files"; Zarr v3 core, "Metadata".
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from icechunk_format.arrays.zarr_json import (
     parse_array_metadata,
     parse_group_metadata,
 )
+from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.readable import check_order, decoded, reporting
 from icechunk_format.maintenance.verifying.checks.state import Version
@@ -36,6 +38,7 @@ from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
 
 _DOCUMENT: Final = ("zarr-json-damaged", "array-unsupported")
@@ -90,6 +93,21 @@ def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snap
     check_order(data, FileType.SNAPSHOT, unsorted_in_snapshot, "snapshot-unsorted", here)
     with reporting(here, "metadata-damaged"):
         dict(snapshot.metadata)
+    return _readable(snapshot, here)
+
+
+def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
+    """Return a snapshot without the nodes that cannot be read, which are reported."""
+    nodes = snapshot.nodes
+    try:
+        deque(nodes, maxlen=0)
+    except FormatError:
+        rows = []
+        for row in range(len(nodes)):
+            with reporting(here, "snapshot-damaged"):
+                rows += [row for _ in nodes.take([row])]
+        kept = nodes.columns.take(np.array(rows, dtype=np.intp))
+        return replace(snapshot, nodes=Nodes(kept, object_key=nodes.object_key))
     return snapshot
 
 
