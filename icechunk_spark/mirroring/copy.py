@@ -65,7 +65,8 @@ def mirror(
         ``{"AWS_REGION": "us-west-2"}``. They are used for the target alone, and never stored.
     every_snapshot
         Give each snapshot since the last run a version of its own, oldest first, rather than one
-        to all of them. The first run copies the newest snapshot alone.
+        to all of them. The first run copies the newest snapshot alone. A snapshot whose table
+        cannot be copied, since it lacks a named variable, has no version, and a warning names it.
     full
         Write all cells anew, also where the table holds a copy of something else; older versions
         stay readable until a vacuum.

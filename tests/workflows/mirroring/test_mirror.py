@@ -8,6 +8,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from helpers.mirroring.grid import Grid
 
+from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -86,6 +88,51 @@ def test_several_snapshots_become_one_version_or_one_each(grid):
     versions = [find_files(target, snapshot=snapshot).version for snapshot in ids]
     assert versions == [2, 3, 4]
     assert grid.copied(2).num_rows == 64
+
+
+def test_a_snapshot_that_lacks_a_variable_gets_no_version_of_its_own(grid):
+    first = grid.mirror(variables=("t2m", "wind"))
+    session = grid.repository.writable_session()
+    session.delete("/wind")
+    lacking = str(session.commit("without wind").snapshot_id)
+    with pytest.raises(NotFoundError):
+        grid.mirror(every_snapshot=True)
+    session = grid.repository.writable_session()
+    grid.add(session, "wind")
+    session.commit("another wind")
+    grid.change("t2m", (0, 0))
+    with pytest.warns(UserWarning, match=lacking):
+        done = grid.mirror(every_snapshot=True)
+    assert done.version == first.version + 2
+    grid.assert_copied()
+    with pytest.raises(NotFoundError):
+        find_files(DeltaTarget.of(grid.target), snapshot=lacking)
+
+
+@pytest.mark.parametrize("names", [("level",), ("t2m", "level")])
+def test_a_scalar_variable_is_copied_and_changes(grid, names):
+    session = grid.repository.writable_session()
+    document = build_array_metadata(
+        shape=(),
+        data_type=parse_data_type("int8", node_path="/level"),
+        chunk_shape=(),
+        fill_value=0,
+        codecs=[{"name": "bytes"}],
+        dimension_names=(),
+        node_path="/level",
+    )
+    session.create_array("/level", document.to_bytes(), shape=(), num_chunks=())
+    session.commit("a scalar")
+    chosen = {"variables": names[:1], "coords": names[1:], "rowsPerPartition": ROWS}
+    grid.mirror(**chosen)
+    for value in (5, 6):
+        session = grid.repository.writable_session()
+        session.set_chunk("/level", (), bytes([value]))
+        session.commit("written")
+        done = grid.mirror()
+        assert done.full_copy is None
+        table = DeltaTarget.of(grid.target).open()
+        assert set(table.to_pyarrow_table()["level"].to_pylist()) == {value}
 
 
 def test_a_smaller_array_loses_its_rows_and_gets_others_back(grid):

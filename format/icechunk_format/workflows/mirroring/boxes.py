@@ -146,6 +146,8 @@ class Groups:
             There would be more than a million files.
         """
         ndim, shape = len(self.axes), self.shape
+        if not ndim:
+            return np.zeros((0 if len(kept) else 1, 0, 2), dtype=np.int64)
         if float(np.prod([float(n) for n in shape])) > _MAX_FILES:
             raise InvalidInputError(
                 f"rowsPerPartition would cut the copy into more than {_MAX_FILES:,} files; raise"
@@ -171,14 +173,12 @@ class Groups:
         owners = tuple(self._group(n, kept[:, n, 0]) for n in range(ndim))
         np.add.at(held, owners, self.rows(kept))
         np.add.at(files, owners, 1)
-        places = np.argwhere(np.atleast_1d((held < wanted).reshape(shape)))
-        if not ndim:
-            places = np.zeros((int((held < wanted).all()), 0), dtype=np.int64)
+        places = np.argwhere(held < wanted)
         boxes = np.zeros((len(places), ndim, 2), dtype=np.int64)
         for number in range(ndim):
             boxes[:, number, 0] = edges[number][places[:, number]]
             boxes[:, number, 1] = edges[number][places[:, number] + 1]
-        partly = files[tuple(places.T)] > 0 if ndim else np.zeros(len(boxes), dtype=bool)
+        partly = files[tuple(places.T)] > 0
         pieces = [boxes[~partly]]
         if partly.any():
             numbers = np.ravel_multi_index(owners, shape)
@@ -191,7 +191,7 @@ class Groups:
                 pieces.append(parts[~covered])
         found = np.concatenate(pieces)
         found = found[self.rows(found) > 0]
-        return found[np.lexsort([found[:, n, 0] for n in reversed(range(ndim))])] if ndim else found
+        return found[np.lexsort([found[:, n, 0] for n in reversed(range(ndim))])]
 
     def _group(self, number: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(self.axes[number].chunk_of(elements) // self.steps[number])

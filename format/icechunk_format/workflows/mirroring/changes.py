@@ -230,7 +230,7 @@ def _chunk_boxes(variable: Variable, chunks: Any, table: Table) -> Boxes:
         bounds[:, number, 0] = axis.start_of(chunks[:, number])
         bounds[:, number, 1] = axis.start_of(chunks[:, number] + 1)
     places = tuple(table.dims.index(dim) for dim in variable.dims)
-    boxes = _spread(bounds[:, 0] if not places else bounds, places, len(table.dims))
+    boxes = _spread(bounds, places, len(table.dims))
     return np.unique(boxes, axis=0) if len(boxes) else boxes
 
 

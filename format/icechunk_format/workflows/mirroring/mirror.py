@@ -19,6 +19,7 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -30,7 +31,12 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
@@ -166,8 +172,8 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
             selection = Selection.of(state.newest.record.options)
             if not versions and everywhere is None:
                 return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
-        versions = versions[:1] if request.every_snapshot else versions
-        result = _copy(request, repository, state, selection, versions, everywhere, tip, run)
+        versions, new = _next(request, repository, selection, versions, tip)
+        result = _copy(request, repository, state, selection, versions, everywhere, new, run)
         if result is None:
             lost += 1
             if lost == _MOST_ATTEMPTS:
@@ -234,6 +240,37 @@ def _since(
     return versions, None
 
 
+def _next(
+    request: MirrorRequest,
+    repository: Repository,
+    selection: Selection,
+    versions: list[SnapshotInfo],
+    tip: SnapshotId,
+) -> tuple[list[SnapshotInfo], Source]:
+    """Return the snapshots that the next version of the copy takes in, and the last one's table.
+
+    With ``every_snapshot`` it takes one, after those that do not have such a table.
+    """
+    for number, info in enumerate(versions[:-1] if request.every_snapshot else (), start=1):
+        try:
+            new = _open(request, repository, info.id, selection)
+            delta_schema(new.plan.arrow_schema)
+        except (NotFoundError, InvalidInputError, UnsupportedError) as error:
+            kind = error.facts.get("kind")
+            if isinstance(error, NotFoundError) and kind not in ("group", "node", "variable"):
+                raise
+            warnings.warn(
+                f"snapshot {info.id} has no version in {request.target}, since its table cannot be"
+                f" copied: {error.message}",
+                UserWarning,
+                stacklevel=2,
+            )
+        else:
+            return versions[:number], new
+    last = versions[-1].id if versions else tip
+    return versions, _open(request, repository, last, selection)
+
+
 def _copy(
     request: MirrorRequest,
     repository: Repository,
@@ -241,13 +278,12 @@ def _copy(
     selection: Selection,
     versions: Sequence[SnapshotInfo],
     everywhere: str | None,
-    tip: SnapshotId,
+    new: Source,
     run: Runner,
 ) -> MirrorResult | None:
     """Write one version; return None where another run was faster."""
-    snapshot_id = versions[-1].id if versions else tip
+    snapshot_id = new.dataset.snapshot.id
     known = None if state is None else state.newest.record
-    new = _open(request, repository, snapshot_id, selection)
     schema = delta_schema(new.plan.arrow_schema)
     changes = CellChanges(everywhere=everywhere)
     if known is not None and everywhere is None:
