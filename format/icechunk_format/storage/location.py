@@ -7,17 +7,16 @@ sent to executors, and each process opens its own clients. Its text never shows 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
+from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
-from icechunk_format.storage.per_process import PerProcessStorage
 from icechunk_format.storage.protocol import Storage
 
 Client: TypeAlias = Literal["auto", "obstore", "fsspec"]
@@ -121,7 +120,8 @@ def open_storage(location: Location) -> Storage:
     Nothing is contacted before the first verb. Changed environment variables about credentials,
     endpoints or proxies give a new storage.
     """
-    key = (os.getpid(), location, _environment_mark(location))
+    is_local = location.url.startswith(("/", "memory:"))
+    key = (os.getpid(), location, 0 if is_local else environment_mark())
     storage = _opened.get(key)
     if storage is None:
         if len(_opened) >= _MAX_OPENED:
@@ -131,10 +131,9 @@ def open_storage(location: Location) -> Storage:
     return storage
 
 
-def _environment_mark(location: Location) -> int:
-    if location.url.startswith(("/", "memory:")):
-        return 0
-    prefixes = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY")
+def environment_mark() -> int:
+    """Return a number that changes with the variables that the clients read."""
+    prefixes = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
     return hash(tuple(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
 
 
@@ -145,8 +144,33 @@ def _make(location: Location) -> Storage:
         return LocalStorage(address.path, follow_symlinks=follow_symlinks)
     if location.client == "auto" and address.kind == "memory":
         return MemoryStorage(address.path)
-    make = partial(_open_clients, location)
-    return cast("Storage", PerProcessStorage(make, address.shown_url, address.kind == "http"))
+    return cast("Storage", PerProcessStorage(location))
+
+
+class PerProcessStorage:
+    """A ``Storage`` that passes every verb to one that this process opens at the first verb.
+
+    It survives pickling and forks. With ``storage.client=auto``, a process forked after its parent
+    had used obstore uses the other client (see ``obstore/store.py``).
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.root_url = location.address.shown_url
+        self.is_read_only = location.address.kind == "http"
+        self.cache_scope: Hashable = (location, environment_mark())
+        self._location = location
+        self._storage = PerProcess(lambda: _open_clients(location))
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+        return getattr(self._storage.get(), verb)
+
+    def __repr__(self) -> str:
+        return f"PerProcessStorage({self.root_url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_storage, (self._location,)
 
 
 def _open_clients(location: Location) -> Storage:

@@ -17,7 +17,7 @@ Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias, runtime_checkable
@@ -176,6 +176,11 @@ class Storage(Protocol):
     def root_url(self) -> str:
         """The root for messages: without credentials."""
         ...
+
+    @property
+    def cache_scope(self) -> Hashable:
+        """Key for caches of the process: different for storages that may return other bytes."""
+        return self.root_url
 
     @property
     def is_read_only(self) -> bool:

@@ -51,6 +51,10 @@ class FaultyStorage:
         return self.inner.root_url
 
     @property
+    def cache_scope(self):
+        return self.inner.cache_scope
+
+    @property
     def is_read_only(self):
         return self.inner.is_read_only
 
@@ -167,6 +171,10 @@ class UnreliableStorage:
     @property
     def root_url(self):
         return self.inner.root_url
+
+    @property
+    def cache_scope(self):
+        return self.inner.cache_scope
 
     @property
     def is_read_only(self):

@@ -1,18 +1,21 @@
 """The cache of decoded files stays within its budget, loads once, and forgets failures."""
 
 import os
+import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.servers.http import misbehaving_server
 from helpers.sessions.model import group_document
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files import metadata_files as objects
 from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.storage.location import Location
+from icechunk_format.storage.location import Location, open_storage
 
 
 def loader(keys, loads, cost=10):
@@ -180,3 +183,40 @@ def test_a_session_after_a_commit_reads_no_snapshot_again(monkeypatch):
 
 def refused(*_, **__):
     raise AssertionError("a snapshot that this process has just written was decoded")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"endpoint_url": ""},
+        {"key": "other"},
+        {"secret": "other"},
+        {"token": "other"},
+        {"region": "eu-west-1"},
+        {"anon": "true"},
+        {"AWS_SESSION_TOKEN": "other"},
+    ],
+)
+def test_what_one_access_read_is_not_given_to_another(other, monkeypatch):
+    """Two servers may hold other objects under one URL, and credentials see what they may see."""
+    with misbehaving_server() as first, misbehaving_server() as second:
+        first.clock = time.time
+        options = {"key": "k", "secret": "s", "endpoint_url": first.url, "max_retries": "0"}
+        repository = Repository.create(Location("s3://bucket/r", options=options))
+        session = repository.writable_session()
+        session.create_group("/", group_document())
+        snapshot_id = session.commit("kept").snapshot_id
+        load = objects.load_snapshot
+        same = open_storage(Location("s3://bucket/r", options=dict(options)))
+        assert load(same, snapshot_id) is load(pickle.loads(pickle.dumps(same)), snapshot_id)
+
+        asked = len(first.requests)
+        if "endpoint_url" in other:
+            other = {"endpoint_url": second.url}
+        elif "AWS_SESSION_TOKEN" in other:
+            monkeypatch.setenv("AWS_SESSION_TOKEN", "other")
+            other = {}
+        first.objects.clear()
+        with pytest.raises(NotFoundError):
+            load(open_storage(Location("s3://bucket/r", options=options | other)), snapshot_id)
+        assert len(first.requests) + len(second.requests) > asked

@@ -12,7 +12,7 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.object_keys import CHUNKS
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import Location, environment_mark, open_storage
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
@@ -90,6 +90,12 @@ class ChunkSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "virtual_options", StorageOptions(self.virtual_options))
+
+    @property
+    def cache_scope(self) -> Hashable:
+        """Key for caches of the process: different for sources that may return other bytes."""
+        access = (self.authorized, self.virtual_options, repr(self.containers))
+        return self.location, access, environment_mark()
 
     def fetch(
         self,

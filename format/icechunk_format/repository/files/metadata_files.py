@@ -11,7 +11,9 @@ Rules of this file
    expiration overwrites them in place; and so is the initial snapshot, whose id a repository that
    was deleted and created again shares with its predecessor.
 4. A file must hold the id that its key names. Otherwise one object was copied over another.
-5. A forked process starts with an empty cache: a lock that another thread of the parent held would
+5. Files are kept for one location with its options: two servers may hold other files under one
+   URL, and another caller's credentials may not reach them.
+6. A forked process starts with an empty cache: a lock that another thread of the parent held would
    stay locked.
 
 Specification: "Snapshots", "Chunk manifest files", "Transaction logs".
@@ -247,7 +249,7 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
             loaded.append(item)
         return loaded
 
-    return metadata_cache().get_many([(storage.root_url, key) for key in object_keys], load)
+    return metadata_cache().get_many([(storage.cache_scope, key) for key in object_keys], load)
 
 
 def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
@@ -289,7 +291,7 @@ def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
     """Keep a snapshot that was just stored, so that whoever loads it next need not decode it."""
     # Version 2 does not store the parent, so it would not be read either.
     kept = _kept_snapshot(replace(snapshot, parent_id=None))
-    metadata_cache().keep((storage.root_url, snapshot_key(snapshot.id)), kept)
+    metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), kept)
 
 
 def load_manifests(

@@ -224,8 +224,7 @@ class Sampler:
 
     def _kept_in_process(self, key: tuple[Any, ...], make: Callable[[], tuple[V, int]]) -> V:
         context = self.sampling.context
-        whole = ("sampling", str(context.location), str(context.snapshot_id), *key)
-
+        whole = ("sampling", context.chunk_source.cache_scope, str(context.snapshot_id), *key)
         return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
 
     # --- what lies there ------------------------------------------------------------------------

@@ -135,7 +135,6 @@ class ArrayReader:
                 lookup=self.lookup,
                 chunk_source=chunk_source,
                 path=self.path,
-                cache_scope=storage.root_url,
             )
             self._codecs, self._chunk_shape = sharding.inner, sharding.inner_shape
 

@@ -99,7 +99,8 @@ class ScanArrays:
             return [Loaded(values, values.size * item + 500)]
 
         snapshot_id = str(self._context.snapshot_id)
-        key = ("labels", self._storage.root_url, snapshot_id, path, start, stop)
+        scope = self._context.chunk_source.cache_scope
+        key = ("labels", scope, snapshot_id, path, start, stop)
         return metadata_cache().get_many([key], load)[0]
 
 
@@ -116,5 +117,5 @@ def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
             return [Loaded(snapshot, None)]
         return [Loaded(snapshot, snapshot.nodes.columns.nbytes)]
 
-    key = ("pinned snapshot", storage.root_url, str(snapshot_id))
+    key = ("pinned snapshot", storage.cache_scope, str(snapshot_id))
     return metadata_cache().get_many([key], load)[0]

@@ -42,8 +42,6 @@ class ShardReads:
         The grid of the shards.
     path
         The array, for messages.
-    cache_scope
-        Part of the cache keys of shard indexes: the root URL of the repository.
     """
 
     sharding: Sharding
@@ -51,7 +49,6 @@ class ShardReads:
     lookup: ChunkLookup
     chunk_source: ChunkSource
     path: str
-    cache_scope: str
 
     def shard_of(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split coordinates of inner chunks into those of their shards and those within them."""
@@ -148,20 +145,9 @@ class ShardReads:
                 loaded.append(Loaded(index, index.nbytes + 500))
             return loaded
 
-        keys = [self._identity(refs, int(question.rows[n])) for n in numbers.tolist()]
-        return metadata_cache().get_many(keys, load)
-
-    def _identity(self, refs: ChunkRefs, row: int) -> Hashable:
-        start, length = int(refs.offset[row]), int(refs.length[row])
-        kind = int(refs.kind[row])
-        stored: Hashable
-        if kind == KIND_NATIVE:
-            stored = refs.chunk_id[row].tobytes()
-        elif kind == KIND_INLINE:
-            stored = refs.inline(row)
-        else:
-            stored = (refs.location(row), refs.etag(row), int(refs.last_modified[row]))
-        return "shard index", self.cache_scope, self.path, kind, stored, start, length
+        scope = ("shard index", self.chunk_source.cache_scope, self.path)
+        rows = question.rows[numbers].tolist()
+        return metadata_cache().get_many([(scope, _identity(refs, row)) for row in rows], load)
 
     def _index_bytes(self, shard: bytes, shape: tuple[int, ...]) -> bytes:
         size = self.sharding.index_nbytes(shape)
@@ -206,3 +192,17 @@ class _ShardQuestion:
     def members(self, number: int) -> NDArray[np.int64]:
         """Return which of the asked inner chunks lie in a shard."""
         return self._order[self._ends[number] : self._ends[number + 1]]
+
+
+def _identity(refs: ChunkRefs, row: int) -> Hashable:
+    """Return the key of a shard among those of one array."""
+    start, length = int(refs.offset[row]), int(refs.length[row])
+    kind = int(refs.kind[row])
+    stored: Hashable
+    if kind == KIND_NATIVE:
+        stored = refs.chunk_id[row].tobytes()
+    elif kind == KIND_INLINE:
+        stored = refs.inline(row)
+    else:
+        stored = (refs.location(row), refs.etag(row), int(refs.last_modified[row]))
+    return kind, stored, start, length
