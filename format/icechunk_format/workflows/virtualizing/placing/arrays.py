@@ -35,8 +35,8 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.virtualizing.placing.place import MovedBox
 from icechunk_format.workflows.virtualizing.placing.tasks import PlannedArray, Segment
-from icechunk_format.workflows.virtualizing.planning.arrange import converted_values
-from icechunk_format.workflows.virtualizing.scanning.headers import Header, metadata_of
+from icechunk_format.workflows.virtualizing.planning.times import converted_times
+from icechunk_format.workflows.virtualizing.scanning.headers import Header
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Builder:
         metadata = self._metadata(path, document, added)
         is_stored = layout.is_stored(path)
         is_new = variable is None or (is_moved and not is_stored)
+        is_new |= variable is not None and variable.metadata.data_type != metadata.data_type
         planned = _planned(metadata, variable, is_new=is_new)
         if is_stored:
             self._store(planned, path, added, own, variable)
@@ -199,13 +200,13 @@ class Builder:
                 changed.append(min(was[lead], now[lead]))
         for member in self.decided.taken:
             assert member.placed is not None
-            found = self._values_of(member, path, metadata)
+            found = self._values_of(member, path)
             box = part(member.placed.starts, member.placed.lengths)
             values[box] = found if own or not added else found.reshape(())
             if lead is not None:
                 changed.append(member.placed.starts[lead])
         planned.values = values
-        planned.first_changed = min(changed, default=0) if before is not None else 0
+        planned.first_changed = 0 if planned.is_new else min(changed, default=0)
 
     def _read(self, variable: Variable) -> NDArray[Any]:
         assert self.snapshot is not None
@@ -217,14 +218,14 @@ class Builder:
         )
         return reader.read_box([0] * len(variable.shape), list(variable.shape))
 
-    def _values_of(self, member: Member, path: str, metadata: ArrayMetadata) -> NDArray[Any]:
+    def _values_of(self, member: Member, path: str) -> NDArray[Any]:
         """Return the values of a file, in the units and the type of the array."""
-        scanned = member.scanned
-        values = scanned.values.get(path)
-        if values is None:
-            values = self.pieces[member.piece].constants[scanned.digests[path]]
-        text = dict(self.headers[scanned.header].arrays)[path]
-        return converted_values(values, metadata_of(text, path), metadata, path)
+        values = member.values_of(path, self.pieces)
+        wanted = self.decided.layout.model.times().get(path)
+        if wanted is None:
+            return values
+        own = self.headers[member.scanned.header].times()[path]
+        return converted_times(values, own, wanted, path)
 
     def _named_axes(self) -> list[int]:
         """Return the new dimensions that have no coordinate in files: their keys become one."""

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.cf.encode_times import stored_times
 from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.errors import InvalidInputError
 
@@ -98,31 +97,6 @@ def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) 
     if flat.dtype.kind in "Mm":
         return flat.astype(np.int64)
     return flat.astype(flat.dtype.newbyteorder("="))
-
-
-def converted_values(
-    values: NDArray[Any], document: ArrayMetadata, wanted: ArrayMetadata, name: str
-) -> NDArray[Any]:
-    """Return values of a file in the units and the type of another array.
-
-    Raises
-    ------
-    InvalidInputError
-        The units of the other array cannot count the times.
-    """
-    mine, others = document.attributes, wanted.attributes
-    is_same = all(mine.get(key) == others.get(key) for key in ("units", "calendar"))
-    dtype = wanted.data_type.numpy
-    if is_same and values.dtype == dtype:
-        return values
-    instants = comparable_values(values, document, name)
-    scale = parse_time_units(others["units"], others.get("calendar"), name=name)
-    try:
-        return stored_times(instants, None, scale, dtype, name=name).reshape(values.shape)
-    except InvalidInputError as error:
-        raise InvalidInputError(
-            f"its times cannot be converted to {others['units']!r}: {error.message}"
-        ) from error
 
 
 def arrange(files: Sequence[Placed], ndim: int) -> Arranged:

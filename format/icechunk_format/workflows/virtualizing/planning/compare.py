@@ -8,6 +8,7 @@ Rules of this file
    value, dimensions, and the attributes of ``MEANING``. Other attributes may differ; those of the
    model are kept, and the report says so.
 3. Lengths may differ along concatenated dimensions only.
+4. Times that are stored are converted, so that their units and their type may differ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.dataset.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
+from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
+
 if TYPE_CHECKING:
+    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
 
 MEANING: Final = (
@@ -39,7 +44,9 @@ MEANING: Final = (
 )
 """Attributes without which numbers mean something else."""
 
-_TIME: Final = ("units", "calendar")
+_ATTRIBUTE: Final = "the attribute "
+_CONVERTED: Final = ("_FillValue", "missing_value")
+_PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
 _OF_WRITING: Final = ("level", "clevel", "acceleration")
 
 
@@ -57,7 +64,7 @@ def differences(
     model: Header,
     *,
     dims: Iterable[str],
-    loaded: Collection[str] = (),
+    stored: Collection[str] = (),
 ) -> list[Difference]:
     """Return what differs, the fatal first.
 
@@ -65,84 +72,96 @@ def differences(
     ----------
     dims
         Concatenated dimensions.
-    loaded
+    stored
         Arrays whose values are stored: chunks and codecs do not matter, times are converted.
     """
     mine, theirs = dict(header.arrays), dict(model.arrays)
     missing, added = theirs.keys() - mine.keys(), mine.keys() - theirs.keys()
     found = [Difference(array=path, what="the array is missing") for path in missing]
     found += [Difference(array=path, what="no other file has this array") for path in added]
+    own_times, times = header.times(), model.times()
     for path in sorted(mine.keys() & theirs.keys()):
-        if mine[path] != theirs[path]:
-            found += _of_arrays(
-                path,
-                json.loads(mine[path]),
-                json.loads(theirs[path]),
-                set(dims),
-                path in loaded,
-            )
-    own, others = dict(header.groups), dict(model.groups)
-    for path in sorted(own.keys() & others.keys()):
-        if own[path] != others[path]:
-            names = _unequal(json.loads(own[path]), json.loads(others[path]))
+        own = own_times.get(path) or metadata_of(mine[path], path)
+        other = times.get(path) or metadata_of(theirs[path], path)
+        if own.raw != other.raw:
+            found += _of_arrays(path, own, other, set(dims), path in stored)
+    own_groups, groups = dict(header.groups), dict(model.groups)
+    for path in sorted(own_groups.keys() & groups.keys()):
+        if own_groups[path] != groups[path]:
+            names = _unequal(json.loads(own_groups[path]), json.loads(groups[path]))
             what = f"attributes of group /{path} differ ({', '.join(names)})"
             found.append(Difference(array=None, what=what, is_fatal=False))
     return sorted(found, key=lambda item: (not item.is_fatal, item.array or ""))
 
 
+def kind_of(header: Header, *, dims: Iterable[str], stored: Collection[str]) -> str:
+    """Return the same text for headers without fatal differences."""
+    times, concatenated = header.times(), set(dims)
+    arrays = {
+        path: _meaning(times.get(path) or document, concatenated, path in stored)
+        for path, document in header.documents().items()
+    }
+    return json.dumps(arrays, default=str)
+
+
 def _of_arrays(
-    path: str,
-    mine: dict[str, Any],
-    theirs: dict[str, Any],
-    dims: set[str],
-    is_loaded: bool,
+    path: str, own: ArrayMetadata, other: ArrayMetadata, dims: set[str], is_stored: bool
 ) -> list[Difference]:
     found: list[Difference] = []
-
-    def differs(name: str, own: Any, other: Any, advice: str = "") -> None:
-        text = f"{name} is {_shown(own)}, and {_shown(other)} elsewhere{advice}"
-        found.append(Difference(array=path, what=text))
-
-    own_attributes, attributes = mine.get("attributes") or {}, theirs.get("attributes") or {}
-    is_time = is_loaded and _is_time(own_attributes) and _is_time(attributes)
-    for key, name in (("dimension_names", "the list of dimensions"), ("data_type", "the type")):
-        if mine.get(key) != theirs.get(key) and not (is_time and key == "data_type"):
-            differs(name, mine.get(key), theirs.get(key))
-            return found
-    names = mine.get("dimension_names") or [None] * len(mine["shape"])
-    chunks = [_chunks(document) for document in (mine, theirs)]
-    for axis, dim in enumerate(names):
-        own, other = mine["shape"][axis], theirs["shape"][axis]
-        if own != other and dim not in dims:
-            differs(f"the length of dimension {dim!r}", own, other)
-    if (
-        chunks[0] != chunks[1]
-        and not found
-        and not is_loaded
-        and not _can_split(mine, theirs, dims)
-    ):
-        differs(
-            "the chunk shape",
-            chunks[0],
-            chunks[1],
-            "; a Zarr array has one chunk shape: rewrite the file with the chunks of the others, or"
-            " name the array in loadable= if it is small",
-        )
-    if _decoding(mine["codecs"]) != _decoding(theirs["codecs"]) and not is_loaded:
-        differs("the codecs (compression, byte order)", mine["codecs"], theirs["codecs"])
-    if mine.get("fill_value") != theirs.get("fill_value") and not is_loaded:
-        differs("the fill value of missing chunks", mine["fill_value"], theirs["fill_value"])
-    for name in _unequal(own_attributes, attributes):
-        own, other = own_attributes.get(name), attributes.get(name)
-        if name in _TIME and is_time:
+    mine, theirs = (_meaning(document, dims, is_stored) for document in (own, other))
+    for name, value in mine.items():
+        if name not in theirs or theirs[name] == value:
             continue
-        if name in MEANING:
-            is_since = name == "units" and " since " in f"{own}{other}"
+        advice, shown = "", [value, theirs[name]]
+        if name.startswith(_ATTRIBUTE):
+            key = name.removeprefix(_ATTRIBUTE)
+            shown = [document.attributes.get(key) for document in (own, other)]
+            is_since = key == "units" and any(" since " in str(text) for text in shown)
             advice = "; name it in loadable= to convert times" if is_since else ""
-            differs(f"the attribute {name}", own, other, advice)
-        else:
+        elif name == "the chunk shape":
+            shown = [_chunks(document.raw) for document in (own, other)]
+            advice = (
+                "; a Zarr array has one chunk shape: rewrite the file with the chunks of the "
+                "others, or name the array in loadable= if it is small"
+            )
+        text = f"{name} is {_shown(shown[0])}, and {_shown(shown[1])} elsewhere{advice}"
+        found.append(Difference(array=path, what=text))
+        if name in ("the list of dimensions", "the type"):
+            return found
+    for name in _unequal(own.attributes, other.attributes):
+        if name not in MEANING:
             text = f"the attribute {name} differs"
             found.append(Difference(array=path, what=text, is_fatal=False))
+    return found
+
+
+def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[str, Any]:
+    """Return what has to agree, by the name that a report gives it."""
+    raw, attributes = document.raw, document.attributes
+    is_time = " since " in str(attributes.get("units"))
+    is_converted = is_stored and is_time and not attributes.keys() & set(_PACKING)
+    found = {"the list of dimensions": raw.get("dimension_names")}
+    if not is_converted:
+        found["the type"] = raw["data_type"]
+    names = document.dimension_names or [None] * document.ndim
+    for axis, (dim, size) in enumerate(zip(names, document.shape, strict=True)):
+        if dim not in dims:
+            named = f"dimension {dim!r}" if dim is not None else f"axis {axis}"
+            found[f"the length of {named}"] = size
+    if not is_stored:
+        chunks = _chunks(raw)
+        found["the chunk shape"] = chunks[1:] if can_split(raw, dims) else chunks
+        found["the codecs (compression, byte order)"] = _decoding(raw["codecs"])
+        found["the fill value of missing chunks"] = raw.get("fill_value")
+    for key in MEANING:
+        if not (is_converted and key in _CONVERTED):
+            found[f"{_ATTRIBUTE}{key}"] = attributes.get(key)
+    if is_converted:
+        calendar = str(attributes.get("calendar", "standard"))
+        calendar = canonical_calendar(calendar) or calendar
+        is_gregorian = calendar in GREGORIAN_CALENDARS
+        found[f"{_ATTRIBUTE}units"] = "since"
+        found[f"{_ATTRIBUTE}calendar"] = "standard" if is_gregorian else calendar
     return found
 
 
@@ -152,15 +171,6 @@ def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
     is_plain = [codec.get("name") for codec in document["codecs"]] == ["bytes"]
     chunks = _chunks(document)
     return is_plain and isinstance(chunks, list) and bool(chunks) and names[0] in dims
-
-
-def _can_split(mine: dict[str, Any], theirs: dict[str, Any], dims: Collection[str]) -> bool:
-    is_possible = can_split(mine, dims) and can_split(theirs, dims)
-    return is_possible and bool(_chunks(mine)[1:] == _chunks(theirs)[1:])
-
-
-def _is_time(attributes: dict[str, Any]) -> bool:
-    return " since " in str(attributes.get("units"))
 
 
 def _decoding(codecs: Any) -> Any:

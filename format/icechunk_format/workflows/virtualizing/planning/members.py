@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.workflows.virtualizing.report import REFUSED, Row
 from icechunk_format.workflows.virtualizing.scanning.headers import Header, coordinate_paths
-from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile
+from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, ScannedPiece
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Placed
@@ -40,6 +43,17 @@ class Layout:
     def documents(self) -> Mapping[str, ArrayMetadata]:
         """The arrays of the model by path."""
         return self.model.documents()
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The arrays whose values are stored, and not references."""
+        return frozenset(path for path in self.documents if self.is_stored(path))
+
+    def with_documents(self, documents: Mapping[str, ArrayMetadata]) -> Layout:
+        """Return the layout with other metadata of some arrays."""
+        arrays = dict(self.model.arrays)
+        arrays |= {p: json.dumps(own.raw, sort_keys=True) for p, own in documents.items()}
+        return replace(self, model=replace(self.model, arrays=tuple(sorted(arrays.items()))))
 
     def added_dims(self, path: str) -> tuple[str, ...]:
         """Return the dimensions that an array gets before its own."""
@@ -79,6 +93,13 @@ class Member:
     """Whether the repository has a shorter state of the file, which begins at the same place."""
     is_empty: bool = False
     """Whether it has no element along a concatenated dimension."""
+
+    def values_of(self, path: str, pieces: Sequence[ScannedPiece]) -> NDArray[Any]:
+        """Return the values of an array that is stored, as the file has them."""
+        values = self.scanned.values.get(path)
+        if values is None:
+            values = pieces[self.piece].constants[self.scanned.digests[path]]
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.workflows.virtualizing.planning.arrange import (
     Placed,
     arrange,
-    converted_values,
     key_range,
 )
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import (
@@ -30,12 +29,22 @@ from icechunk_format.workflows.virtualizing.planning.chunk_grid import (
     refuse_misaligned,
     refuse_uncut,
 )
-from icechunk_format.workflows.virtualizing.planning.compare import differences
+from icechunk_format.workflows.virtualizing.planning.compare import differences, kind_of
 from icechunk_format.workflows.virtualizing.planning.members import Decided, Layout, Member
 from icechunk_format.workflows.virtualizing.planning.record import Record
+from icechunk_format.workflows.virtualizing.planning.times import (
+    converted_times,
+    is_coded_alike,
+    widened,
+)
 from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.workflows.virtualizing.scanning.headers import Header, is_loadable, metadata_of
+from icechunk_format.workflows.virtualizing.scanning.headers import (
+    Header,
+    loaded_paths,
+    metadata_of,
+)
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
+from icechunk_format.workflows.virtualizing.scanning.values import digest_of
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template
@@ -84,7 +93,7 @@ class Decider:
                     self.members.append(Member(row=row, scanned=scanned, piece=number))
         layout, model_file = self._layout(rows)
         digests = self._compare(layout, model_file)
-        self._place(layout)
+        layout = self._place(layout)
         old = [] if self.record is None else self.record.files
         by_url = {placed.file.url: placed for placed in old}
         old_starts = {url: placed.starts for url, placed in by_url.items()}
@@ -153,12 +162,15 @@ class Decider:
             for member in self.members
             if _empty_dim(self.headers[member.scanned.header], self.dims) is None
         ]
-        counted = Counter(member.scanned.header for member in full or self.members)
-        if not counted:
+        full = full or self.members
+        if not full:
             return Layout(dims=self.dims), None
-        most = max(counted.values())
-        model_file = next(m for m in self.members if counted[m.scanned.header] == most)
-        model = self.headers[model_file.scanned.header]
+        kinds = [self._kind(header) for header in self.headers]
+        [(kind, _)] = Counter(kinds[m.scanned.header] for m in full).most_common(1)
+        alike = [m.scanned.header for m in full if kinds[m.scanned.header] == kind]
+        [(number, _)] = Counter(alike).most_common(1)
+        model_file = next(m for m in full if m.scanned.header == number)
+        model = self.headers[number]
         documents = model.documents()
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
         if not self.dims and len(rows) > 1:
@@ -177,33 +189,61 @@ class Decider:
                     f"much like it; give concat_dim={like[0]!r}, or a new dimension another name",
                     option="concat_dim",
                 )
-        loaded = {p for p, d in documents.items() if is_loadable(d, p, self.loadable)}
+        loaded = loaded_paths(documents, self.loadable) | self._other_times(model)
         layout = Layout(
             dims=self.dims,
             new_dims=new_dims,
             model=model,
             loaded=frozenset(loaded),
-            spread=frozenset(self._spread(documents, new_dims)),
+            spread=frozenset(self._spread(model, new_dims)),
         )
         return layout, model_file
 
-    def _spread(
-        self, documents: Mapping[str, ArrayMetadata], new_dims: tuple[str, ...]
-    ) -> list[str]:
+    def _kind(self, header: Header) -> str:
+        documents = header.documents()
+        scalars = {path for path in header.times() if documents[path].ndim == 0}
+        stored = loaded_paths(documents, self.loadable) | scalars
+        return kind_of(header, dims=self.dims, stored=stored)
+
+    def _other_times(self, model: Header) -> set[str]:
+        """Return scalar times that files store in several ways, so that they are converted."""
+        found = set()
+        for header in self.headers:
+            times = header.times()
+            for path, document in model.times().items():
+                own = times.get(path)
+                if own is not None and own.ndim == document.ndim == 0 and self.dims:
+                    found |= set() if is_coded_alike(own, document) else {path}
+        return found
+
+    def _spread(self, model: Header, new_dims: tuple[str, ...]) -> list[str]:
         """Return scalars that differ from file to file."""
         found = []
-        for path, document in documents.items():
+        for path, document in model.documents().items():
             if document.ndim == 0 and len(self.dims) == 1:
-                known = {m.scanned.digests.get(path) for m in self.members} - {None}
+                known = {self._digest(m, path, model) for m in self.members} - {None}
                 if len(known) > 1 and path.rpartition("/")[2] not in new_dims:
                     found.append(path)
         return found
+
+    def _digest(self, member: Member, path: str, model: Header) -> bytes | None:
+        """Return the digest of values of a file as the model stores them: of instants for times."""
+        digest = member.scanned.digests.get(path)
+        own = self.headers[member.scanned.header].times().get(path)
+        wanted = model.times().get(path)
+        values = None if digest is None else self.pieces[member.piece].constants.get(digest)
+        if values is None or own is None or wanted is None:
+            return digest
+        try:
+            return digest_of(converted_times(values, own, wanted, path))
+        except IcechunkError:  # another calendar, or an instant that the model cannot hold
+            return b""
 
     # -- comparisons ------------------------------------------------------------------------
 
     def _compare(self, layout: Layout, model_file: Member | None) -> dict[str, str]:
         by_header = {
-            number: differences(header, layout.model, dims=layout.dims, loaded=layout.loaded)
+            number: differences(header, layout.model, dims=layout.dims, stored=layout.stored)
             for number, header in enumerate(self.headers)
         }
         other = None if model_file is None else model_file.scanned.file.url
@@ -237,7 +277,7 @@ class Decider:
                         "files, being too many; readers get those of the first file"
                     )
             for path, digest in digests.items():
-                own = member.scanned.digests.get(path)
+                own = self._digest(member, path, layout.model)
                 if own is not None and own.hex() != digest:
                     member.row.refuse(
                         "its values differ, and the array does not have the dimension "
@@ -249,21 +289,40 @@ class Decider:
 
     # -- places -----------------------------------------------------------------------------
 
-    def _place(self, layout: Layout) -> None:
+    def _place(self, layout: Layout) -> Layout:
+        """Give files their keys; return the layout with types that hold all converted times."""
         number = 0 if self.record is None else len(self.record.files)
+        wide: dict[str, ArrayMetadata] = {}
         for member in self.members:
             if member.row.status == REFUSED or member.is_empty:
                 continue
-            documents = self.headers[member.scanned.header].documents()
+            header = self.headers[member.scanned.header]
             try:
-                member.placed = self._placed(layout, member, documents, number)
-                for path, values in member.scanned.values.items():
-                    if path in layout.loaded:
-                        converted_values(values, documents[path], layout.documents[path], path)
+                member.placed = self._placed(layout, member, header.documents(), number)
+                self._widen(layout, member, header, wide)
             except IcechunkError as error:
                 member.row.refuse(error.message)
                 continue
             number += 1
+        return layout.with_documents(wide) if wide else layout
+
+    def _widen(
+        self, layout: Layout, member: Member, header: Header, wide: dict[str, ArrayMetadata]
+    ) -> None:
+        """Note which arrays need a wider type for the times of a file."""
+        own = header.times()
+        for path, wanted in layout.model.times().items():
+            if path not in layout.stored or is_coded_alike(own[path], wanted):
+                continue
+            values = member.values_of(path, self.pieces)
+            try:
+                converted_times(values, own[path], wanted, path)
+            except IcechunkError:
+                other = widened(wanted)
+                if is_coded_alike(other, wanted):
+                    raise
+                converted_times(values, own[path], other, path)
+                wide[path] = widened(layout.documents[path])
 
     def _placed(
         self,

@@ -9,7 +9,7 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +68,10 @@ class Header:
         """Return the arrays by path."""
         return {path: metadata_of(text, path) for path, text in self.arrays}
 
+    def times(self) -> Mapping[str, ArrayMetadata]:
+        """Return the arrays of times by path; see ``times_of``."""
+        return _times_in(self.arrays)
+
 
 def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
     """Return the header of a file."""
@@ -109,15 +113,53 @@ def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
     return found & documents.keys()
 
 
-def is_loadable(metadata: ArrayMetadata, path: str, loadable: tuple[str, ...] | None) -> bool:
-    """Whether the values of an array are stored in the repository itself."""
-    name = path.rpartition("/")[2]
-    if loadable is None:
-        return metadata.dimension_names == (name,)
-    return name in loadable or path in loadable
+def loaded_paths(
+    documents: Mapping[str, ArrayMetadata], loadable: Collection[str] | None
+) -> set[str]:
+    """Return which arrays are stored in the repository itself: bounds of times with the times.
+
+    Parameters
+    ----------
+    loadable
+        Their names or paths; None means the coordinates of dimensions.
+    """
+    found = set()
+    for path, document in documents.items():
+        name = path.rpartition("/")[2]
+        if document.dimension_names == (name,) if loadable is None else {name, path} & {*loadable}:
+            found |= {path, *_bounds_of(path, document)}
+    return found & documents.keys()
+
+
+def times_of(documents: Mapping[str, ArrayMetadata]) -> dict[str, ArrayMetadata]:
+    """Return the arrays that hold times; bounds have the units and calendar of their times."""
+    found = {path: own for path, own in documents.items() if _is_time(own)}
+    for path, document in list(found.items()):
+        units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
+        for bounds in documents.keys() & _bounds_of(path, document):
+            own = documents[bounds]
+            found[bounds] = own.with_attributes({**units, **own.attributes})
+    return found
+
+
+def _is_time(document: ArrayMetadata) -> bool:
+    return " since " in str(document.attributes.get("units"))
+
+
+def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
+    """Return where the bounds of times would be."""
+    if not _is_time(document):
+        return set()
+    named = [document.attributes.get(key) for key in ("bounds", "climatology")]
+    return {f"{path.rpartition('/')[0]}/{name}".lstrip("/") for name in named if name}
 
 
 @lru_cache(maxsize=4096)
 def metadata_of(text: str, path: str) -> ArrayMetadata:
     """Return a parsed ``zarr.json``; those of many files are the same."""
     return parse_array_metadata(text.encode(), node_path="/" + path)
+
+
+@lru_cache(maxsize=4096)
+def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
+    return times_of({path: metadata_of(text, path) for path, text in arrays})

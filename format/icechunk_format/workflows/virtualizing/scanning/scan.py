@@ -32,7 +32,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
     coordinate_paths,
     header_of,
-    is_loadable,
+    loaded_paths,
     metadata_of,
 )
 from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
@@ -102,8 +102,7 @@ class ScanContext:
     dims
         The concatenated dimensions.
     loadable
-        Names of arrays whose values are stored in the repository; None means the coordinates of
-        dimensions.
+        Names of arrays whose values are stored in the repository; see ``loaded_paths``.
     """
 
     location: Location
@@ -274,11 +273,12 @@ class _Scanner:
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
         coordinates = coordinate_paths(documents)
+        loaded = loaded_paths(documents, self._context.loadable)
         for array in arrays:
             answer.array = array.path
             metadata = documents[array.path]
             own = set(metadata.dimension_names or ()) & dims
-            is_loaded = is_loadable(metadata, array.path, self._context.loadable)
+            is_loaded = array.path in loaded
             is_shared = bool(dims - own) or not self._context.dims or metadata.ndim == 0
             is_shared |= not own and (is_loaded or array.path in coordinates)
             is_key = metadata.ndim == 1 and set(own) == {array.path.rpartition("/")[2]}

@@ -1,0 +1,111 @@
+"""Converts times of files to the units and the type of the arrays that they become part of.
+
+Rules of this file
+------------------
+1. A converted time reads as the instant that it is in its file, or it is refused: to the
+   microsecond, and to the millisecond where it is stored as float64.
+2. Calendars are not mixed, except the two Gregorian ones since the reform of 1582: they agree then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.cf.attributes import numeric_missing
+from icechunk_format.dataset.cf.calendars import GREGORIAN_CALENDARS, GREGORIAN_REFORM
+from icechunk_format.dataset.cf.encode_times import stored_times
+from icechunk_format.dataset.cf.times import (
+    MICROSECONDS_PER_DAY,
+    NOT_A_TIME,
+    TimeScale,
+    parse_time_units,
+)
+from icechunk_format.errors import InvalidInputError
+
+
+def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Return True if equal numbers of two arrays of times are equal instants."""
+    keys = ("units", "calendar", "_FillValue", "missing_value")
+    own, others = document.attributes, other.attributes
+    is_same = all(own.get(key) == others.get(key) for key in keys)
+    return is_same and document.raw["data_type"] == other.raw["data_type"]
+
+
+def converted_times(
+    values: NDArray[Any], document: ArrayMetadata, wanted: ArrayMetadata, name: str
+) -> NDArray[Any]:
+    """Return times of a file as another array stores them; see ``times_of`` for both arrays.
+
+    Raises
+    ------
+    InvalidInputError
+        The other array has another calendar, or cannot hold an instant.
+    UnsupportedError
+        A time is out of range, or finer than a microsecond.
+    """
+    if is_coded_alike(document, wanted):
+        return values
+    instants, valid, own = _instants(values, document, name)
+    scale, dtype = _scale(wanted, name), wanted.data_type.numpy
+    refused = f"its times cannot be converted to {wanted.attributes['units']!r} in {dtype}"
+    if own.calendar != scale.calendar:
+        is_old = instants < GREGORIAN_REFORM * MICROSECONDS_PER_DAY
+        if not {own.calendar, scale.calendar} <= GREGORIAN_CALENDARS or (is_old & valid).any():
+            raise InvalidInputError(
+                f"{refused}: their calendar is {own.calendar!r}, and {scale.calendar!r} elsewhere"
+            )
+    counted = dtype if dtype.kind == "f" else np.dtype(np.int64)
+    try:
+        found = stored_times(instants, valid, scale, counted, name=name).astype(dtype)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{refused}: {error.message}") from error
+    if not valid.all():
+        found[~valid] = _absent(wanted, name)
+    again, still_valid, _ = _instants(found, wanted, name)
+    is_near = np.abs(again - instants) <= (1000 if dtype == np.float64 else 0)
+    if (valid != still_valid).any() or not (is_near | ~valid).all():
+        raise InvalidInputError(f"{refused}, which does not hold them")
+    return found.reshape(values.shape)
+
+
+def widened(document: ArrayMetadata) -> ArrayMetadata:
+    """Return an array of times with the widest type of its kind."""
+    is_float = document.data_type.numpy.kind == "f"
+    wide = {"data_type": "float64", "fill_value": "NaN"}
+    raw = document.raw | (wide if is_float else {"data_type": "int64", "fill_value": 0})
+    return parse_array_metadata(dump_document(raw), node_path=document.node_path)
+
+
+def _instants(
+    values: NDArray[Any], document: ArrayMetadata, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], TimeScale]:
+    """Return microseconds, and where they are present."""
+    scale, flat = _scale(document, name), values.reshape(-1)
+    present = ~np.isin(flat, _missing(document, name))
+    instants, valid = scale.microseconds(flat, present, name=name)
+    return instants, present if valid is None else valid, scale
+
+
+def _scale(document: ArrayMetadata, name: str) -> TimeScale:
+    attributes = document.attributes
+    return parse_time_units(attributes["units"], attributes.get("calendar"), name=name)
+
+
+def _missing(document: ArrayMetadata, name: str) -> list[Any]:
+    dtype = document.data_type.numpy
+    given = {key: document.attributes.get(key) for key in ("_FillValue", "missing_value")}
+    return list(numeric_missing(given, dtype, dtype, {}, name)[0])
+
+
+def _absent(document: ArrayMetadata, name: str) -> Any:
+    dtype = document.data_type.numpy
+    found = [*_missing(document, name), *([np.nan] if dtype.kind == "f" else [])]
+    if not found and dtype != np.int64:
+        raise InvalidInputError(
+            f"some of its times are missing, which {dtype} without _FillValue cannot say"
+        )
+    return found[0] if found else NOT_A_TIME
