@@ -4,13 +4,16 @@
 VENV    := .venv
 SPARK40 := .venv-spark-4.0
 PY      := $(VENV)/bin/python
-# What Spark itself does differently from one version to the next: reading, pinning, registering, modes.
-ON_SPARK40 := tests/spark/reading/test_reading.py tests/spark/test_registration.py tests/spark/writing/test_modes.py tests/spark/writing/test_unplanned.py tests/spark/sampling/test_sample.py tests/spark/zonal $(addprefix tests/spark/changes/test_,streams.py source_without_spark.py staged_without_spark.py)
 SECONDS  = 300
+BATCHES  = 1000
+# Branch coverage is held where bytes and conflicts are decided.
+COVERED  = 90
+COVERAGE_TESTS = tests/spec tests/arrays tests/repository tests/dataset/writing
+COVERAGE_OF = format/icechunk_format/spec/*,format/icechunk_format/arrays/*,format/icechunk_format/repository/changes/*,format/icechunk_format/repository/commit/*,format/icechunk_format/dataset/writing/replanning/*
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture lower-bounds test-fast check dist docs docs-serve format clean java
+.PHONY: help demo cluster bench test torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -25,14 +28,13 @@ bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=s
 	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
 # One run without a JVM and one with it, since starting Spark costs half a minute. Two processes
-# share the files of a run, as there are two cores to share, and take them in the order of the line:
-# folders with long files come first, so that neither process waits for the other at the end.
+# share the files of a run, as there are two cores to share, in the order of `tests/conftest.py`.
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
 test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## every test, on the newest Spark and, where Spark matters, on 4.0
-	$(PYTEST) tests/cluster tests/benchmarks tests/s3 tests/spark tests/manual tests/cloud tests/conformance
-	$(SPARK40)/bin/python $(SHARED) $(ON_SPARK40)
+	$(PYTEST) tests --layer full
+	$(SPARK40)/bin/python $(SHARED) tests/spark -m each_spark
 
 torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
@@ -45,9 +47,20 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
 	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
 
+soak: $(VENV)/.ready java  ## two streams of BATCHES=1000 batches that die and are killed
+	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_soak.py
+
+newest-releases: $(VENV)/.ready java  ## the tests with the newest release of every package, also of those that are pinned
+	$(call PIP,$(VENV)) install --upgrade --upgrade-strategy eager "pyspark[connect]" icechunk zarr xarray obstore pyarrow numpy
+	$(PYTEST) tests
+
+coverage: $(VENV)/.ready  ## branches of the format, of changes and of conflicts that the fast tests take; fails below COVERED
+	$(PY) -m coverage run --parallel-mode -m pytest -n 0 -q $(COVERAGE_TESTS)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report --fail-under=$(COVERED) --include="$(COVERAGE_OF)"
+
 test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
-	$(PYTEST) tests/fuzz tests/torture tests/maintenance tests/dataset tests/repository tests/storage \
-	  tests/command_line tests/display tests/workflows tests/options tests/spec tests/arrays tests/grid tests/drafts tests/public
+	$(PYTEST) tests --layer fast
 
 check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
 	$(VENV)/bin/ruff check .

@@ -37,13 +37,40 @@ def pytest_report_header() -> str | None:
     return "left out: tests/conformance, and what needs the reference, which needs Python >= 3.12"
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+# Folders whose tests need Java, a server or the reference wheel. Long files come first, so that two
+# processes that share the files of a run end together.
+NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "conformance")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--layer",
+        choices=("fast", "full", "all"),
+        default="all",
+        help="fast: tests that need no Java and no server; full: the others",
+    )
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder below ``tests/`` in which a test lies."""
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    here = Path(__file__).parent
     # A folder that the command line names is collected whatever is said here, its files are not.
-    is_conformance = Path(__file__).parent / "conformance" in collection_path.parents
-    return True if is_conformance and not HAS_REFERENCE else None
+    if not HAS_REFERENCE and here / "conformance" in collection_path.parents:
+        return True
+    if collection_path.parent != here or not collection_path.is_dir():
+        return None
+    layer, needs_more = config.getoption("--layer"), collection_path.name in NEEDS_MORE
+    left_out = {"fast": needs_more, "full": not needs_more, "all": False}
+    return left_out[layer] or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--layer") == "full":
+        items.sort(key=lambda item: NEEDS_MORE.index(folder_of(item.path)))
     for item in items:
         if not HAS_REFERENCE and item.get_closest_marker("needs_reference"):
             item.add_marker(pytest.mark.skip(reason="the reference needs Python >= 3.12"))

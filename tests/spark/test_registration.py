@@ -11,6 +11,8 @@ from pyspark.sql.datasource import DataSource
 import icechunk_spark
 import pyspark_icechunk
 
+pytestmark = pytest.mark.each_spark
+
 HEAVY = (
     "pyarrow",
     "numpy",

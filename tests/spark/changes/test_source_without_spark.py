@@ -14,6 +14,8 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_spark.changes.source import IcechunkStreamReader
 
+pytestmark = pytest.mark.each_spark
+
 
 def test_every_row_comes_once():
     place = grown(3)

@@ -17,6 +17,8 @@ from icechunk_format.storage.memory import MemoryStorage
 from icechunk_spark.changes import batches, staged
 from icechunk_spark.changes.staged import StagedStreamWriter
 
+pytestmark = pytest.mark.each_spark
+
 
 class Killed(BaseException):
     """Stands for the death of the process."""

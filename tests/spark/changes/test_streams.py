@@ -12,6 +12,8 @@ import icechunk_spark
 from icechunk_format import Repository
 from icechunk_format.errors import IcechunkError
 
+pytestmark = pytest.mark.each_spark
+
 SCHEMA = "time bigint, x double, t double"
 
 

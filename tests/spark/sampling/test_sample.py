@@ -14,7 +14,7 @@ import icechunk_spark
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_spark.sampling import plan
 
-pytestmark = pytest.mark.needs_reference
+pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
 ON = {"time": "at", "latitude": "lat", "longitude": "lon"}
 

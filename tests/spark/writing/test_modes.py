@@ -19,7 +19,7 @@ from helpers.spark.written import (
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, UnsupportedError
 
-pytestmark = pytest.mark.needs_reference
+pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
 DIMS = "time,latitude,longitude"
 

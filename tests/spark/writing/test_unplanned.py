@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 import icechunk_spark
 
-pytestmark = pytest.mark.needs_reference
+pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
 DIMS = "time,latitude,longitude"
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-pytestmark = pytest.mark.needs_reference
+pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
 LAT_EDGES, LON_EDGES = np.linspace(62.5, 32.5, 7), np.linspace(-1.0, 19.0, 11)
 POLYGONS = {
