@@ -1,22 +1,21 @@
-"""Every error of the project, on one screen.
+"""Errors of the project.
 
 Rules of this file
 ------------------
-1. A class says what a handler would do about it; facts are attributes (``error.facts``), and the
-   text is for people. The text names the thing, what was found, what is allowed and what to do
-   next, and its *last line stands alone*: Spark prints it under a long traceback.
+1. A class determines what a handler does; facts are for programs (``error.facts``), the message is
+   for people. The message names the object, what was found, what is allowed and what to do next.
+   Its *last line is complete alone*: Spark prints it under a long traceback.
 2. Every error survives pickling, because errors cross from executors to the driver.
-3. No credential ever enters a message or a fact. Callers pass names of options, never values of
-   secret ones.
-4. Messages quote names from repositories, which strangers write. Characters that would act on a
-   terminal or turn the order of words around are shown as escapes.
+3. No credential enters a message or a fact: callers pass names of options, never secret values.
+4. Messages quote untrusted names from repositories. Characters that control a terminal or the
+   direction of writing are shown as escapes.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Self
 
-# Control characters but the end of a line, marks of writing direction, and halves of characters.
+# Control characters except a line feed, marks of writing direction, and surrogates.
 _ESCAPED: Final = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     for codes in (
@@ -37,9 +36,14 @@ class IcechunkError(Exception):
     Parameters
     ----------
     message
-        Text for people; the last line must be understandable alone.
+        Text for people; the last line is complete alone.
     **facts
-        The facts behind the text, for programs. Values must be picklable.
+        The facts of the error, for programs. Values can be pickled.
+
+    Examples
+    --------
+    >>> NotFoundError("branch 'x' does not exist", kind="branch", name="x").facts
+    {'kind': 'branch', 'name': 'x'}
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
@@ -53,25 +57,25 @@ class IcechunkError(Exception):
 
     @classmethod
     def from_parts(cls, message: str, facts: dict[str, Any]) -> Self:
-        """Return an error with this text, which its constructor would have made."""
+        """Return an error with this message and facts, without the class's own constructor."""
         error = cls.__new__(cls)
         IcechunkError.__init__(error, message, **facts)
         return error
 
 
 class FormatError(IcechunkError):
-    """Stored bytes break the format: they were damaged, or are not what their key says.
+    """Stored bytes violate the format: they are damaged, or do not match their key.
 
     Parameters
     ----------
     problem
-        What is wrong, and what would have been right.
+        What was found, and what is valid.
     object_key
-        Key of the object below the repository root, or ``"<bytes>"`` where there is none.
+        Key of the object below the repository root, or ``"<bytes>"`` without an object.
     file_type
-        What the object should be: ``"snapshot"``, ``"manifest"``, ``"chunk"``, ...
+        The expected type of the object: ``"snapshot"``, ``"manifest"``, ``"chunk"``, ...
     field
-        The field of the format in which the problem was found.
+        The field of the format with the problem.
     """
 
     def __init__(
@@ -97,15 +101,15 @@ class NotFoundError(IcechunkError):
 
 
 class AlreadyExistsError(IcechunkError):
-    """Something that had to be new is already there."""
+    """Something that must be new already exists."""
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """An option, a schema, an expression or rows that the caller gave cannot be used."""
+    """An option, a schema, an expression or rows of the caller are invalid."""
 
 
 class UnsupportedError(IcechunkError):
-    """The input is legal, but uses something that this version does not read or write."""
+    """The input is valid, but uses something that this version does not read or write."""
 
 
 class ConflictError(IcechunkError):
@@ -113,17 +117,17 @@ class ConflictError(IcechunkError):
 
 
 class CommitOutcomeUnknownError(IcechunkError):
-    """The store did not say whether a commit landed; delete nothing, and look before repeating."""
+    """It is unknown whether a commit landed: delete nothing, and check before repeating it."""
 
 
 class ReadOnlyError(IcechunkError):
-    """A change was asked of something that cannot change: a tag, a snapshot, a read-only store."""
+    """The target of a change is read-only: a tag, a snapshot, a storage."""
 
 
 class StorageError(IcechunkError):
-    """The object store failed, after retries where they could help.
+    """The object storage failed, after retries if they could help.
 
-    ``outcome_unknown`` is true for a write whose answer was lost: it may have landed.
+    ``outcome_unknown`` is True for a write without a response: it may have landed.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False, **facts: Any) -> None:
@@ -131,13 +135,13 @@ class StorageError(IcechunkError):
 
     @property
     def outcome_unknown(self) -> bool:
-        """Whether a write may have landed although it was reported as failed."""
+        """True if a write may have landed although it was reported as failed."""
         return bool(self.facts["outcome_unknown"])
 
 
 class UnauthorizedVirtualChunkError(IcechunkError):
-    """A virtual chunk lies at a place that the user did not authorise; it was not fetched."""
+    """A virtual chunk is at a location that the user did not authorize; it was not fetched."""
 
 
 class ChunkModifiedError(IcechunkError):
-    """The object behind a virtual chunk is no longer the one that the reference was made for."""
+    """The object of a virtual chunk changed after the reference was made."""

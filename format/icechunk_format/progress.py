@@ -1,19 +1,19 @@
-"""Reports how far long work in this process is.
+"""Reports the progress of long-running work in this process.
 
-Functions that may work for long take ``progress``: nothing (they are silent), True (a bar in the
-notebook or terminal, by tqdm), or a function of one's own:
+Long-running functions take ``progress``: None (silent), True (a bar of tqdm in the notebook or
+terminal), or a function:
 
 >>> def show(done: int, total: int | None, what: str) -> None:
 ...     print(f"{what}: {done} of {'?' if total is None else total}")
 
 Rules of this file
 ------------------
-1. Work goes through phases, ``what``, one after another. In each of them ``done`` begins at 0,
-   never falls, and ends at ``total``; that is None until the end where nobody knows it before.
+1. Work has phases, ``what``, one after another. In each, ``done`` begins at 0, never falls, and
+   ends at ``total``, which is None until the end if it is unknown.
 2. The function is called at the beginning and at the end of a phase, and at most ten times a second
-   in between, always by the thread that called the work. A phase of 0 steps is left out.
-3. What the function raises ends the work there, as an error of the store would: nothing was
-   committed, and the same call can be repeated. It is not called after a commit.
+   in between, always by the thread of the caller. A phase of 0 steps is left out.
+3. An exception of the function ends the work, as an error of the storage would: nothing was
+   committed, and the call can be repeated. The function is not called after a commit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """A function that is told how far a phase of the work is."""
+    """A function that receives the progress of a phase."""
 
     def __call__(self, done: int, total: int | None, what: str, /) -> None:
-        """Take the report: ``done`` of ``total`` steps of the phase ``what``."""
+        """Receive a report: ``done`` of ``total`` steps of the phase ``what``."""
 
 
 ProgressOption: TypeAlias = Progress | bool | None
@@ -45,14 +45,21 @@ ProgressOption: TypeAlias = Progress | bool | None
 def phase(
     progress: ProgressOption, what: str, total: int | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Report a phase; yield a function that takes how many steps were done since its last call.
+    """Report a phase; yield a function that takes the number of steps since its last call.
 
-    The end is reported only where the block ends without an error.
+    The end is reported only if the block ends without an error.
 
     Raises
     ------
     UnsupportedError
         ``progress`` is True, and tqdm is not installed.
+
+    Examples
+    --------
+    >>> with phase(print, "Copying", total=2) as advance:
+    ...     advance(2)
+    0 2 Copying
+    2 2 Copying
     """
     if progress is None or progress is False or total == 0:
         yield lambda _: None
@@ -77,7 +84,18 @@ def phase(
 def counted(
     items: Iterable[T], progress: ProgressOption, what: str, total: int | None = None
 ) -> Iterator[T]:
-    """Yield items, and report each as a step once whoever takes them comes back for the next."""
+    """Yield items, and report each as a step when the caller takes the next one.
+
+    Raises
+    ------
+    UnsupportedError
+        ``progress`` is True, and tqdm is not installed.
+
+    Examples
+    --------
+    >>> list(counted("ab", None, "Reading letters"))
+    ['a', 'b']
+    """
     with phase(progress, what, total) as advance:
         for item in items:
             yield item
@@ -90,7 +108,7 @@ def _bar(what: str, total: int | None) -> Iterator[Progress]:
         from tqdm.auto import tqdm
     except ImportError as error:
         raise UnsupportedError(
-            "progress=True shows a bar by tqdm, which is not installed: pip install "
+            "progress=True needs tqdm, which is not installed: pip install "
             "'icechunk-spark[progress]', or give a function of (done, total, what)"
         ) from error
     bar = tqdm(desc=what, total=total, unit="")

@@ -1,3 +1,3 @@
-"""Holds the version of both packages. The wheel takes it from here, and so do stored files."""
+"""The version of both packages, from which the wheel and stored files take it."""
 
 __version__ = "0.1.0"

@@ -145,14 +145,14 @@ def test_groups_are_apart(case, data):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CoordSet.of([1, 2]), "chunk coordinates of"),
-        (lambda: CoordSet.of([[0.5]]), "chunk coordinates of"),
-        (lambda: CoordSet.of([[-1]]), "between 0 and"),
-        (lambda: CoordSet.of([[2**32]]), "between 0 and"),
-        (lambda: CoordSet.of_boxes([[0, 1]]), "are no boxes"),
+        (lambda: CoordSet.of([1, 2]), "of shape"),
+        (lambda: CoordSet.of([[0.5]]), "of shape"),
+        (lambda: CoordSet.of([[-1]]), "from 0 to"),
+        (lambda: CoordSet.of([[2**32]]), "from 0 to"),
+        (lambda: CoordSet.of_boxes([[0, 1]]), "of shape"),
         (lambda: CoordSet.of_boxes([[[1, 1]]]), "is empty"),
-        (lambda: CoordSet.of_boxes([[[-1, 1]]]), "is empty or leaves"),
-        (lambda: CoordSet.of_boxes([[[0.0, 1.0]]]), "are no boxes"),
+        (lambda: CoordSet.of_boxes([[[-1, 1]]]), "is empty or exceeds"),
+        (lambda: CoordSet.of_boxes([[[0.0, 1.0]]]), "of shape"),
     ],
 )
 def test_what_is_no_set_is_refused(make, message):

@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. A range is half-open: ``start`` is inside and ``stop`` is not.
-2. A grid must cover the shape and may go beyond it. Bounds are clipped to the shape, but a chunk
-   is always *stored* with its full shape.
-3. Nothing takes memory in proportion to the number of chunks: a rectilinear axis is kept as runs of
-   equal chunks, so one axis may have billions of them.
+2. A grid covers the shape and may exceed it. Bounds are clipped to the shape, but a chunk is always
+   *stored* with its full shape.
+3. A rectilinear axis is kept as runs of equal chunks, so its memory does not grow with their
+   number.
 
 Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectilinear``.
 """
@@ -32,10 +32,6 @@ class ChunkGrid:
 
     Attributes
     ----------
-    axes
-        The chunks along each axis.
-    shape
-        Elements per axis.
     num_chunks
         Chunks per axis that hold at least one element of the array.
     chunk_shape
@@ -53,13 +49,7 @@ class ChunkGrid:
 
     @classmethod
     def regular(cls, shape: Sequence[int], chunk_shape: Sequence[int]) -> ChunkGrid:
-        """Make a grid of equal chunks.
-
-        Raises
-        ------
-        InvalidInputError
-            If the two have different lengths, a shape is negative, or a chunk is smaller than 1.
-        """
+        """Make a grid of equal chunks."""
         if len(shape) != len(chunk_shape):
             raise InvalidInputError(
                 f"shape {shortened(shape)} has {len(shape)} dimensions and chunk shape "
@@ -74,29 +64,17 @@ class ChunkGrid:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array has."""
+        """Number of dimensions of the array."""
         return len(self.axes)
 
     def box_of(self, coords: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return first elements and ends of one chunk, clipped to the shape.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is no such chunk.
-        """
+        """Return first elements and ends of one chunk, clipped to the shape."""
         self._check(coords)
         bounds = [axis.bounds(int(i)) for axis, i in zip(self.axes, coords, strict=True)]
         return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
 
     def full_chunk_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that the chunk is stored with, also where it goes beyond the array.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is no such chunk.
-        """
+        """Return the shape that a chunk is stored with, even if it exceeds the array."""
         self._check(coords)
         if self.chunk_shape is not None:
             return self.chunk_shape
@@ -118,12 +96,7 @@ class ChunkGrid:
     def resized(self, shape: Sequence[int]) -> ChunkGrid:
         """Return the grid of the array with another shape; existing chunks stay in place.
 
-        A rectilinear axis that is too short gets one more chunk, as zarr-python does it.
-
-        Raises
-        ------
-        InvalidInputError
-            If the number of dimensions changes or an extent is negative.
+        A rectilinear axis that is too short gets one more chunk, as in zarr-python.
         """
         if len(shape) != self.ndim or any(n < 0 for n in shape):
             raise InvalidInputError(
@@ -143,7 +116,7 @@ class ChunkGrid:
         for axis, i in enumerate(coords):
             if not 0 <= i < self.num_chunks[axis]:
                 raise InvalidInputError(
-                    f"there is no chunk {i} along axis {axis}, which has {self.num_chunks[axis]}"
+                    f"chunk {i} does not exist: axis {axis} has {self.num_chunks[axis]} chunks"
                 )
 
     def __eq__(self, other: object) -> bool:
@@ -162,26 +135,10 @@ class ChunkGrid:
 def parse_chunk_grid(
     value: object, shape: Sequence[int], *, unit: Sequence[int] | None = None, node_path: str = "/"
 ) -> ChunkGrid:
-    """Read the ``chunk_grid`` member of a ``zarr.json``.
+    """Read the ``chunk_grid`` member of a ``zarr.json``; an unknown kind is UnsupportedError.
 
-    Parameters
-    ----------
-    value
-        The JSON value.
-    shape
-        The shape of the array.
-    unit
-        The inner chunk shape of a sharded array. Older software wrote chunk size 0 for axes of
-        length 0; it is read as the inner size, or as 1, since no such chunk was ever stored.
-    node_path
-        Path of the array, for messages.
-
-    Raises
-    ------
-    FormatError
-        If the grid does not fit the shape, or has sizes that are not positive integers.
-    UnsupportedError
-        If the kind of grid is neither regular nor rectilinear.
+    ``unit`` is the inner chunk shape of a sharded array. Older software wrote chunk size 0 for axes
+    of length 0; it is read as the inner size, or as 1, since no such chunk was ever stored.
     """
     where = Member(node_path, "chunk_grid")
     named = parse_named_configuration(value, where)
@@ -210,13 +167,13 @@ def parse_chunk_grid(
         )
     axes: list[ChunkAxis] = []
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
-        place = where.at(f"[{axis}]")
+        member = where.at(f"[{axis}]")
         if isinstance(size, list):
-            axes.append(_parse_runs(size, extent, place))
+            axes.append(_parse_runs(size, extent, member))
             continue
         if named.name == "regular" and size == 0 and isinstance(size, int):
             size = 1 if unit is None or len(unit) != len(shape) else unit[axis]
-        axes.append(RegularAxis(extent, _parse_size(size, place)))
+        axes.append(RegularAxis(extent, _parse_size(size, member)))
     return ChunkGrid(axes)
 
 

@@ -95,7 +95,7 @@ class DataType:
     numpy
         The type in memory, in native byte order; ``object`` for variable lengths.
     kind
-        What the elements mean, without their width.
+        The class of values, without their width.
     unit
         For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...).
     scale_factor
@@ -113,7 +113,7 @@ class DataType:
 
     @property
     def is_variable_length(self) -> bool:
-        """Whether elements have no fixed size: ``string`` and ``variable_length_bytes``."""
+        """True if elements have no fixed size: ``string`` and ``variable_length_bytes``."""
         return self.numpy.kind == "O"
 
     @property
@@ -123,7 +123,7 @@ class DataType:
 
     @property
     def has_byte_order(self) -> bool:
-        """Whether the stored bytes of an element depend on the byte order."""
+        """True if the stored bytes of an element depend on the byte order."""
         if self.fields:
             return any(field.has_byte_order for _, field in self.fields)
         return self.numpy.kind in "iufcMmU" and self.numpy.itemsize > 1
@@ -144,28 +144,15 @@ class DataType:
 
 
 def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_type") -> DataType:
-    """Read the ``data_type`` member of a ``zarr.json``.
-
-    Raises
-    ------
-    FormatError
-        If the value has the wrong shape, or a configuration that no array can have.
-    UnsupportedError
-        If the type is unknown.
-    """
+    """Read the ``data_type`` member of a ``zarr.json``; an unknown type is UnsupportedError."""
     return _parse(value, Member(node_path, field))
 
 
 def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
-    """Return the Zarr data type for a NumPy one, or for ``"string"`` and ``"bytes"``.
+    """Return the Zarr data type for a NumPy one, or raise InvalidInputError.
 
     ``"string"`` and ``"bytes"`` name the types of variable length, for which NumPy's ``object``
     would be ambiguous.
-
-    Raises
-    ------
-    InvalidInputError
-        If no Zarr data type holds such elements without loss.
     """
     if isinstance(dtype, str) and dtype in ("string", "bytes", "variable_length_bytes"):
         return parse_data_type(dtype)
@@ -185,7 +172,7 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
         if native.name in _NUMBER_NAMES:
             return _NUMBERS[native.name]
     raise InvalidInputError(
-        f"no Zarr data type holds elements of NumPy type {shortened(numpy_dtype)}; allowed are "
+        f"NumPy type {shortened(numpy_dtype)} has no Zarr data type; allowed are "
         f"{', '.join(_NUMBER_NAMES)}, datetime64, timedelta64, fixed-length strings and bytes, "
         f"packed structured types, and the names 'string' and 'bytes'",
         dtype=str(numpy_dtype),
@@ -215,8 +202,8 @@ def _struct_from_numpy(dtype: np.dtype[Any]) -> DataType:
         field_dtype, _, *title = dtype.fields[name]
         if title or field_dtype.subdtype is not None:
             raise InvalidInputError(
-                f"field {name!r} of a structured type has a title or is itself an array, which "
-                f"the Zarr data type 'struct' cannot say; use plain fields",
+                f"field {name!r} of a structured type has a title or is an array, which the Zarr "
+                f"data type 'struct' cannot hold; use plain fields",
                 field=name,
             )
         fields.append((name, data_type_from_numpy(field_dtype)))
@@ -248,8 +235,8 @@ def _parse(value: object, where: Member, depth: int = 0) -> DataType:
     if raw is not None:
         return _parse_raw_bits(name, int(raw[1]), where)
     raise UnsupportedError(
-        f"array {where.node_path!r} has data type {shortened(named.name)}, which is not read here; "
-        f"known are {', '.join(_NUMBER_NAMES)}, numpy.datetime64, numpy.timedelta64, string, "
+        f"array {where.node_path!r} has data type {shortened(named.name)}, which is not supported; "
+        f"supported are {', '.join(_NUMBER_NAMES)}, numpy.datetime64, numpy.timedelta64, string, "
         f"variable_length_bytes, fixed_length_utf32, null_terminated_bytes, raw_bytes, r<bits> "
         f"and struct",
         node_path=where.node_path,

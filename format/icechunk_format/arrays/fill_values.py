@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A decoded fill value is a NumPy scalar of the data type, or ``str``/``bytes`` for variable
    lengths. Its bits are kept: a NaN that was written in hexadecimal keeps its payload.
-2. Everything that zarr-python writes can be read here, and the other way round.
+2. Fill values of zarr-python can be read, and zarr-python can read these.
 
 Spec: Zarr v3 core, "Fill value".
 """
@@ -24,10 +24,10 @@ from icechunk_format.arrays.named_configuration import Member, is_integer, short
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 MAX_CHUNK_NBYTES: Final = 2**34
-"""Most bytes that a chunk may decode to; larger chunks are refused before memory is taken."""
+"""Most bytes that a chunk may decode to; larger chunks are refused before allocation."""
 
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Zarr's words for floats that JSON does not have."""
+"""Zarr's names of the floats that JSON lacks."""
 
 _HEX_FLOAT_DTYPES: Final = {4: ">f2", 8: ">f4", 16: ">f8"}
 _FLOAT_BITS: Final = {2: ("u2", 0x7E00), 4: ("u4", 0x7FC00000), 8: ("u8", 0x7FF8000000000000)}
@@ -36,16 +36,9 @@ _FLOAT_BITS: Final = {2: ("u2", 0x7E00), 4: ("u4", 0x7FC00000), 8: ("u8", 0x7FF8
 def decode_fill_value(
     value: object, data_type: DataType, *, node_path: str = "/", field: str = "fill_value"
 ) -> Any:
-    """Read the ``fill_value`` member of a ``zarr.json``.
+    """Read the ``fill_value`` member of a ``zarr.json``, or raise FormatError.
 
-    Returns
-    -------
-    A NumPy scalar of ``data_type.numpy``, or ``str`` or ``bytes`` for variable lengths.
-
-    Raises
-    ------
-    FormatError
-        If the value does not spell an element of the data type.
+    Returns a NumPy scalar of ``data_type.numpy``, or ``str`` or ``bytes`` for variable lengths.
     """
     try:
         return _decode(value, data_type)
@@ -56,14 +49,9 @@ def decode_fill_value(
 
 
 def encode_fill_value(value: Any, data_type: DataType) -> Any:
-    """Return the JSON spelling of a fill value, as zarr-python writes it.
+    """Return the JSON form of a fill value, as zarr-python writes it, or raise InvalidInputError.
 
     A NaN whose bits are not those of the standard NaN is written in hexadecimal.
-
-    Raises
-    ------
-    InvalidInputError
-        If the value is not an element of the data type.
     """
     try:
         scalar = cast_scalar(value, data_type)
@@ -85,10 +73,7 @@ def default_fill_value(data_type: DataType) -> Any:
 def cast_scalar(value: Any, data_type: DataType) -> Any:
     """Return a Python or NumPy value as a scalar of the data type.
 
-    Raises
-    ------
-    ValueError, TypeError or OverflowError
-        If it does not fit.
+    Raises ValueError, TypeError or OverflowError if it does not fit.
     """
     if data_type.is_variable_length:
         wanted = str if data_type.kind == "string" else bytes
@@ -108,13 +93,7 @@ def cast_scalar(value: Any, data_type: DataType) -> Any:
 
 
 def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return a new, writable C-contiguous array of fill values.
-
-    Raises
-    ------
-    UnsupportedError
-        If the array would be larger than ``MAX_CHUNK_NBYTES``.
-    """
+    """Return a new, writable C-contiguous array of fill values."""
     check_array_size(data_type, shape)
     if data_type.is_variable_length:
         out = np.empty(tuple(shape), dtype=object)
@@ -122,7 +101,7 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
         return out
     scalar = np.asarray(fill_value, dtype=data_type.numpy)
     if not any(scalar.tobytes()):
-        # The system gives zeroed pages without writing to them.
+        # The system provides zeroed pages without writing to them.
         return np.zeros(tuple(shape), dtype=data_type.numpy)
     out = np.empty(tuple(shape), dtype=data_type.numpy)
     out[...] = scalar
@@ -130,18 +109,12 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
 
 
 def check_array_size(data_type: DataType, shape: Sequence[int]) -> int:
-    """Return the bytes that an array takes in memory, or refuse a shape that is too large.
-
-    Raises
-    ------
-    UnsupportedError
-        If it is more than ``MAX_CHUNK_NBYTES``.
-    """
+    """Return the bytes of an array in memory; UnsupportedError above ``MAX_CHUNK_NBYTES``."""
     nbytes = math.prod(shape) * data_type.numpy.itemsize
     if nbytes > MAX_CHUNK_NBYTES:
         raise UnsupportedError(
             f"a chunk of shape {shortened(tuple(shape))} and type {data_type.name} takes "
-            f"{shortened(nbytes)} bytes in memory; at most {MAX_CHUNK_NBYTES} are handled at once",
+            f"{shortened(nbytes)} bytes in memory; at most {MAX_CHUNK_NBYTES} are allowed",
             nbytes=nbytes,
             limit=MAX_CHUNK_NBYTES,
         )
@@ -149,9 +122,9 @@ def check_array_size(data_type: DataType, shape: Sequence[int]) -> int:
 
 
 def is_all_fill(array: np.ndarray[Any, Any], fill_value: Any) -> bool:
-    """Whether every element has exactly the bits of the fill value.
+    """Return True if every element has exactly the bits of the fill value.
 
-    Bits and not values: -0.0 is not 0.0 here, so a chunk that is left out reads back unchanged.
+    Bits and not values: -0.0 is not 0.0, so a chunk that is left out reads back unchanged.
     """
     if array.dtype.kind == "O":
         return bool(np.all(array == fill_value))
@@ -266,7 +239,7 @@ def _struct(value: object, data_type: DataType) -> Any:
         raw = base64.b64decode(value, validate=True)
         if len(raw) != dtype.itemsize:
             raise ValueError(f"it has {len(raw)} bytes, and an element has {dtype.itemsize}")
-        # The specification gives no byte order for this form; zarr-python writes little endian.
+        # The specification gives no byte order; zarr-python writes little endian.
         return np.frombuffer(raw, dtype=dtype.newbyteorder("<")).astype(dtype)[0]
     if not isinstance(value, dict):
         raise ValueError("expected an object with the fields, or base64")
@@ -308,7 +281,7 @@ def _encode_float(scalar: Any) -> float | str:
 
 
 def json_safe(value: Any) -> Any:
-    """Return JSON that strict parsers read: Zarr's words for floats that are not finite."""
+    """Return JSON that strict parsers read: floats that are not finite become Zarr's names."""
     if isinstance(value, dict):
         return {key: json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

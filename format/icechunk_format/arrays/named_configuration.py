@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. ``"name"``, ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are the same.
-2. Errors name the node path and the field. They quote the document shortened: it may be megabytes
-   of untrusted text.
+2. Errors name the node path and the field. Quotations are shortened: a document may be megabytes of
+   untrusted text.
 
 Spec: Zarr v3 core, "Extension definition".
 """
@@ -12,7 +12,6 @@ Spec: Zarr v3 core, "Extension definition".
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from icechunk_format.errors import FormatError
@@ -20,23 +19,22 @@ from icechunk_format.errors import FormatError
 INT64_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedConfiguration:
-    """A registered name such as ``"zstd"`` and its parameters; empty if the document gives none."""
+class NamedConfiguration(NamedTuple):
+    """A registered name such as ``"zstd"``, and its parameters."""
 
     name: str
     configuration: dict[str, Any]
 
 
 class Member(NamedTuple):
-    """A member of the ``zarr.json`` of a node: where a value is, for messages."""
+    """A member of the ``zarr.json`` of a node, for messages."""
 
     node_path: str
     field: str
 
-    def at(self, place: str) -> Member:
+    def at(self, suffix: str) -> Member:
         """Return a member within this one, such as ``[2]`` or ``.configuration``."""
-        return Member(self.node_path, f"{self.field}{place}")
+        return Member(self.node_path, f"{self.field}{suffix}")
 
     def error(self, problem: str) -> FormatError:
         """Return the error for a member that breaks the Zarr v3 specification."""
@@ -51,24 +49,17 @@ def shortened(value: object) -> str:
 
 
 def is_integer(value: object) -> bool:
-    """Tell whether a JSON value is an integer; ``true`` and ``false`` are not."""
+    """Return True if a JSON value is an integer; ``true`` and ``false`` are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def parse_named_configuration(value: object, where: Member) -> NamedConfiguration:
-    """Read an extension in its short or its long form.
-
-    Raises
-    ------
-    FormatError
-        If the value is neither a string nor an object with a name, or if the configuration is not
-        an object.
-    """
+    """Read an extension in its short or its long form."""
     if isinstance(value, str):
         return NamedConfiguration(name=value, configuration={})
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise where.error(
-            f"expected a name or an object with a name and a configuration, found "
+            f"expected a name, or an object with a name and a configuration; found "
             f"{shortened(value)}"
         )
     configuration = value.get("configuration")

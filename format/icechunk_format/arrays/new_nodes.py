@@ -1,7 +1,4 @@
-"""Makes the ``zarr.json`` of new arrays and groups, with zarr-python's defaults.
-
-The documents have the members, the order and the layout that zarr-python gives them.
-"""
+"""Makes the ``zarr.json`` of new arrays and groups, as zarr-python writes it."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codecs.build import default_codecs, sharding_json
 from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
 from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
 from icechunk_format.arrays.zarr_json import (
     ArrayMetadata,
@@ -33,35 +30,20 @@ def build_array_metadata(
     attributes: Mapping[str, Any] | None = None,
     node_path: str = "/",
 ) -> ArrayMetadata:
-    """Return the metadata of a new array.
+    """Return the metadata of a new array, or raise InvalidInputError or UnsupportedError.
 
     Parameters
     ----------
-    shape
-        Elements per dimension.
-    data_type
-        Type of the elements.
     chunk_shape
         The shape of a chunk; with shards, of an inner chunk.
     shard_shape
-        The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks by themselves.
+        The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks without shards.
     fill_value
         Value of missing chunks; ``None`` is zero, empty or false.
     codecs
         JSON of the codecs of an (inner) chunk; ``None`` takes zarr-python's default.
-    dimension_names
-        A name or ``None`` per dimension.
-    attributes
-        JSON values.
     node_path
         Path of the array, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If the arguments do not fit together.
-    UnsupportedError
-        If a codec is not available.
     """
     fill_value = default_fill_value(data_type) if fill_value is None else fill_value
     chain = list(default_codecs(data_type) if codecs is None else codecs)
@@ -87,7 +69,7 @@ def build_array_metadata(
         raise
     except IcechunkError as error:
         raise InvalidInputError(
-            f"array {node_path!r} cannot be described: {error.message}", node_path=node_path
+            f"array {node_path!r} has invalid metadata: {error.message}", node_path=node_path
         ) from error
     return metadata
 

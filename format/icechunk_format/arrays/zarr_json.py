@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Shapes, names and sizes are checked at once. A data type, grid or codec that is legal but not
-   supported is refused only when it is used, so that one exotic array does not hide the others.
+   supported is refused only when it is used, so that one such array does not hide the others.
 2. Documents are untrusted. Their size and the number of dimensions are limited, and no number in
-   them decides how much memory is taken.
+   them determines an allocation.
 3. Documents are written as zarr-python writes them: the same members in the same order.
 
 Spec: Zarr v3 core, "Metadata".
@@ -87,23 +87,16 @@ class ArrayMetadata(NodeMetadata):
     """The ``zarr.json`` of an array.
 
     ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` if the
-    array uses something that is not supported here.
+    array uses something that is not supported.
 
     Parameters
     ----------
-    node_path
-        Path of the array.
-    shape
-        Elements per dimension.
     dimension_names
-        A name or ``None`` per dimension; ``None`` if the document has none at all. An empty name is
-        no name.
-    attributes
-        The user attributes.
+        A name or ``None`` per dimension (an empty name is ``None``); ``None`` without names.
     codecs_json
         The ``codecs`` member, not yet checked.
-    raw
-        The whole document.
+    refusal
+        The error for a feature that makes the whole array unusable.
     """
 
     shape: tuple[int, ...]
@@ -116,7 +109,7 @@ class ArrayMetadata(NodeMetadata):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array has."""
+        """Number of dimensions of the array."""
         return len(self.shape)
 
     @property
@@ -137,12 +130,7 @@ class ArrayMetadata(NodeMetadata):
     def chunk_codecs(self) -> ChunkCodecs:
         """Make the codecs of the chunks. That takes about 50 us: keep the result.
 
-        Raises
-        ------
-        FormatError
-            If the codecs do not fit together, or not with the array.
-        UnsupportedError
-            If a codec is not available.
+        Raises FormatError if the codecs do not fit together or the array.
         """
         codecs = ChunkCodecs(
             self.codecs_json,
@@ -162,13 +150,7 @@ class ArrayMetadata(NodeMetadata):
         return codecs
 
     def fill_array(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Return a new, writable array of fill values, the content of a missing chunk.
-
-        Raises
-        ------
-        UnsupportedError
-            If the array would be too large.
-        """
+        """Return a new, writable array of fill values, the content of a missing chunk."""
         return fill_array(self.data_type, self.fill_value, shape)
 
     def with_shape(self, shape: Sequence[int]) -> ArrayMetadata:
@@ -187,15 +169,7 @@ class ArrayMetadata(NodeMetadata):
 
 
 def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
-    """Read the ``zarr.json`` of an array.
-
-    Raises
-    ------
-    FormatError
-        If the document breaks the specification; the field is named.
-    UnsupportedError
-        If it is not Zarr format 3. Other unsupported features raise when they are used.
-    """
+    """Read the ``zarr.json`` of an array; unsupported features raise when they are used."""
     document = _load(user_data, "array", node_path)
     shape = _parse_shape(document, node_path)
     dimension_names = _parse_dimension_names(document, len(shape), node_path)
@@ -240,21 +214,13 @@ def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
 
 
 def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
-    """Read the ``zarr.json`` of a group.
-
-    Raises
-    ------
-    FormatError
-        If the document breaks the specification.
-    UnsupportedError
-        If it is not Zarr format 3, or has an unknown member that a reader must understand.
-    """
+    """Read the ``zarr.json`` of a group."""
     document = _load(user_data, "group", node_path)
     unknown = _must_understand(document, _GROUP_MEMBERS)
     if unknown:
         raise UnsupportedError(
-            f"group {node_path!r} has member {shortened(unknown[0])}, which a reader must "
-            f"understand and is not known here",
+            f"group {node_path!r} has the unknown member {shortened(unknown[0])}, which a reader "
+            f"must understand",
             node_path=node_path,
         )
     return GroupMetadata(
@@ -267,7 +233,9 @@ def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
         raise Member(node_path, member).error(problem)
 
     if len(user_data) > MAX_DOCUMENT_NBYTES:
-        refuse(f"it has {len(user_data)} bytes, allowed are {MAX_DOCUMENT_NBYTES}", "document")
+        refuse(
+            f"it has {len(user_data)} bytes, at most {MAX_DOCUMENT_NBYTES} are allowed", "document"
+        )
     try:
         document = json.loads(user_data)
     except (ValueError, RecursionError) as error:
@@ -333,7 +301,7 @@ def _parse_attributes(document: dict[str, Any], node_path: str) -> dict[str, Any
 
 
 def _inner_shape(codecs_json: list[Any]) -> list[int] | None:
-    """Return the inner chunk shape if the first codec is sharding and looks right."""
+    """Return the inner chunk shape if the first codec is a valid sharding codec."""
     first = codecs_json[0]
     if isinstance(first, dict) and first.get("name") == "sharding_indexed":
         configuration = first.get("configuration")
@@ -354,7 +322,7 @@ def _must_understand(document: dict[str, Any], known: frozenset[str]) -> list[st
 
 
 def _find_refusal(document: dict[str, Any], node_path: str) -> UnsupportedError | None:
-    """Return the error for a feature that makes the whole array unusable, if it has one."""
+    """Return the error for a feature that makes the whole array unusable, or None."""
     transformers = document.get("storage_transformers")
     if transformers is not None and not isinstance(transformers, list):
         raise Member(node_path, "storage_transformers").error(
@@ -366,16 +334,13 @@ def _find_refusal(document: dict[str, Any], node_path: str) -> UnsupportedError 
         document.get("chunk_key_encoding", "default"), Member(node_path, "chunk_key_encoding")
     )
     if unknown:
-        problem = (
-            f"has member {shortened(unknown[0])}, which a reader must understand and is not "
-            f"known here"
-        )
+        problem = f"has the unknown member {shortened(unknown[0])}, which a reader must understand"
     elif transformers:
-        problem = f"has storage transformers, {shortened(transformers)}; none is known here"
+        problem = f"has storage transformers, {shortened(transformers)}; none is supported"
     elif encoding.name != "default" or encoding.configuration.get("separator", "/") != "/":
         problem = (
             f"has chunk key encoding {shortened(encoding.name)} with "
-            f"{shortened(encoding.configuration)}; only 'default' with separator '/' is known here"
+            f"{shortened(encoding.configuration)}; only 'default' with separator '/' is supported"
         )
     if problem is None:
         return None

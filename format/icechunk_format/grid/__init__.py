@@ -1,4 +1,1 @@
-"""Arithmetic on chunk grids: axes, boxes, coordinates.
-
-NumPy only; nothing here knows Zarr or Icechunk.
-"""
+"""Arithmetic on chunk grids with NumPy alone: axes, boxes, coordinates."""

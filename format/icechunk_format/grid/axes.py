@@ -1,12 +1,12 @@
 """Finds the chunk of an element and the elements of a chunk, along one axis of a chunk grid.
 
-Arguments are not checked: callers ask only for chunks and elements that exist. Chunks are clipped
-to the array, but for ``full_sizes``, the sizes that they are stored with.
+Arguments are not checked: elements and chunks must exist. Chunks are clipped to the array, except
+in ``full_size``, which returns the size that they are stored with.
 
-`RegularAxis` has equal chunks, which take a division: an axis of a billion chunks costs no more
-than one of three. `RunAxis` has unequal ones, kept as runs of equal ones, so it takes memory for
-the runs and not for the chunks. Reads and writes also cut along axes that are those of no grid: of
-blocks, of inner chunks, or of single elements.
+`RegularAxis` has equal chunks and needs only a division: an axis of a billion chunks costs no more
+than one of three. `RunAxis` has unequal chunks, kept as runs of equal ones, so its memory grows
+with the runs and not with the chunks. Reads and writes also use axes that cut an array into blocks,
+inner chunks or single elements.
 """
 
 from __future__ import annotations
@@ -26,15 +26,7 @@ _MAX_EDGES: Final = 2**27
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis:
-    """Chunks of one size along an axis.
-
-    Parameters
-    ----------
-    size
-        Elements of the array along the axis.
-    step
-        Elements of a chunk; at least 1.
-    """
+    """Chunks of ``step`` elements along an axis of ``size`` elements."""
 
     size: int
     step: int
@@ -88,14 +80,9 @@ class RegularAxis:
 
 
 class RunAxis:
-    """Chunks of given sizes along an axis; methods are those of ``RegularAxis``.
+    """Chunks of given sizes along an axis; the methods are those of ``RegularAxis``.
 
-    Parameters
-    ----------
-    size
-        Elements of the array along the axis.
-    runs
-        Elements of a chunk, and how many chunks of that size follow on each other.
+    ``runs`` are pairs: the elements of a chunk, and the number of consecutive chunks of that size.
     """
 
     __slots__ = ("_chunk_starts", "_edges", "_element_starts", "_sizes", "count", "runs", "size")
@@ -127,13 +114,7 @@ class RunAxis:
 
     @property
     def edges(self) -> NDArray[np.int64]:
-        """The first element of each chunk, then ``size``.
-
-        Raises
-        ------
-        UnsupportedError
-            There are too many of them to list.
-        """
+        """The first element of each chunk, then ``size``; see ``listed_edges``."""
         if self._edges is None:
             self._edges = listed_edges(self)
         return self._edges
@@ -211,9 +192,9 @@ ChunkAxis = RegularAxis | RunAxis
 
 
 def chunk_ranges(axis: ChunkAxis, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the chunks ``[first, last)`` of each range of elements, ``int64 (n, 2)`` as these.
+    """Return the chunks ``[first, last)`` of ranges of elements; both are ``int64 (n, 2)``.
 
-    A range without elements has the chunks ``[0, 0)``.
+    An empty range has the chunks ``[0, 0)``.
     """
     is_full = (bounds[:, 1] > bounds[:, 0])[:, None]
     ends = np.where(is_full, bounds - np.array([0, 1]), 0)
@@ -223,15 +204,12 @@ def chunk_ranges(axis: ChunkAxis, bounds: NDArray[np.int64]) -> NDArray[np.int64
 def listed_edges(axis: ChunkAxis) -> NDArray[np.int64]:
     """Return the first element of each chunk, then the size of the axis: int64, ``count + 1``.
 
-    Raises
-    ------
-    UnsupportedError
-        There are too many of them to list.
+    Raises UnsupportedError if there are more than 2**27 chunks.
     """
     if axis.count >= _MAX_EDGES:
         raise UnsupportedError(
-            f"an axis has {axis.count} chunks; their borders are listed up to {_MAX_EDGES}. Select "
-            "a range of the axis first",
+            f"an axis has {axis.count} chunks; at most {_MAX_EDGES} can be listed. Select a range "
+            "of the axis first",
             num_chunks=axis.count,
         )
     return axis.start_of(np.arange(axis.count + 1, dtype=np.int64))

@@ -1,12 +1,12 @@
-"""Counts and lists the chunks in boxes of a chunk grid, and finds boxes that overlap.
+"""Counts and lists the chunks in boxes of a chunk grid, and finds overlapping boxes.
 
 Rules of this file
 ------------------
 1. Boxes are integers of shape (k, ndim, 2), start and end (exclusive) per axis. The only box of a
    scalar array has no axes and one chunk.
-2. Finding overlaps never compares all pairs of boxes, for a write may have ten thousand of them.
-   Boxes are sorted along each axis; on the axis that leaves the fewest pairs, each box is compared
-   with those that start before it ends. Pairs are compared in blocks, which bounds the memory.
+2. A write may have ten thousand boxes, so overlaps are found without comparing all pairs: on the
+   axis that leaves the fewest pairs, each box is compared with those that start before it ends.
+   Pairs are compared in blocks, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_COORD: Final = 2**32 - 1
 
 
 def bounds_of(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the tight range of coordinates per axis, end exclusive; zeros where there are none."""
+    """Return the tight range of coordinates per axis, end exclusive; zeros without coordinates."""
     if not len(coords):
         return np.zeros((coords.shape[1], 2), dtype=np.uint32)
     # The end of the last possible coordinate does not fit into 32 bits; no grid reaches it.
@@ -40,7 +40,7 @@ def box_volumes(boxes: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def inside_box(coords: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each coordinate, shape (m, ndim), whether it lies in a box, shape (ndim, 2)."""
+    """Return a mask of the coordinates, shape (m, ndim), inside a box, shape (ndim, 2)."""
     found = np.ones(len(coords), dtype=np.bool_)
     for axis, (low, high) in enumerate(box.tolist()):
         column = coords[:, axis]
@@ -54,26 +54,23 @@ def box_of_grid(num_chunks: Iterable[int]) -> NDArray[np.int64]:
 
 
 def box_around(boxes: NDArray[BoxT]) -> NDArray[BoxT]:
-    """Return the smallest box, shape (ndim, 2), that holds at least one given box."""
+    """Return the smallest box, shape (ndim, 2), around one or more boxes."""
     return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
 
 
 def meeting(boxes: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each box whether it shares a coordinate with one box, shape (ndim, 2)."""
+    """Return a mask of the boxes that share a coordinate with one box, shape (ndim, 2)."""
     found: NDArray[np.bool_] = (boxes[:, :, 0] < box[:, 1]) & (boxes[:, :, 1] > box[:, 0])
     return found.all(axis=1)
 
 
 def boxes_meet(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Tell whether two boxes, shape (ndim, 2), share a coordinate."""
+    """Return True if two boxes, shape (ndim, 2), share a coordinate."""
     return bool(((left[:, 0] < right[:, 1]) & (left[:, 1] > right[:, 0])).all())
 
 
 def coords_of_boxes(boxes: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return every coordinate of boxes, shape (k, ndim, 2), box by box, sorted within each.
-
-    Costs one pass for all boxes together, however many they are.
-    """
+    """Return every coordinate of boxes, shape (k, ndim, 2), box by box, sorted within each."""
     sizes = boxes[:, :, 1].astype(np.int64) - boxes[:, :, 0]
     count, ndim = sizes.shape
     if count == 1 and ndim:
@@ -83,25 +80,17 @@ def coords_of_boxes(boxes: NDArray[Any]) -> NDArray[np.uint32]:
     volumes = sizes.prod(axis=1)
     found = np.empty((ndim, int(volumes.sum())), dtype=np.uint32)
     number = np.repeat(np.arange(count), volumes)
-    place = np.arange(len(number)) - np.repeat(np.cumsum(volumes) - volumes, volumes)
+    index = np.arange(len(number)) - np.repeat(np.cumsum(volumes) - volumes, volumes)
     for axis in reversed(range(ndim)):
-        place, along = np.divmod(place, sizes[number, axis])
+        index, along = np.divmod(index, sizes[number, axis])
         found[axis] = boxes[number, axis, 0] + along
     return found.T
 
 
 def overlapping_pairs(boxes: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-    """Yield the pairs of boxes that share a coordinate.
+    """Yield blocks of pairs, int64 (p, 2): indices of two boxes that share a coordinate.
 
-    Parameters
-    ----------
-    boxes
-        Integers, shape (n, ndim, 2), none empty.
-
-    Yields
-    ------
-    NDArray
-        int64, shape (p, 2), p > 0: numbers of two boxes, each pair once, in blocks.
+    ``boxes`` are integers, shape (n, ndim, 2), none empty. No block is empty, and no pair repeats.
     """
     n = len(boxes)
     if n < 2:
@@ -131,7 +120,7 @@ def overlapping_pairs(boxes: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
 
 
 def first_overlap(boxes: NDArray[Any]) -> tuple[int, int] | None:
-    """Return the numbers of two boxes, shape (n, ndim, 2), that share a coordinate, if any do.
+    """Return the indices of two boxes, shape (n, ndim, 2), that share a coordinate, or None.
 
     Empty boxes share nothing; boxes without axes are all the same coordinate.
     """
@@ -143,7 +132,7 @@ def first_overlap(boxes: NDArray[Any]) -> tuple[int, int] | None:
 
 
 def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order ranges by start; tell how many of those behind each one begin before it ends."""
+    """Order ranges by start; count for each the later ones that begin before it ends."""
     order = np.argsort(ranges[:, 0], kind="stable")
     starts, stops = ranges[order, 0], ranges[order, 1]
     upto = np.searchsorted(starts, stops, side="left")
@@ -153,20 +142,11 @@ def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def joined_groups(
     boxes: NDArray[np.uint32], is_fixed: NDArray[np.bool_]
 ) -> list[NDArray[np.int64]]:
-    """Join boxes until no group that holds a movable one overlaps anything else.
+    """Join boxes, uint32 (n, ndim, 2), until no group with a movable box overlaps anything else.
 
-    Parameters
-    ----------
-    boxes
-        uint32, shape (n, ndim, 2), none empty.
-    is_fixed
-        bool, shape (n,): boxes that stay as they are, and may overlap one another.
-
-    Returns
-    -------
-    list of NDArray
-        int64 numbers of the boxes of each group, ascending. A movable box that overlaps nothing is
-        a group of its own; a fixed one is left out.
+    Returns the int64 indices of the boxes of each group, ascending. A movable box that overlaps
+    nothing is a group of its own; a fixed one is left out. ``is_fixed`` marks boxes that stay as
+    they are and may overlap one another.
     """
     group_of = np.arange(len(boxes), dtype=np.int64)
     bounds = boxes
@@ -196,7 +176,7 @@ def joined_groups(
 
 
 def _connected(n: int, links: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of the connected group that each of n things belongs to."""
+    """Return the number of the connected group of each of n items."""
     label = np.arange(n, dtype=np.int64)
     while True:
         least = np.minimum(label[links[:, 0]], label[links[:, 1]])

@@ -1,15 +1,15 @@
 """Stores sets of chunk coordinates compactly: as boxes, as one bit per chunk, or one by one.
 
-A task of a distributed write tells the driver which chunks it wrote. Most tasks write whole blocks
-of the chunk grid, and a block is stored as its corners. A block with gaps (chunks that hold nothing
-but the fill value are not stored) takes a bit per chunk. Only scattered chunks are listed.
+A task of a distributed write returns the chunks that it wrote. Most tasks write whole blocks of the
+chunk grid, and a block is stored as its corners. A block with gaps (chunks of fill values are not
+stored) takes a bit per chunk. Only scattered chunks are listed.
 
 Rules of this file
 ------------------
-1. Nothing here does input or output, and every value can be pickled.
-2. Boxes are uint32 of shape (k, ndim, 2), start and end (exclusive) per axis, none empty. In one
-   set they do not overlap. The only box of a scalar array has no axes and one chunk.
-3. A set has boxes, or one box with bits, or points, whichever takes the least memory.
+1. Nothing does input or output, and every value can be pickled.
+2. Boxes are uint32 of shape (k, ndim, 2), start and end (exclusive) per axis, none empty. Boxes of
+   one set do not overlap. The only box of a scalar array has no axes and one chunk.
+3. A set has boxes, or one box with bits, or points: the form that takes the least memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import (
     MAX_COORD,
     bounds_of,
+    box_around,
     box_volumes,
     boxes_meet,
     coords_of_boxes,
@@ -32,7 +33,7 @@ from icechunk_format.grid.boxes import (
 )
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 
-# Up to so many boxes are tried one by one where coordinates are looked up.
+# Up to this many boxes, a look-up tests each box.
 _FEW_BOXES: Final = 16
 
 
@@ -43,12 +44,12 @@ class CoordSet:
     Parameters
     ----------
     boxes
-        uint32, shape (k, ndim, 2): all coordinates inside of them, unless there are ``bits``.
+        All coordinates inside are in the set, unless ``bits`` is given.
     points
-        uint32, shape (n, ndim), sorted: coordinates one by one.
+        uint32, shape (n, ndim), sorted: single coordinates.
     bits
-        None, or uint8: one bit for each coordinate of the only box in order, the first one highest
-        in the first byte; only coordinates with a one are meant.
+        One bit per coordinate of the only box, in order, the highest bit of a byte first; a one
+        means that the coordinate is in the set.
     """
 
     boxes: NDArray[np.uint32]
@@ -57,18 +58,7 @@ class CoordSet:
 
     @classmethod
     def of(cls, coords: ArrayLike) -> CoordSet:
-        """Make a set of coordinates in any order, in the smallest form.
-
-        Parameters
-        ----------
-        coords
-            Integers, shape (n, ndim); repeats count once.
-
-        Raises
-        ------
-        InvalidInputError
-            They have another shape, are no integers, or do not fit into 32 bits.
-        """
+        """Make a set of integers of shape (n, ndim), in any order, repeats counting once."""
         points = checked_coords(coords)
         if not is_sorted(points):
             points = points[sorting_rows(points)]
@@ -79,32 +69,21 @@ class CoordSet:
             volume = float(box_volumes(box)[0])
             if volume == len(points):
                 return cls(boxes=box, points=nothing)
-            # The end behind the last possible coordinate is no 32-bit number: no bits then.
+            # The end of the last possible coordinate does not fit into 32 bits: no bits then.
             if volume < 8 * points.nbytes and (box[0, :, 0] < box[0, :, 1]).all():
                 is_set = np.zeros(int(volume), dtype=np.bool_)
-                is_set[_places(points, box[0])] = True
+                is_set[_indices(points, box[0])] = True
                 return cls(boxes=box, points=nothing, bits=np.packbits(is_set))
         return cls(boxes=np.empty((0, ndim, 2), dtype=np.uint32), points=points)
 
     @classmethod
     def of_boxes(cls, boxes: ArrayLike) -> CoordSet:
-        """Make a set of boxes.
-
-        Parameters
-        ----------
-        boxes
-            Integers, shape (k, ndim, 2): start and end (exclusive) per axis.
-
-        Raises
-        ------
-        InvalidInputError
-            They have another shape, one is empty or does not fit into 32 bits, or two overlap.
-        """
+        """Make a set of boxes: integers, shape (k, ndim, 2), none empty, none overlapping."""
         given = np.asarray(boxes)
         if given.ndim != 3 or given.shape[2] != 2 or (given.size and given.dtype.kind not in "iu"):
             raise InvalidInputError(
-                f"boxes of {given.dtype} and shape {given.shape} are no boxes of chunks; integers "
-                "of shape (n, dimensions, 2) are needed",
+                "boxes of chunks must be integers of shape (n, dimensions, 2), found "
+                f"{given.dtype} of shape {given.shape}",
                 found=given.shape,
             )
         if given.size and not (
@@ -113,12 +92,12 @@ class CoordSet:
             and (given[:, :, 0] < given[:, :, 1]).all()
         ):
             raise InvalidInputError(
-                "a box of chunks is empty or leaves the 32 bits of a coordinate; 0 <= start < end "
-                "is needed on every axis"
+                "a box of chunks is empty or exceeds the 32 bits of a coordinate; every axis needs "
+                f"0 <= start < end <= {MAX_COORD}"
             )
         checked = given.astype(np.uint32)
         for _ in overlapping_pairs(checked):
-            raise InvalidInputError("boxes of one set of chunks overlap; each chunk counts once")
+            raise InvalidInputError("boxes of one set of chunks must not overlap")
         return cls(boxes=checked, points=np.empty((0, checked.shape[1]), dtype=np.uint32))
 
     @property
@@ -135,7 +114,7 @@ class CoordSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about the size of the set when it is pickled."""
+        """Bytes of memory, about the size of the pickled set."""
         return (
             self.boxes.nbytes + self.points.nbytes + (0 if self.bits is None else self.bits.nbytes)
         )
@@ -143,7 +122,7 @@ class CoordSet:
     def bounds(self) -> NDArray[np.uint32]:
         """Return the tight range per axis, end exclusive: uint32, shape (ndim, 2)."""
         if len(self.boxes):
-            return np.stack([self.boxes[:, :, 0].min(axis=0), self.boxes[:, :, 1].max(axis=0)], 1)
+            return box_around(self.boxes)
         return bounds_of(self.points)
 
     def coords(self) -> NDArray[np.uint32]:
@@ -158,8 +137,8 @@ class CoordSet:
     def within(self, box: NDArray[Any]) -> NDArray[np.uint32]:
         """Return the coordinates inside a box, shape (ndim, 2): uint32, shape (n, ndim).
 
-        Those of several boxes come box by box, all others sorted. Costs what lies between the
-        limits of the first axis.
+        Those of several boxes come box by box, all others sorted. The cost depends on the
+        coordinates within the limits of the first axis.
         """
         if self.bits is not None:
             return self._marked_within(self.bits, box)
@@ -182,18 +161,18 @@ class CoordSet:
         start, stop = (first - own[0, 0]) * row, (max(first, last) - own[0, 0]) * row
         # Whole bytes first, then without the bits of the rows before.
         near = np.unpackbits(bits[start // 8 : -(-stop // 8)], count=int(stop - start // 8 * 8))
-        places = np.flatnonzero(near[start % 8 :]) + start
-        along = np.array(np.unravel_index(places, sizes)) + own[:, :1]
+        indices = np.flatnonzero(near[start % 8 :]) + start
+        along = np.array(np.unravel_index(indices, sizes)) + own[:, :1]
         found: NDArray[np.uint32] = along.astype(np.uint32).T
         is_narrow = (box[1:, 0] > own[1:, 0]) | (box[1:, 1] < own[1:, 1])
         return found[inside_box(found, box)] if is_narrow.any() else found
 
     def contains(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell for each coordinate, shape (m, ndim), whether it is in the set."""
+        """Return a mask of the coordinates, shape (m, ndim), that are in the set."""
         if self.bits is not None:
             found = inside_box(coords, self.boxes[0])
-            places = _places(coords[found], self.boxes[0])
-            found[found] = self.bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & 1 == 1
+            at = _indices(coords[found], self.boxes[0])
+            found[found] = self.bits[at >> 3] >> (7 - (at & 7)).astype(np.uint8) & 1 == 1
             return found
         if len(self.boxes) <= _FEW_BOXES:
             found = np.zeros(len(coords), dtype=np.bool_)
@@ -206,12 +185,11 @@ class CoordSet:
 
     def intersection(self, other: CoordSet) -> NDArray[np.uint32]:
         """Return the coordinates that two sets share, sorted: uint32, shape (n, ndim)."""
-        mine, theirs = self.bounds(), other.bounds()
-        if not (self.count and other.count) or not boxes_meet(mine, theirs):
+        left, right = self.bounds(), other.bounds()
+        if not (self.count and other.count) or not boxes_meet(left, right):
             return np.empty((0, self.ndim), dtype=np.uint32)
-        shared = np.stack(
-            [np.maximum(mine[:, 0], theirs[:, 0]), np.minimum(mine[:, 1], theirs[:, 1])], 1
-        )
+        starts, stops = np.maximum(left[:, 0], right[:, 0]), np.minimum(left[:, 1], right[:, 1])
+        shared = np.stack([starts, stops], 1)
         if self._is_box and other._is_box:
             return coords_of_boxes(shared[None])
         few, many = (self, other) if self.count < other.count else (other, self)
@@ -224,30 +202,22 @@ class CoordSet:
         return len(self.boxes) == 1 and self.bits is None
 
 
-def _places(coords: NDArray[Any], box: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return the place of each coordinate in the order of all coordinates of a box around them."""
+def _indices(coords: NDArray[Any], box: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the index of each coordinate among all coordinates of a box around them, in order."""
     low = box[:, 0].astype(np.int64)
-    places: NDArray[np.int64] = np.ravel_multi_index(
-        tuple((coords - low).T), tuple(box[:, 1] - low)
-    )
-    return places
+    found: NDArray[np.int64] = np.ravel_multi_index(tuple((coords - low).T), tuple(box[:, 1] - low))
+    return found
 
 
 def checked_coords(coords: ArrayLike) -> NDArray[np.uint32]:
-    """Return coordinates as uint32 of shape (n, ndim).
-
-    Raises
-    ------
-    InvalidInputError
-        They have another shape, are no integers, or do not fit into 32 bits.
-    """
+    """Return integers of shape (n, ndim) as uint32, or raise InvalidInputError."""
     given = np.asarray(coords)
     if given.ndim != 2 or (given.size and given.dtype.kind not in "iu"):
         raise InvalidInputError(
-            f"chunk coordinates of {given.dtype} and shape {given.shape} were given; integers of "
-            "shape (n, dimensions) are needed",
+            f"chunk coordinates must be integers of shape (n, dimensions), found {given.dtype} of "
+            f"shape {given.shape}",
             found=given.shape,
         )
     if given.size and not 0 <= int(given.min()) <= int(given.max()) <= MAX_COORD:
-        raise InvalidInputError(f"chunk coordinates must lie between 0 and {MAX_COORD}")
+        raise InvalidInputError(f"chunk coordinates must be from 0 to {MAX_COORD}")
     return given.astype(np.uint32)

@@ -1,7 +1,7 @@
-"""Sorts chunk coordinates, and finds the rows of single coordinates and of boxes among sorted ones.
+"""Sorts chunk coordinates, and finds the rows of coordinates and of boxes among sorted ones.
 
 Chunk refs of an array are sorted by coordinate, so a lookup is a binary search and a box is a few
-runs of rows. Most arrays allow something faster than comparing tuples, hence three layouts:
+runs of rows. Most arrays allow something faster than comparing tuples, so there are three layouts:
 
 =======  ==================================================  ==================================
 layout   when                                                 how a coordinate is found
@@ -15,8 +15,8 @@ Rules of this file
 ------------------
 1. Coordinates are uint32 of shape (n, ndim), column-major so that an axis is contiguous. A scalar
    array has ndim 0 and at most one row.
-2. Selecting a box takes time for the rows returned and for binary searches. Where fewer rows than
-   searches lie in the range of the box on the first axis, these rows are scanned instead.
+2. Selecting a box costs the returned rows and binary searches. If the range of the box on the
+   first axis has fewer rows than searches are needed, these rows are scanned instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEARCH_COST: Final = 8
 
 
 def is_sorted(coords: NDArray[np.uint32]) -> bool:
-    """Tell whether rows ascend strictly, that is, sorted and without duplicates."""
+    """Return True if rows ascend strictly: sorted and without duplicates."""
     if len(coords) < 2:
         return True
     is_tied = np.ones(len(coords) - 1, dtype=np.bool_)
@@ -50,7 +50,7 @@ def is_sorted(coords: NDArray[np.uint32]) -> bool:
 
 
 def sorting_rows(coords: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """Return the rows in ascending order of coordinate, the first row of each coordinate only."""
+    """Return the rows in ascending order of coordinate, only the first of equal ones."""
     if coords.shape[1] == 0:
         return np.arange(min(len(coords), 1))
     order = np.lexsort(coords.T[::-1])
@@ -72,13 +72,7 @@ def joined_coords(parts: Iterable[NDArray[np.uint32]], ndim: int) -> NDArray[np.
 
 
 class CoordinateOrder:
-    """Answers which row holds a coordinate, and which rows lie in a box.
-
-    Parameters
-    ----------
-    coords
-        uint32, shape (n, ndim), strictly ascending.
-    """
+    """Finds rows among ``coords``: uint32, shape (n, ndim), strictly ascending."""
 
     __slots__ = ("_columns", "_is_dense", "_keys", "_low", "_shape", "_strides")
 
@@ -90,7 +84,7 @@ class CoordinateOrder:
         self._shape = [h - low + 1 for low, h in zip(self._low, high, strict=True)]
         self._strides = [math.prod(self._shape[axis + 1 :]) for axis in range(ndim)]
         size = math.prod(self._shape)
-        # Distinct coordinates that are as many as the box has places fill the box.
+        # As many distinct coordinates as the box holds fill the box.
         self._is_dense = n == size
         self._keys: NDArray[np.int64] | None = None
         if not self._is_dense and size < _MAX_KEY:
@@ -102,7 +96,7 @@ class CoordinateOrder:
         return 0 if self._keys is None else self._keys.nbytes
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the tight range of every axis, end exclusive; empty ranges when without rows."""
+        """Return the tight range of every axis, end exclusive; empty ranges without rows."""
         return [(low, low + size) for low, size in zip(self._low, self._shape, strict=True)]
 
     def _to_keys(self, coords: NDArray[Any]) -> NDArray[np.int64]:
@@ -112,28 +106,11 @@ class CoordinateOrder:
         return keys
 
     def find(self, wanted: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return the row of each coordinate, -1 where there is none.
-
-        Parameters
-        ----------
-        wanted
-            Integers, shape (m, ndim).
-
-        Returns
-        -------
-        NDArray
-            int64, shape (m,).
-
-        Raises
-        ------
-        InvalidInputError
-            The coordinates have another number of dimensions.
-        """
+        """Return the row, int64, of each coordinate of shape (m, ndim), -1 if it is absent."""
         n, ndim = self._columns.shape
         if wanted.ndim != 2 or wanted.shape[1] != ndim:
             raise InvalidInputError(
-                f"chunk coordinates of shape {wanted.shape} were asked for; "
-                f"the refs need (any, {ndim})"
+                f"chunk coordinates must have shape (any, {ndim}), found {wanted.shape}"
             )
         found = np.full(len(wanted), -1, dtype=np.int64)
         if not n:
@@ -153,7 +130,7 @@ class CoordinateOrder:
         return found
 
     def _search_columns(self, wanted: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Binary search for all coordinates at once: first row that is not below each."""
+        """Return the first row that is not below each coordinate, by one binary search for all."""
         low = np.zeros(len(wanted), dtype=np.int64)
         high = np.full(len(wanted), len(self._columns), dtype=np.int64)
         while (is_open := low < high).any():
@@ -169,17 +146,11 @@ class CoordinateOrder:
         return low
 
     def select_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows whose coordinates lie in [lo, hi) on every axis, ascending.
-
-        Raises
-        ------
-        InvalidInputError
-            The box has another number of dimensions.
-        """
+        """Return the rows whose coordinates are in [lo, hi) on every axis, ascending."""
         n, ndim = self._columns.shape
         if len(lo) != ndim or len(hi) != ndim:
             raise InvalidInputError(
-                f"a box of {len(lo)} and {len(hi)} dimensions was asked for; the refs have {ndim}"
+                f"a box of chunks must have {ndim} dimensions, found {len(lo)} and {len(hi)}"
             )
         box = [
             (max(int(low), first), min(int(high), last))
@@ -225,7 +196,7 @@ class CoordinateOrder:
         return rows + np.arange(len(rows))
 
     def _scan(self, begin: int, end: int, box: list[tuple[int, int]]) -> NDArray[np.int64]:
-        """Return the rows from ``begin`` to ``end`` that lie in the box."""
+        """Return the rows from ``begin`` to ``end`` inside the box."""
         return np.flatnonzero(inside_box(self._columns[begin:end], np.array(box))) + begin
 
 

@@ -1,4 +1,4 @@
-"""Splits a region into boxes that extents cover and boxes that none covers; cuts and joins boxes.
+"""Splits a region into covered boxes and free ones; cuts and joins boxes.
 
 Planning takes the same time for a thousand chunks as for a billion: the work is on the edges of
 boxes, never on single elements or chunks.
@@ -12,9 +12,9 @@ Rules of this file
    large grid is first halved along its longest axis, and each half keeps only the extents that
    meet it; in a small grid the extents of each cell are counted with cumulative sums.
 
-The format says that extents of one array do not overlap (Icechunk spec, ``ManifestRef``), and a
-reader takes the first one that holds a coordinate. ``cover`` notices overlaps and then splits
-along the coarse grid, so that a cell is never given out twice.
+The format forbids overlapping extents of one array (Icechunk spec, ``ManifestRef``), and a reader
+takes the first one that holds a coordinate. ``cover`` detects overlaps and then splits along the
+coarse grid, so that no cell is returned twice.
 """
 
 from __future__ import annotations
@@ -38,13 +38,7 @@ def volumes(boxes: Boxes) -> Boxes:
 
 
 def clip(boxes: Boxes, region: Boxes) -> tuple[Boxes, NDArray[np.int64]]:
-    """Intersect boxes with one region.
-
-    Returns
-    -------
-    tuple
-        The clipped boxes that are not empty, and their row numbers in ``boxes``.
-    """
+    """Return the parts of boxes inside a region that are not empty, and their rows."""
     clipped = np.stack(
         [
             np.maximum(boxes[:, :, 0], region[None, :, 0]),
@@ -57,20 +51,11 @@ def clip(boxes: Boxes, region: Boxes) -> tuple[Boxes, NDArray[np.int64]]:
 
 
 def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
-    """Cut a region into the parts that extents cover and the parts that none covers.
+    """Cut a region, one box that is not empty, into covered and free boxes.
 
-    Parameters
-    ----------
-    region
-        One box that is not empty, ``int64 (ndim, 2)``.
-    extents
-        ``int64 (n, ndim, 2)``, in any order; they may reach beyond the region.
-
-    Returns
-    -------
-    tuple
-        Disjoint boxes ``int64 (k, ndim, 2)`` whose union is the region, and ``bool (k,)``: true
-        where an extent covers the box. An extent gives one box, unless extents overlap.
+    ``extents``, ``int64 (n, ndim, 2)``, come in any order and may reach beyond the region. Returns
+    disjoint boxes ``int64 (k, ndim, 2)`` whose union is the region, and ``bool (k,)``: True if an
+    extent covers the box. An extent gives one box, unless extents overlap.
     """
     inside, _ = clip(extents, region)
     if not len(inside):
@@ -105,7 +90,7 @@ def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
         free_parts.append(_boxes_where(times_covered == 0, edges))
         pieces.append(_boxes_where(times_covered > 0, edges))
     free = merge_adjacent(np.concatenate(free_parts)) if free_parts else inside[:0]
-    # Extents that keep the rule stay whole: one manifest is then read by as few tasks as possible.
+    # Disjoint extents stay whole, so that as few tasks as possible read one manifest.
     covered = np.concatenate(pieces) if overlapping else inside
     flags = np.concatenate([np.ones(len(covered), dtype=bool), np.zeros(len(free), dtype=bool)])
     return np.concatenate([covered, free]), flags
@@ -116,7 +101,7 @@ def _edges(bounds: Boxes, limits: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _paint(members: Boxes, edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Count, for each cell of the grid of edges, the boxes that cover it."""
+    """Count the boxes that cover each cell of the grid of edges."""
     ndim = len(edges)
     difference = np.zeros([len(e) for e in edges], dtype=np.int64)
     lower = [np.searchsorted(edges[axis], members[:, axis, 0]) for axis in range(ndim)]
@@ -147,9 +132,9 @@ def _boxes_where(mask: NDArray[np.bool_], edges: list[NDArray[np.int64]]) -> Box
 
 
 def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
-    """Join boxes that touch along one axis and agree on all others; the last axis goes first.
+    """Join boxes that touch along one axis and agree on all others, beginning with the last axis.
 
-    Axes before ``first_axis`` are labels: boxes are not joined along them.
+    Boxes are not joined along axes before ``first_axis``.
     """
     for axis in reversed(range(first_axis, boxes.shape[1])):
         if len(boxes) < 2:
@@ -170,19 +155,11 @@ def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
 
 
 def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
-    """Choose how many grid steps a piece of a box takes along each axis.
+    """Return the grid steps along each axis of the pieces that a box is cut into.
 
-    The leading axis is cut first, then the next. Pieces stay whole along the trailing axes, so
+    ``counts`` are the grid steps of the box, ``rows`` its selected cells, ``target`` the wanted
+    cells of a piece. The leading axis is cut first. Pieces stay whole along the trailing axes, so
     they are contiguous in C order.
-
-    Parameters
-    ----------
-    counts
-        Grid steps of the box along each axis, each at least 1.
-    rows
-        Selected cells of the whole box.
-    target
-        Wanted cells of a piece.
     """
     steps = list(counts)
     left = float(rows)
@@ -200,13 +177,7 @@ def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
 
 
 def sides_from_last(counts: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the sides of a box of at most ``most`` grid steps, the longest along the last axes.
-
-    Parameters
-    ----------
-    counts
-        Grid steps along each axis.
-    """
+    """Return the sides of a box of at most ``most`` grid steps, longest along the last axes."""
     sides: list[int] = []
     for count in reversed(counts):
         sides.append(max(1, min(count, most)))
@@ -217,22 +188,18 @@ def sides_from_last(counts: Sequence[int], most: int) -> tuple[int, ...]:
 def join_small(
     rows: NDArray[np.int64], target: int, *, most: int = MAX_BOXES_JOINED
 ) -> NDArray[np.int64]:
-    """Group neighbouring boxes so that small ones share a task.
+    """Return the group of each box, ``int64 (n,)`` ascending: small neighbours share a task.
 
-    Returns
-    -------
-    NDArray
-        ``int64 (n,)``: the number of the group of each box, ascending. A box of a quarter of
-        ``target`` or more stays alone; smaller ones are joined while they fit in ``target``, at
-        most ``most`` of them.
+    A box of a quarter of ``target`` cells or more stays alone; smaller ones are joined up to
+    ``target`` cells and ``most`` boxes.
     """
     groups = np.empty(len(rows), dtype=np.int64)
     group, filled, members, is_open = -1, 0, 0, False
     small = max(1, target // 4)
-    for position, count in enumerate(rows.tolist()):
+    for index, count in enumerate(rows.tolist()):
         if is_open and count < small and filled + count <= target and members < most:
             filled, members = filled + count, members + 1
         else:
             group, filled, members, is_open = group + 1, count, 1, count < small
-        groups[position] = group
+        groups[index] = group
     return groups

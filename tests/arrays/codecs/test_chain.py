@@ -15,8 +15,8 @@ from helpers.arrays.codec_chains import BIG, LITTLE, PAIR, U3, chain, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.arrays.codecs.build import default_codecs, sharding_json
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.default_codecs import default_codecs, sharding_json
 from icechunk_format.arrays.fill_values import fill_array
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, zstd
 
-from icechunk_format.arrays.default_codecs import sharding_json
+from icechunk_format.arrays.codecs.build import sharding_json
 from icechunk_format.errors import FormatError, UnsupportedError
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.arrays.codec_chains import LITTLE, chain, named
 
+from icechunk_format.arrays.codecs.build import sharding_json
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.default_codecs import sharding_json
 from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.errors import FormatError, UnsupportedError
 

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. A codec is made for one data type, and gives the data type and fill value of its encoded array
-   to the codecs after it (above all to inner shards).
+1. A codec is made for one data type, and gives the data type and fill value of its encoded array to
+   the codecs after it.
 2. Arithmetic is that of the stored data type. A value that does not fit is an error; no value is
    wrapped or rounded.
 3. Elements are values in native byte order between the codecs of a chain. A byte order in a
@@ -59,27 +59,20 @@ class Transpose(ArrayCodec):
         self._inverse = tuple(int(axis) for axis in np.argsort(self._order))
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """See ``ArrayCodec``."""
         return array.transpose(self._inverse)
 
     def encode(self, array: Array) -> Array:
-        """See ``ArrayCodec``."""
         return array.transpose(self._order)
 
     def encoded_shape(self, shape: Shape) -> Shape:
-        """See ``ArrayCodec``."""
         return tuple(shape[axis] for axis in self._order)
-
-    def encoded_fill(self, fill_value: Any) -> Any:
-        """See ``ArrayCodec``."""
-        return fill_value
 
 
 class ScaleOffset(ArrayCodec):
     """``(x - offset) * scale``, and back ``x / scale + offset``, in the type of the array.
 
-    For integers the result must be exact and in range. Both are decided from the extremes alone:
-    the formulas are monotonic, and where the extremes fit, wrapping arithmetic is exact.
+    For integers the result must be exact and in range. The extremes decide both: the formulas are
+    monotonic, and if the extremes fit, wrapping arithmetic is exact.
     """
 
     name = "scale_offset"
@@ -97,7 +90,6 @@ class ScaleOffset(ArrayCodec):
         self._is_integer = data_type.kind != "float"
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """See ``ArrayCodec``."""
         if not self._is_integer:
             with np.errstate(all="ignore"):
                 result: Array = array / self._scale
@@ -118,7 +110,6 @@ class ScaleOffset(ArrayCodec):
         return quotient
 
     def encode(self, array: Array) -> Array:
-        """See ``ArrayCodec``."""
         if not self._is_integer:
             with np.errstate(all="ignore"):
                 result: Array = array - self._offset
@@ -133,7 +124,6 @@ class ScaleOffset(ArrayCodec):
         return difference
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        """See ``ArrayCodec``."""
         return self.encode(np.asarray(fill_value, dtype=self._dtype).reshape(1))[0]
 
     def _check_range(self, a: int, b: int) -> None:
@@ -152,27 +142,23 @@ class PackBits(ArrayCodec):
 
     def __init__(self, spec: CodecSpec) -> None:
         if spec.data_type.kind != "bool":
-            raise ConfigurationError(f"it packs bool, and the elements are {spec.data_type.name}")
+            raise ConfigurationError(f"it packs bool, not {spec.data_type.name}")
         self.encoded = data_type_from_numpy(np.dtype(np.uint8))
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """See ``ArrayCodec``."""
         size = math.prod(shape)
         if int(array[0]) != -size % 8:
-            raise ValueError(f"{array[0]} bits are padding, expected {-size % 8}")
+            raise ValueError(f"found {array[0]} bits of padding, expected {-size % 8}")
         return np.unpackbits(array[1:], count=size).view(np.bool_).reshape(shape)
 
     def encode(self, array: Array) -> Array:
-        """See ``ArrayCodec``."""
         padding = np.array([-array.size % 8], dtype=np.uint8)
         return np.concatenate([padding, np.packbits(array.reshape(-1))])
 
     def encoded_shape(self, shape: Shape) -> Shape:
-        """See ``ArrayCodec``."""
         return (1 + -(-math.prod(shape) // 8),)
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        """See ``ArrayCodec``."""
         # zarr-python leaves the fill value unchanged as well.
         return np.uint8(bool(fill_value))
 
@@ -187,14 +173,12 @@ class NumcodecsFilter(ArrayCodec):
         self._dtype = spec.data_type.numpy
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """See ``ArrayCodec``."""
         with np.errstate(all="ignore"):
             result = np.asarray(self._codec.decode(np.ascontiguousarray(array)))
         _check_result(result, shape, self._dtype)
         return result.astype(self._dtype, copy=False).reshape(shape)
 
     def encode(self, array: Array) -> Array:
-        """See ``ArrayCodec``."""
         with np.errstate(all="ignore"):
             result = np.asarray(self._codec.encode(np.ascontiguousarray(array)))
         wanted = self.encoded.numpy
@@ -202,20 +186,19 @@ class NumcodecsFilter(ArrayCodec):
         if result.dtype.newbyteorder("=") != wanted:
             # bitround returns the bits of floats as integers; they are stored unchanged.
             if result.dtype.itemsize != wanted.itemsize:
-                raise ValueError(f"it gives elements of type {result.dtype}, expected {wanted}")
+                raise ValueError(f"it returns elements of type {result.dtype}, expected {wanted}")
             result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
         return result.astype(wanted, copy=False).reshape(array.shape)
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        """See ``ArrayCodec``."""
         return np.asarray(fill_value).astype(self.encoded.numpy)[()]
 
 
 def _check_result(result: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
     if result.dtype.hasobject or result.size != math.prod(shape):
         raise ValueError(
-            f"it gives {result.size} elements of type {result.dtype}, expected {math.prod(shape)} "
-            f"of type {dtype}"
+            f"it returns {result.size} elements of type {result.dtype}, expected "
+            f"{math.prod(shape)} of type {dtype}"
         )
 
 
@@ -272,4 +255,4 @@ ARRAY_CODECS: Final[dict[str, Callable[[CodecSpec], ArrayCodec]]] = {
     "numcodecs.bitround": _bitround,
     **dict.fromkeys(_TYPE_PARAMETERS, _typed_filter),
 }
-"""Makes the array-to-array codec of a name, or raises ``ConfigurationError``."""
+"""Makers of the array-to-array codecs by name; they raise ``ConfigurationError``."""

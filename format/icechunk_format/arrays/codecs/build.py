@@ -1,7 +1,7 @@
-"""Builds a chain of codecs from its JSON, and checks their names and order.
+"""Builds a chain of codecs from its JSON, checks names and order, and returns default chains.
 
-The name of a codec tells its part of the chain. An unknown name may be a codec of another installed
-package; its position tells its part.
+The name of a codec determines its part of the chain. An unknown name may be a codec of another
+installed package; its position then determines the part.
 
 Spec: Zarr v3 core, "Codecs".
 """
@@ -33,6 +33,8 @@ _MAX_CODECS: Final = 64
 
 _SHARDING: Final = "sharding_indexed"
 
+LITTLE_ENDIAN: Final[dict[str, Any]] = {"name": "bytes", "configuration": {"endian": "little"}}
+
 
 def build_chain(
     codecs_json: Sequence[Any],
@@ -45,20 +47,10 @@ def build_chain(
 ) -> tuple[list[ArrayCodec], ElementCodec, list[ByteCodec]]:
     """Make the codecs of a chain: the three parts in the order of encoding.
 
-    Parameters
-    ----------
-    data_type, fill_value, ndim
-        Those of the decoded chunks.
-    make_sharding
-        Makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
-        dimensions that reach it, and its place. Shards hold chains, so they are made by the caller.
-
-    Raises
-    ------
-    FormatError
-        If the order or the parameters are impossible.
-    UnsupportedError
-        If a codec is not available.
+    ``data_type``, ``fill_value`` and ``ndim`` are those of the decoded chunks. ``make_sharding``
+    makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
+    dimensions at that step, and its member of the metadata: shards hold chains, which this module
+    cannot make.
     """
     if not 1 <= len(codecs_json) <= _MAX_CODECS:
         raise where.error(f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}")
@@ -69,8 +61,8 @@ def build_chain(
     array_codecs: list[ArrayCodec] = []
     elements: list[ElementCodec] = []
     byte_codecs: list[ByteCodec] = []
-    for i, (name, configuration) in enumerate((c.name, c.configuration) for c in named):
-        place = where.at(f"[{i}]")
+    for i, (name, configuration) in enumerate(named):
+        member = where.at(f"[{i}]")
         spec = CodecSpec(name, configuration, data_type, ndim, where.node_path)
         try:
             if i < at_elements:
@@ -82,19 +74,19 @@ def build_chain(
             elif i > at_elements:
                 byte_codecs.append(_byte_codec(spec))
             elif name == _SHARDING:
-                elements.append(make_sharding(configuration, data_type, fill_value, ndim, place))
+                elements.append(make_sharding(configuration, data_type, fill_value, ndim, member))
             else:
                 elements.append(_element_codec(spec))
         except ConfigurationError as error:
-            raise place.error(f"codec {shortened(name)}: {error}") from error
+            raise member.error(f"codec {shortened(name)}: {error}") from error
     return array_codecs, elements[0], byte_codecs
 
 
 def _find_element_codec(names: list[str], where: Member) -> int:
-    """Return the position of the codec that makes bytes, and check the order of the rest."""
+    """Return the index of the codec that makes bytes, and check the order of the rest."""
     positions = [i for i, name in enumerate(names) if name in ELEMENT_CODECS or name == _SHARDING]
     if not positions:
-        # The first codec that belongs to neither other part may be one of another package.
+        # The first codec of neither other part may belong to another package.
         others = [n not in ARRAY_CODECS and n not in BYTE_CODECS for n in names]
         positions = [others.index(True)] if any(others) else []
     if len(positions) == 1:
@@ -133,3 +125,25 @@ def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:
         return codec.encoded_fill(fill_value)
     except (ValueError, OverflowError, TypeError) as error:
         raise ConfigurationError(f"it cannot store the fill value: {error}") from error
+
+
+def default_codecs(data_type: DataType) -> list[dict[str, Any]]:
+    """Return zarr-python's codecs of a new array: the elements, then zstd."""
+    elements: dict[str, Any] = {"name": "bytes"}
+    if data_type.is_variable_length:
+        name = "vlen-utf8" if data_type.kind == "string" else "vlen-bytes"
+        elements = {"name": name, "configuration": {}}
+    elif data_type.has_byte_order:
+        elements = LITTLE_ENDIAN
+    return [elements, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
+
+
+def sharding_json(inner_shape: Sequence[int], codecs: Sequence[Any]) -> dict[str, Any]:
+    """Return a ``sharding_indexed`` codec with the usual index: little endian, with a checksum."""
+    configuration = {
+        "chunk_shape": [int(n) for n in inner_shape],
+        "codecs": list(codecs),
+        "index_codecs": [LITTLE_ENDIAN, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    return {"name": "sharding_indexed", "configuration": configuration}

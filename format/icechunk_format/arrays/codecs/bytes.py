@@ -30,7 +30,7 @@ from icechunk_format.arrays.named_configuration import shortened
 
 def crc32c(data: Buffer) -> int:
     """Return the CRC-32C of the bytes, an integer below 2**32."""
-    # google_crc32c takes no memoryview, so bytes go in as an array.
+    # google_crc32c does not accept a memoryview, but an array.
     return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8)))
 
 
@@ -44,7 +44,6 @@ class Crc32c:
         self._at_start = at_start
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         if len(data) < 4:
             raise ValueError(f"the checksum takes 4 bytes, found {len(data)}")
         view = memoryview(data)
@@ -52,18 +51,16 @@ class Crc32c:
         computed = crc32c(body)
         if computed != int.from_bytes(stored, "little"):
             raise ValueError(
-                f"checksum {computed:#010x} of the bytes is not the stored "
+                f"the bytes have checksum {computed:#010x}, stored is "
                 f"{int.from_bytes(stored, 'little'):#010x}"
             )
         return body
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         checksum = crc32c(data).to_bytes(4, "little")
         return checksum + bytes(data) if self._at_start else bytes(data) + checksum
 
     def encoded_bound(self, nbytes: int) -> int:
-        """See ``ByteCodec``."""
         return nbytes + 4
 
 
@@ -77,17 +74,14 @@ class Numcodec:
         self._extra = extra
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         if self._extra and len(data) < self._extra:
             raise ValueError(f"the checksum takes {self._extra} bytes, found {len(data)}")
         return as_buffer(self._codec.decode(data))
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         return as_buffer(self._codec.encode(data))
 
     def encoded_bound(self, nbytes: int) -> int:
-        """See ``ByteCodec``."""
         return compressed_bound(nbytes) if self._extra is None else nbytes + self._extra
 
 
@@ -142,7 +136,7 @@ def _make_deflate(spec: CodecSpec) -> ByteCodec:
         stream = zlib.compressobj(level, zlib.DEFLATED, wbits)
         return stream.compress(data) + stream.flush()
 
-    # gzip has members, perhaps with zeros behind them; zlib has one stream.
+    # gzip has members, perhaps followed by zeros; zlib has one stream.
     return Streamed(
         spec.name,
         lambda: zlib.decompressobj(wbits),
@@ -202,13 +196,7 @@ def _make_shuffle(spec: CodecSpec) -> ByteCodec:
 
 
 def make_numcodec(name: str, configuration: dict[str, Any]) -> Any:
-    """Return the numcodecs object for a ``numcodecs.*`` name.
-
-    Raises
-    ------
-    ConfigurationError
-        If numcodecs does not take the parameters.
-    """
+    """Return the numcodecs codec of a ``numcodecs.*`` name, or raise ConfigurationError."""
     config = {**configuration, "id": name.removeprefix("numcodecs.")}
     try:
         return get_codec(config)
@@ -235,4 +223,4 @@ BYTE_CODECS: Final[dict[str, Callable[[CodecSpec], ByteCodec]]] = {
     "numcodecs.fletcher32": _make_checksum,
     "numcodecs.jenkins_lookup3": _make_checksum,
 }
-"""Makes the byte-to-byte codec of a name, or raises ``ConfigurationError``."""
+"""Makers of the byte-to-byte codecs by name; they raise ``ConfigurationError``."""

@@ -77,15 +77,12 @@ class CastValue(ArrayCodec):
         self._decode_map = _parse_map(maps.get("decode"), self.encoded, data_type)
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """Return the elements as the type of the array."""
         return self._cast(array, self._decoded.numpy, self._decode_map)
 
     def encode(self, array: Array) -> Array:
-        """Return the elements as the stored type."""
         return self._cast(array, self.encoded.numpy, self._encode_map)
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        """Return the fill value as the stored type."""
         return self.encode(np.asarray(fill_value, dtype=self._decoded.numpy).reshape(1))[0]
 
     def _cast(self, array: Array, target: np.dtype[Any], mapping: list[tuple[Any, Any]]) -> Array:
@@ -128,11 +125,11 @@ class CastValue(ArrayCodec):
         values = array.astype(np.float64)
         if not np.isfinite(values).all():
             raise ValueError(
-                f"NaN or infinity has no {target.name}; scalar_map can give it a number"
+                f"NaN and infinity are not values of {target.name}; map them with scalar_map"
             )
         rounded = _round(values, self._rounding)
         limits = np.iinfo(target)
-        # The upper limit may be no float64; the limit plus one is a power of two and always is.
+        # The upper limit may not be a float64; one more is a power of two and always is.
         below, above = rounded < float(limits.min), rounded >= float(int(limits.max) + 1)
         outside = below | above
         if not outside.any():
@@ -163,12 +160,12 @@ class CastValue(ArrayCodec):
         if self._out_of_range != "clamp":
             first = array[outside].flat[0]
             raise ValueError(
-                f"{first!s} is out of the range of {target.name}; out_of_range can clamp it"
+                f"{first!s} is out of the range of {target.name}; set out_of_range to 'clamp'"
             )
 
 
 def _is_exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Tell whether every value of one type is a value of the other."""
+    """Return True if every value of one type is a value of the other."""
     if source.kind != "f" and target.kind == "f":
         # NumPy calls a cast of 64-bit integers to float64 safe, although it rounds.
         return int(np.iinfo(source).max) <= 1 << (int(np.finfo(target).nmant) + 1)
@@ -191,7 +188,7 @@ def _parse_map(entries: Any, source: DataType, target: DataType) -> list[tuple[A
             pairs.append((key, decode_fill_value(entry[1], target)))
         except FormatError as error:
             raise ConfigurationError(f"scalar_map entry: {error.facts['problem']}") from error
-    # The last entry for a number counts, and the first match is taken, so reverse them.
+    # The last entry for a number applies, and ``_cast`` takes the first match.
     return pairs[::-1]
 
 
@@ -232,7 +229,7 @@ def _round_to_float(array: Array, target: np.dtype[Any], rounding: str) -> Array
 
 
 def _compare_integers(floats: Array, integers: Array) -> tuple[Array, Array]:
-    """Return exactly where floats that were rounded from integers are below and above them."""
+    """Return masks of the floats that are below and above the integers they were rounded from."""
     wide = floats.astype(np.float64)
     limits = np.iinfo(integers.dtype)
     beyond = wide >= float(int(limits.max) + 1)
@@ -245,8 +242,8 @@ def _away_on_ties(
 ) -> Array:
     """Change results of ties to the float that is farther from zero.
 
-    The middle between two neighbouring floats needs one more bit than they have: a float64 holds it
-    if the target is narrower, and 64-bit integers hold it if the source is an integer.
+    The middle between two neighbouring floats needs one more bit: a float64 holds it if the target
+    is narrower, and 64-bit integers hold it if the source is an integer.
     """
     other = np.where(too_low, up, down)
     near = nearest.astype(np.float64)

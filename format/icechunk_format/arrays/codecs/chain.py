@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
-from icechunk_format.arrays.codecs.build import build_chain
+from icechunk_format.arrays.codecs.build import LITTLE_ENDIAN, build_chain
 from icechunk_format.arrays.codecs.sharding import MISSING, Sharding
 from icechunk_format.arrays.codecs.steps import (
     Array,
@@ -34,7 +34,6 @@ from icechunk_format.arrays.codecs.steps import (
     Shape,
 )
 from icechunk_format.arrays.data_types import DataType, parse_data_type
-from icechunk_format.arrays.default_codecs import LITTLE_ENDIAN
 from icechunk_format.arrays.fill_values import check_array_size
 from icechunk_format.arrays.named_configuration import INT64_MAX, Member, shortened
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
@@ -48,7 +47,7 @@ _MAX_PLANS: Final = 64
 
 
 class _Plan(NamedTuple):
-    """The steps of decoding a chunk of one shape, each with the size that it must give."""
+    """The steps of decoding a chunk of one shape, each with its decoded size."""
 
     byte_steps: list[tuple[ByteCodec, int, bool]]
     stored_shape: Shape
@@ -56,16 +55,17 @@ class _Plan(NamedTuple):
 
 
 class ChunkCodecs:
-    """The codecs of an array's chunks, ready to use.
+    """The codecs of an array's chunks.
+
+    Raises FormatError if their order or parameters are impossible, and UnsupportedError, which
+    names the package to install, if a codec is not available.
 
     Parameters
     ----------
     codecs_json
         The ``codecs`` member of a ``zarr.json``.
-    data_type, fill_value
-        Those of the array.
     ndim
-        How many dimensions a chunk has.
+        The number of dimensions of a chunk.
     node_path
         For messages about the metadata.
     max_variable_nbytes
@@ -75,13 +75,6 @@ class ChunkCodecs:
     ----------
     sharding
         Set if ``sharding_indexed`` is the only codec: inner chunks can then be fetched as ranges.
-
-    Raises
-    ------
-    FormatError
-        If the codecs are in an impossible order or have impossible parameters.
-    UnsupportedError
-        If a codec is not available; the message names the package that brings it.
     """
 
     def __init__(
@@ -120,20 +113,20 @@ class ChunkCodecs:
 
     @property
     def is_fixed_size(self) -> bool:
-        """Whether the shape alone gives the stored size: no codec compresses."""
+        """True if the shape alone determines the stored size: no codec compresses."""
         return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
 
     @property
     def can_encode(self) -> bool:
-        """Whether chunks can be written; some codecs only decode, such as GRIB."""
+        """True if chunks can be written; some codecs only decode, such as GRIB."""
         inner = self._elements.inner if isinstance(self._elements, Sharding) else self._elements
         return bool(getattr(inner, "can_encode", True))
 
     def chunk_axes(self, grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
         """Return the axes of an array's chunks; of a sharded one, those of its inner chunks.
 
-        Every shard holds a whole number of inner chunks, so all of their edges are multiples of the
-        inner chunk shape, whatever the grid of the shards.
+        Every shard holds a whole number of inner chunks, so all edges of inner chunks are multiples
+        of their shape, whatever the grid of the shards.
         """
         if self.sharding is None:
             return grid.axes
@@ -142,21 +135,9 @@ class ChunkCodecs:
     def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
         """Return the chunk as an array; C order, native byte order, perhaps read-only.
 
-        Parameters
-        ----------
-        data
-            The stored bytes of one chunk.
-        shape
-            The shape that the chunk is stored with (``ChunkGrid.full_chunk_shape``).
-        what
-            Key of the object, for messages.
-
-        Raises
-        ------
-        FormatError
-            If the bytes are not a chunk of this shape and type; ``file_type`` is ``"chunk"``.
-        UnsupportedError
-            If the chunk is too large.
+        ``shape`` is the stored shape (``ChunkGrid.full_chunk_shape``), and ``what`` names the
+        object in messages. Raises FormatError (``file_type`` ``"chunk"``) if the bytes are not such
+        a chunk, and UnsupportedError if it is too large.
         """
         key = shape if isinstance(shape, tuple) else tuple(shape)
         plan = self._plans.get(key)
@@ -184,16 +165,10 @@ class ChunkCodecs:
         return array
 
     def encode(self, array: Array) -> bytes:
-        """Return the stored bytes of a whole chunk.
+        """Return the stored bytes of a whole chunk, or raise InvalidInputError.
 
         Shards leave out inner chunks that hold only the fill value. The caller decides whether a
         whole chunk of fill values is stored: see ``fill_values.is_all_fill``.
-
-        Raises
-        ------
-        InvalidInputError
-            If the array has another type or another number of dimensions, or if a codec cannot
-            store its values.
         """
         current = self._checked_input(array)
         step: Any = self._elements
@@ -217,10 +192,7 @@ class ChunkCodecs:
         return data if isinstance(data, bytes) else bytes(data)
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes of a stored chunk, exact where ``is_fixed_size``.
-
-        ``None`` where elements have no fixed size.
-        """
+        """Return the most bytes of a stored chunk, exact if ``is_fixed_size``; ``None`` if open."""
         for array_codec in self._array_codecs:
             shape = array_codec.encoded_shape(shape)
         nbytes = self._elements.encoded_bound(shape)
@@ -246,8 +218,8 @@ class ChunkCodecs:
     def _make_plan(self, shape: Shape) -> _Plan:
         if len(shape) != self.ndim or any(n < 0 for n in shape):
             raise InvalidInputError(
-                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, and the shape "
-                f"asked for is {shortened(shape)}",
+                f"chunks of array {self.node_path!r} have {self.ndim} dimensions, found shape "
+                f"{shortened(shape)}",
                 node_path=self.node_path,
             )
         check_array_size(self.data_type, shape)
@@ -282,7 +254,7 @@ class ChunkCodecs:
             )
         if given.dtype == wanted:
             return given
-        # NumPy's own string types are none of the stored types; cast them.
+        # NumPy's own string types are not stored types; cast them.
         kinds = {"string": "UT", "bytes": "S"}.get(self.data_type.kind, "")
         if given.dtype.kind in kinds:
             if given.dtype.kind == "T" or np.can_cast(given.dtype, wanted, "safe"):
@@ -314,7 +286,7 @@ class ChunkCodecs:
             )
         if len(sizes) != ndim:
             raise ConfigurationError(
-                f"chunk_shape has {len(sizes)} dimensions, and what it divides has {ndim}"
+                f"chunk_shape has {len(sizes)} dimensions, and the shard has {ndim}"
             )
         location = configuration.get("index_location", "end")
         if location not in ("start", "end"):
@@ -351,8 +323,8 @@ class ChunkCodecs:
         )
         if not index_codecs.is_fixed_size:
             raise ConfigurationError(
-                "index_codecs must give a fixed size, so that the index can be found; compression "
-                "is not allowed there"
+                "index_codecs must have a fixed size, so that the index can be found: they cannot "
+                "compress"
             )
         return Sharding(
             inner_shape=tuple(int(n) for n in sizes),
@@ -364,7 +336,7 @@ class ChunkCodecs:
 
 def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
     if isinstance(error, FormatError):
-        # The error is of an inner chunk, whose codecs do not know the key of the shard.
+        # An inner chunk failed, whose codecs have no key of the shard.
         problem, field = error.facts["problem"], error.facts["field"]
         return FormatError(problem, object_key=what, file_type="chunk", field=field)
     problem = str(error) or type(error).__name__

@@ -25,8 +25,7 @@ from numcodecs import zstd as numcodecs_zstd
 from icechunk_format.arrays.codecs.steps import Buffer, as_buffer, compressed_bound
 from icechunk_format.errors import UnsupportedError
 
-# blosc has one thread pool per process, behind a lock. Callers decode chunks in parallel instead;
-# zarr-python does the same.
+# blosc has one locked thread pool per process; callers decode chunks in parallel instead.
 numcodecs_blosc.use_threads = False
 
 # Bits of the third byte of a blosc header.
@@ -39,7 +38,6 @@ class _Compressor:
     name: str
 
     def encoded_bound(self, nbytes: int) -> int:
-        """See ``ByteCodec``."""
         return compressed_bound(nbytes)
 
 
@@ -52,7 +50,6 @@ class Zstd(_Compressor):
         self._checksum = checksum
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         size = zstandard.frame_content_size(data)
         if size >= 0:
             if size > limit or (exact and size != limit):
@@ -73,7 +70,6 @@ class Zstd(_Compressor):
         return result
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         result: bytes = numcodecs_zstd.compress(data, self._level, self._checksum)
         return result
 
@@ -89,29 +85,27 @@ class Blosc(_Compressor):
         self._typesize = typesize
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         if len(data) < 16:
             raise ValueError(f"a blosc header has 16 bytes, found {len(data)}")
         size = int.from_bytes(data[4:8], "little")
         # The library trusts this length, and would read beyond the end of shorter data.
         stored = int.from_bytes(data[12:16], "little")
         if stored != len(data):
-            raise ValueError(f"the header says {stored} stored bytes, found {len(data)}")
+            raise ValueError(f"the header records {stored} stored bytes, found {len(data)}")
         if size > limit or (exact and size != limit):
-            raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
+            raise ValueError(f"the header records {size} bytes, expected {_wanted(limit, exact)}")
         if size == 0:
             return b""
         flags = data[2]
         if flags >> 5 == _BLOSC_SNAPPY and not flags & _BLOSC_IS_COPY:
             raise UnsupportedError(
-                "a chunk is compressed with snappy inside blosc, which numcodecs is built without; "
-                "store the array anew with another cname"
+                "a chunk is compressed with snappy inside blosc, which numcodecs does not include; "
+                "store the array again with another cname"
             )
         result: bytes = numcodecs_blosc.decompress(data)
         return result
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         if self._typesize is None:
             result: bytes = numcodecs_blosc.compress(data, *self._arguments)
         else:
@@ -127,10 +121,9 @@ class Streamed(_Compressor):
     make_decompressor: Callable[[], Any]
     compress: Callable[[Buffer], bytes]
     next_stream: Callable[[bytes], bytes] = bytes
-    """Returns what of the bytes behind a stream is another stream."""
+    """Return the bytes of another stream among those after a stream."""
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         parts: list[bytes] = []
         left = limit
         rest: Buffer = data
@@ -149,7 +142,6 @@ class Streamed(_Compressor):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         return self.compress(data)
 
 
@@ -161,16 +153,14 @@ class Lz4(_Compressor):
         self._codec = codec
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """See ``ByteCodec``."""
         if len(data) < 4:
             raise ValueError(f"the length takes 4 bytes, found {len(data)}")
         size = int.from_bytes(data[:4], "little")
         if size > limit or (exact and size != limit):
-            raise ValueError(f"the header says {size} bytes, expected {_wanted(limit, exact)}")
+            raise ValueError(f"the header records {size} bytes, expected {_wanted(limit, exact)}")
         return b"" if size == 0 else as_buffer(self._codec.decode(data))
 
     def encode(self, data: Buffer) -> Buffer:
-        """See ``ByteCodec``."""
         return as_buffer(self._codec.encode(data))
 
 
@@ -181,8 +171,8 @@ def _wanted(limit: int, exact: bool) -> str:
 def _check_zstd_blocks(data: Buffer, limit: int) -> None:
     """Refuse frames of unknown size whose blocks could hold more than ``limit`` bytes.
 
-    Block headers tell whether a block is raw, one byte repeated, or compressed, and no block holds
-    more than 128 KiB (RFC 8878, 3.1.1.2), so the headers bound the decoded size.
+    The header of a block records its kind (raw, one byte repeated, or compressed), and no block
+    holds more than 128 KiB (RFC 8878, 3.1.1.2), so the headers bound the decoded size.
     """
     view = memoryview(data)
     at = 0

@@ -66,11 +66,10 @@ class Bytes:
             self._stored = data_type.numpy.newbyteorder("<" if order == "little" else ">")
         self._is_swapped = self._stored != self._dtype
         self._sanitize = _SANITIZERS.get(data_type.kind)
-        if data_type.fields and _holds_text_or_bool(data_type):
+        if data_type.fields and _holds_string_or_bool(data_type):
             self._sanitize = _sanitize_struct
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
         expected = math.prod(shape) * self._itemsize
         if len(data) != expected:
             raise ValueError(f"the elements take {expected} bytes, found {len(data)}")
@@ -89,12 +88,10 @@ class Bytes:
         return array
 
     def encode(self, array: Array) -> Buffer:
-        """See ``ElementCodec``."""
         stored = array.astype(self._stored) if self._is_swapped else array
         return memoryview(stored.reshape(-1).view(np.uint8))
 
     def encoded_bound(self, shape: Shape) -> int:
-        """See ``ElementCodec``."""
         return math.prod(shape) * self._itemsize
 
 
@@ -106,14 +103,13 @@ class VariableLength:
     def __init__(self, spec: CodecSpec) -> None:
         data_type = spec.data_type
         self.name = spec.name
-        self._is_text = spec.name == "vlen-utf8"
-        if not data_type.is_variable_length or (data_type.kind == "string") != self._is_text:
-            wanted = "string" if self._is_text else "variable_length_bytes"
-            raise ConfigurationError(f"it stores {wanted}, and the elements are {data_type.name}")
-        self._codec = VLenUTF8() if self._is_text else VLenBytes()
+        self._is_string = spec.name == "vlen-utf8"
+        if not data_type.is_variable_length or (data_type.kind == "string") != self._is_string:
+            wanted = "string" if self._is_string else "variable_length_bytes"
+            raise ConfigurationError(f"it stores {wanted}, not {data_type.name}")
+        self._codec = VLenUTF8() if self._is_string else VLenBytes()
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
         count = int.from_bytes(data[:4], "little") if len(data) >= 4 else -1
         expected = math.prod(shape)
         if count != expected or len(data) < 4 + 4 * count:
@@ -125,15 +121,13 @@ class VariableLength:
         return array.reshape(shape)
 
     def encode(self, array: Array) -> Buffer:
-        """See ``ElementCodec``."""
-        wanted = str if self._is_text else bytes
+        wanted = str if self._is_string else bytes
         flat = array.reshape(-1)
         if not all(isinstance(element, wanted) for element in flat):
             raise TypeError(f"every element must be {wanted.__name__}")
         return as_buffer(self._codec.encode(flat))
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """See ``ElementCodec``."""
         return None
 
 
@@ -150,10 +144,9 @@ class NumcodecsElements:
         self._dtype = spec.data_type.numpy
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
         result = np.asarray(self._codec.decode(bytes(data)))
         if result.dtype.hasobject:
-            raise ValueError(f"it gives elements of type {result.dtype}")
+            raise ValueError(f"it returns elements of type {result.dtype}")
         if result.size != math.prod(shape):
             raise ValueError(f"it decodes to {result.size} elements, expected {math.prod(shape)}")
         if result.dtype != self._dtype:
@@ -161,11 +154,9 @@ class NumcodecsElements:
         return np.ascontiguousarray(result).reshape(shape)
 
     def encode(self, array: Array) -> Buffer:
-        """See ``ElementCodec``."""
         return as_buffer(self._codec.encode(array))
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """See ``ElementCodec``."""
         return compressed_bound(math.prod(shape) * self._dtype.itemsize)
 
 
@@ -181,7 +172,6 @@ class PCodec(NumcodecsElements):
         self._standalone = library.standalone
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
         out = np.empty(math.prod(shape), dtype=self._dtype)
         progress = self._standalone.simple_decompress_into(bytes(data), out)
         if progress.n_processed != out.size or not progress.finished:
@@ -198,7 +188,7 @@ def _sanitize_bool(array: Array) -> Array:
     return array
 
 
-def _sanitize_text(array: Array) -> Array:
+def _sanitize_string(array: Array) -> Array:
     if array.size:
         points: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         highest = points.max()
@@ -216,19 +206,19 @@ def _sanitize_struct(array: Array) -> Array:
         if field.dtype.names is not None:
             _sanitize_struct(field)
         elif field.dtype.kind == "U":
-            _sanitize_text(field)
+            _sanitize_string(field)
         elif field.dtype.kind == "b" and field.size and field.view(np.uint8).max() > 1:
             raise ValueError(f"field {name!r} holds a boolean that is neither 0 nor 1")
     return array
 
 
-def _holds_text_or_bool(data_type: DataType) -> bool:
+def _holds_string_or_bool(data_type: DataType) -> bool:
     if data_type.fields:
-        return any(_holds_text_or_bool(field) for _, field in data_type.fields)
+        return any(_holds_string_or_bool(field) for _, field in data_type.fields)
     return data_type.kind in ("bool", "string")
 
 
-_SANITIZERS: Final = {"bool": _sanitize_bool, "string": _sanitize_text}
+_SANITIZERS: Final = {"bool": _sanitize_bool, "string": _sanitize_string}
 
 
 def _zfpy(spec: CodecSpec) -> ElementCodec:
@@ -250,7 +240,7 @@ ELEMENT_CODECS: Final[dict[str, Callable[[CodecSpec], ElementCodec]]] = {
     "numcodecs.zfpy": _zfpy,
     "gribberish": _grib,
 }
-"""Makes the array-to-bytes codec of a name except ``sharding_indexed``, which holds chains.
+"""Makers of the array-to-bytes codecs by name, except ``sharding_indexed``, which holds chains.
 
-Makers raise ``ConfigurationError``, and ``UnsupportedError`` if a package is not installed.
+They raise ``ConfigurationError``, and ``UnsupportedError`` if a package is not installed.
 """

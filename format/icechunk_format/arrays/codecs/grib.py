@@ -44,7 +44,6 @@ class Grib:
         self._library = gribberish
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """See ``ElementCodec``."""
         message = bytes(data)
         is_coordinate = self._var in ("latitude", "longitude")
         points = _number_of_points(message)
@@ -53,10 +52,10 @@ class Grib:
         try:
             result = np.asarray(self._parse(message, is_coordinate))
         except BaseException as error:
-            # Damaged messages can make the library panic, which is no ``Exception``.
+            # Damaged messages can make the library panic, which is not an ``Exception``.
             if type(error).__name__ != "PanicException":
                 raise
-            raise ValueError(f"the library gave up: {error}") from error
+            raise ValueError(f"the library failed: {error}") from error
         if result.size != math.prod(shape):
             raise ValueError(f"the message has {result.size} elements, expected {math.prod(shape)}")
         return np.ascontiguousarray(result.astype(self._dtype, copy=False)).reshape(shape)
@@ -68,16 +67,14 @@ class Grib:
         return self._library.parse_grib_array(message, 0, *self._options)
 
     def encode(self, array: Array) -> Buffer:
-        """See ``ElementCodec``."""
         raise TypeError("GRIB messages are read only; choose other codecs to write")
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """See ``ElementCodec``."""
         return None
 
 
 def _number_of_points(message: bytes) -> int:
-    """Return how many points the grid of a message has, from its section 3."""
+    """Return the number of points in the grid of a message, from its section 3."""
     start = message.find(b"GRIB")
     if start < 0 or len(message) < start + 16:
         raise ValueError("it is not a GRIB message")
@@ -95,8 +92,8 @@ def _number_of_points(message: bytes) -> int:
             rows = int.from_bytes(message[at + 34 : at + 38], "big")
             if template in _TEMPLATES_OF_ROWS and columns * rows != points:
                 raise ValueError(
-                    f"the grid has {rows} rows of {columns} points, and {points} points in all"
+                    f"the grid has {rows} rows of {columns} points, but {points} points in total"
                 )
             return points
         at += length
-    raise ValueError("the message has no grid definition, or its sections do not fit")
+    raise ValueError("the message has no grid definition, or its sections exceed it")

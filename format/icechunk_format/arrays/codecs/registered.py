@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Only numcodecs codecs are used: classes with ``encode`` and ``decode`` on bytes or arrays.
-2. Metadata is untrusted: no name in it reaches numcodecs' own codecs that execute what they decode
-   (``pickle``) or that no Zarr v3 array has.
-3. A missing codec is ``UnsupportedError``, with the array and the package to install.
+2. Metadata is untrusted: no name reaches numcodecs' own codecs, some of which execute decoded data
+   (``pickle``).
+3. A missing codec is ``UnsupportedError``, which names the array and the package to install.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _PACKAGES: Final = {
 def find_registered_codec(spec: CodecSpec) -> Any:
     """Return the numcodecs-style codec that an installed package registers under a name.
 
-    Raises
-    ------
-    UnsupportedError
-        If there is none.
-    ConfigurationError
-        If it refuses its parameters.
+    Raises UnsupportedError without such a package, ConfigurationError if it refuses the parameters.
     """
     codec_class = _find_class(spec.name)
     if codec_class is None:
@@ -51,13 +46,7 @@ def find_registered_codec(spec: CodecSpec) -> Any:
 
 
 def import_optional(module: str, spec: CodecSpec) -> Any:
-    """Import the library behind a codec.
-
-    Raises
-    ------
-    UnsupportedError
-        If it is not installed, or does not load.
-    """
+    """Import the library of a codec, or raise UnsupportedError."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -65,7 +54,7 @@ def import_optional(module: str, spec: CodecSpec) -> Any:
 
 
 def unsupported_codec(spec: CodecSpec) -> UnsupportedError:
-    """Return the error for a codec that is not installed, naming the package that brings it."""
+    """Return the error for a missing codec; it names the package to install."""
     name = spec.name
     package = _PACKAGES.get(name)
     if package is None and name.startswith("imagecodecs_"):
@@ -107,5 +96,5 @@ def _load(entry: Any) -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError):
-        # A package that does not load counts as not installed.
+        # A package that does not load is treated as not installed.
         return None

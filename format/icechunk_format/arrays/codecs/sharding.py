@@ -1,4 +1,4 @@
-"""Encodes and decodes shards: chunks of many inner chunks, with an index of their places.
+"""Encodes and decodes shards: chunks of many inner chunks, with an index of their ranges.
 
 Rules of this file
 ------------------
@@ -33,12 +33,8 @@ class Sharding:
 
     Attributes
     ----------
-    inner_shape
-        Shape of every inner chunk.
-    inner
-        The ``ChunkCodecs`` of the inner chunks: ``inner.decode(data, inner_shape)``.
-    index_codecs
-        The ``ChunkCodecs`` of the index.
+    inner, index_codecs
+        The ``ChunkCodecs`` of the inner chunks and of the index.
     index_location
         ``"start"`` or ``"end"`` of the shard.
     """
@@ -52,13 +48,7 @@ class Sharding:
     index_location: Literal["start", "end"]
 
     def inner_grid(self, shard_shape: Shape) -> Shape:
-        """Return how many inner chunks a shard has along each axis.
-
-        Raises
-        ------
-        FormatError
-            If the inner chunks do not divide the shard.
-        """
+        """Return the inner chunks of a shard along each axis; FormatError unless they divide it."""
         if len(shard_shape) != len(self.inner_shape) or any(
             n % c for n, c in zip(shard_shape, self.inner_shape, strict=True)
         ):
@@ -86,21 +76,8 @@ class Sharding:
     ) -> NDArray[np.uint64]:
         """Return offsets and lengths, uint64 ``(*inner_grid, 2)``; ``MISSING`` twice if absent.
 
-        Parameters
-        ----------
-        data
-            The bytes of the index.
-        shard_shape
-            Elements per axis of the shard.
-        shard_nbytes
-            Size of the shard, if known: no range may leave it.
-        what
-            Key of the object, for messages.
-
-        Raises
-        ------
-        FormatError
-            If the bytes are not an index, its checksum is wrong, or a range leaves the shard.
+        No range may exceed ``shard_nbytes``, the size of the shard, if it is given. ``what`` names
+        the object in messages. Raises FormatError if the bytes are not an index of this shard.
         """
         grid = self.inner_grid(shard_shape)
         index: NDArray[np.uint64] = self.index_codecs.decode(data, (*grid, 2), what=what)
@@ -130,7 +107,7 @@ class Sharding:
         nbytes = self.index_nbytes(shape)
         if len(data) < nbytes:
             raise FormatError(
-                f"the shard has {len(data)} bytes, and its index alone takes {nbytes}",
+                f"the shard has {len(data)} bytes, and its index takes {nbytes}",
                 file_type="chunk",
             )
         start = 0 if self.index_location == "start" else len(data) - nbytes
@@ -155,13 +132,7 @@ class Sharding:
         return out
 
     def encode(self, array: Array) -> Buffer:
-        """Return a whole shard, without the inner chunks that hold only the fill value.
-
-        Raises
-        ------
-        InvalidInputError
-            If the array is not made of whole inner chunks.
-        """
+        """Return a whole shard, without the inner chunks that hold only the fill value."""
         shape = array.shape
         try:
             grid = self.inner_grid(shape)

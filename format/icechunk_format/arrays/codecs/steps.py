@@ -1,7 +1,8 @@
 """Defines the interfaces of the three kinds of codecs in a chain.
 
 A step may raise any exception; the chain turns it into ``FormatError`` or ``InvalidInputError``
-with the codec's name. Invalid parameters raise ``ConfigurationError`` when the step is made.
+with the codec's name. Invalid parameters raise ``ConfigurationError`` when the step is made. The
+methods are documented here, not in the codecs.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ Buffer = bytes | memoryview
 
 
 class ConfigurationError(ValueError):
-    """A codec has invalid parameters; the text names them."""
+    """A codec has invalid parameters, which the message names."""
 
 
 class CodecSpec(NamedTuple):
-    """A codec as the metadata describe it, and the elements that reach it."""
+    """A codec as the metadata describe it, and the elements that it encodes."""
 
     name: str
     configuration: dict[str, Any]
@@ -52,7 +53,7 @@ class ArrayCodec(Protocol):
 
     def encoded_fill(self, fill_value: Any) -> Any:
         """Return the encoded fill value."""
-        ...
+        return fill_value
 
 
 class ElementCodec(Protocol):
@@ -70,7 +71,7 @@ class ElementCodec(Protocol):
         ...
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes for a shape, exact where ``is_fixed_size``; ``None`` = no bound."""
+        """Return the most bytes for a shape, exact if ``is_fixed_size``; ``None`` if unbounded."""
         ...
 
 
@@ -89,12 +90,12 @@ class ByteCodec(Protocol):
         ...
 
     def encoded_bound(self, nbytes: int) -> int:
-        """Return the most bytes that ``nbytes`` are encoded to; exact where ``is_fixed_size``."""
+        """Return the most bytes that ``nbytes`` are encoded to, exact if ``is_fixed_size``."""
         ...
 
 
 def compressed_bound(nbytes: int) -> int:
-    """Return a size that no compressor exceeds for ``nbytes`` of input, however random."""
+    """Return a size that no compressor exceeds for ``nbytes`` of input."""
     return nbytes + nbytes // 16 + 65536
 
 
@@ -110,13 +111,7 @@ def as_buffer(result: Any) -> Buffer:
 def integer_parameter(
     configuration: dict[str, Any], key: str, default: Any, lo: int, hi: int
 ) -> int:
-    """Return an integer from the parameters of a codec, or its default.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is not an integer from ``lo`` to ``hi``.
-    """
+    """Return an integer parameter of a codec or its default, or raise ConfigurationError."""
     value = configuration.get(key, default)
     if not is_integer(value) or not lo <= value <= hi:
         raise ConfigurationError(

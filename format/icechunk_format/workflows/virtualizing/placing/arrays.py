@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.codecs.build import default_codecs
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.default_codecs import default_codecs
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
