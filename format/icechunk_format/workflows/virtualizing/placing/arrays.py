@@ -40,6 +40,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import Header
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
 
 if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.planning.arrange import Along
     from icechunk_format.workflows.virtualizing.planning.members import Decided, Member
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
@@ -98,7 +99,7 @@ class Builder:
         layout = self.decided.layout
         document = layout.documents[path]
         added, own = layout.added_dims(path), layout.own_dims(path)
-        is_moved = self._is_moved(added + own)
+        is_moved = self._is_moved(path, added + own)
         variable = self._existing(path)
         if variable is not None and not added and not own:
             return None
@@ -119,17 +120,17 @@ class Builder:
             node = self.snapshot.node(path_in(self.group, path))
         return None if node is None or node.array is None else Variable(node)
 
-    def _is_moved(self, dims: Sequence[str]) -> bool:
+    def _is_moved(self, path: str, dims: Sequence[str]) -> bool:
         axes = [self.decided.layout.dims.index(dim) for dim in dims]
         old = self.decided.old_starts
         return any(
-            any(placed.starts[a] != old[placed.file.url][a] for a in axes)
+            any(placed.starts.at(path)[a] != old[placed.file.url].at(path)[a] for a in axes)
             for placed in self.decided.files
             if placed.file.url in old
         )
 
-    def _size(self, dim: str) -> int:
-        return self.decided.sizes[self.decided.layout.dims.index(dim)]
+    def _size(self, path: str, dim: str) -> int:
+        return self.decided.sizes.at(path)[self.decided.layout.dims.index(dim)]
 
     def _metadata(self, path: str, document: ArrayMetadata, added: Sequence[str]) -> ArrayMetadata:
         layout = self.decided.layout
@@ -137,7 +138,7 @@ class Builder:
         attributes = {**document.attributes, **layout.model.volatile.get(path, {})}
         names = list(document.dimension_names or [None] * document.ndim)
         shape = [
-            self._size(name) if name in layout.dims else size
+            self._size(path, name) if name in layout.dims else size
             for name, size in zip(names, document.shape, strict=True)
         ]
         chunks = list(raw["chunk_grid"]["configuration"]["chunk_shape"])
@@ -151,7 +152,7 @@ class Builder:
             ]
             codecs = default_codecs(document.data_type)
         if added:
-            shape = [self._size(dim) for dim in added] + shape
+            shape = [self._size(path, dim) for dim in added] + shape
             first = _STORED_CHUNK if layout.is_stored(path) else 1
             chunks = [first] * len(added) + chunks
             names = [*added, *names]
@@ -182,7 +183,8 @@ class Builder:
         axes = {names.index(dim): dims.index(dim) for dim in (*added, *own)}
         lead = axes.get(0)
 
-        def part(starts: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+        def part(start: Along, length: Along) -> tuple[slice, ...]:
+            starts, lengths = start.at(path), length.at(path)
             box = [slice(None)] * metadata.ndim
             for axis, number in axes.items():
                 box[axis] = slice(starts[number], starts[number] + lengths[number])
@@ -196,15 +198,15 @@ class Builder:
                 continue
             was, now = self.decided.old_starts[placed.file.url], placed.starts
             values[part(now, placed.lengths)] = before[part(was, placed.lengths)]
-            if lead is not None and was[lead] != now[lead]:
-                changed.append(min(was[lead], now[lead]))
+            if lead is not None and was.at(path)[lead] != now.at(path)[lead]:
+                changed.append(min(was.at(path)[lead], now.at(path)[lead]))
         for member in self.decided.taken:
             assert member.placed is not None
             found = self._values_of(member, path)
             box = part(member.placed.starts, member.placed.lengths)
             values[box] = found if own or not added else found.reshape(())
             if lead is not None:
-                changed.append(member.placed.starts[lead])
+                changed.append(member.placed.starts.at(path)[lead])
         planned.values = values
         planned.first_changed = 0 if planned.is_new else min(changed, default=0)
 
@@ -240,7 +242,7 @@ class Builder:
 
     def _coordinate(self, axis: int) -> PlannedArray:
         dim = self.decided.layout.dims[axis]
-        keys = {placed.starts[axis]: placed.first[axis] for placed in self.decided.files}
+        keys = {placed.starts.own[axis]: placed.first[axis] for placed in self.decided.files}
         is_text = all(isinstance(key, str) for key in keys.values())
         attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
         variable = self._existing(dim)
@@ -289,7 +291,8 @@ class Builder:
         fresh = {id(member.placed): member for member in self.decided.taken}
         by_url = {m.placed.file.url: m for m in self.decided.taken if m.placed is not None}
         for placed in self.decided.files:
-            starts = tuple(placed.starts[n] for n in numbers)
+            lengths, at = placed.lengths.at(path), placed.starts.at(path)
+            starts = tuple(at[n] for n in numbers)
             if starts in seen:
                 continue
             seen.add(starts)
@@ -300,12 +303,14 @@ class Builder:
             if member is not None:
                 self._add_member(planned, path, member, starts, tuple(shift))
                 if (member.is_changed or member.has_grown) and not is_rebuilt:
-                    planned.cleared.append(self._box(placed.lengths, numbers, axes, shift, planned))
+                    planned.cleared.append(self._box(lengths, numbers, axes, shift, planned))
             elif is_rebuilt:
                 old = [0] * metadata.ndim
                 for axis, number in zip(axes, numbers, strict=True):
-                    old[axis] = self.decided.old_starts[placed.file.url][number] // chunk[axis]
-                lower, upper = self._box(placed.lengths, numbers, axes, old, planned)
+                    old[axis] = (
+                        self.decided.old_starts[placed.file.url].at(path)[number] // chunk[axis]
+                    )
+                lower, upper = self._box(lengths, numbers, axes, old, planned)
                 moved = tuple(a - b for a, b in zip(shift, old, strict=True))
                 box = MovedBox(path=metadata.node_path, lower=lower, upper=upper, shift=moved)
                 volume = int(np.prod(np.subtract(upper, lower)))

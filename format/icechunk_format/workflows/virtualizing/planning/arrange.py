@@ -8,12 +8,13 @@ Rules of this file
 1. Times are microseconds of their calendar, so that files with different units compare.
 2. Files that the repository has take part, so that new ones come where they belong.
 3. A file that overlaps another, or comes twice, is refused; the one that was there first stays.
+4. Keys and their order are a file's; lengths, and so places, are those of each group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,22 @@ from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A number for each concatenated dimension: of a file, and of its groups that differ."""
+
+    own: tuple[int, ...] = ()
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def of(self, group: str) -> tuple[int, ...]:
+        """Return the numbers of a group."""
+        return self.groups.get(group, self.own)
+
+    def at(self, path: str) -> tuple[int, ...]:
+        """Return the numbers of the group that an array is in."""
+        return self.of(path.rpartition("/")[0])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,8 +65,8 @@ class Placed:
     file: SourceFile
     first: tuple[Any, ...]
     last: tuple[Any, ...]
-    lengths: tuple[int, ...]
-    starts: tuple[int, ...] = ()
+    lengths: Along
+    starts: Along = field(default_factory=Along)
     is_old: bool = False
 
 
@@ -58,7 +75,7 @@ class Arranged:
     """All files in their places, in row-major order, and those that have none."""
 
     files: list[Placed]
-    sizes: tuple[int, ...]
+    sizes: Along
     refused: list[tuple[Placed, str, SourceFile | None]]
     notes: list[tuple[Placed, str]] = field(default_factory=list)
 
@@ -113,6 +130,12 @@ def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
     notes: list[tuple[Placed, str]] = []
     cells: dict[tuple[Any, ...], Placed] = {}
     axes: list[dict[Any, Placed]] = [{} for _ in range(ndim)]
+    groups = sorted({group for placed in files for group in placed.lengths.groups})
+
+    def lengths(placed: Placed, axis: int) -> list[int]:
+        found = placed.lengths
+        return [found.own[axis], *(found.of(group)[axis] for group in groups)]
+
     for placed in files:
         other = cells.get(placed.first)
         problem = None if other is None else "has the same place as another file"
@@ -122,7 +145,7 @@ def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
                 problem is None
                 and mate is not None
                 and (
-                    mate.lengths[axis] != placed.lengths[axis]
+                    lengths(mate, axis) != lengths(placed, axis)
                     or mate.last[axis] != placed.last[axis]
                 )
             ):
@@ -133,18 +156,23 @@ def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
         cells[placed.first] = placed
         for axis in range(ndim):
             axes[axis].setdefault(placed.first[axis], placed)
-    starts: list[dict[Any, int]] = []
-    sizes: list[int] = []
+    starts: list[dict[Any, list[int]]] = []
+    sizes: list[list[int]] = []
     dropped: list[set[Any]] = []
     for axis, members in enumerate(axes):
         kept, lost = _in_order(members, axis, refused, notes)
-        at, found = 0, {}
+        at, found = [0] * (1 + len(groups)), {}
         for key in kept:
             found[key] = at
-            at += members[key].lengths[axis]
+            at = [sum(pair) for pair in zip(at, lengths(members[key], axis), strict=True)]
         starts.append(found)
         sizes.append(at)
         dropped.append(lost)
+
+    def along(numbers: Sequence[Sequence[int]]) -> Along:
+        own, *others = zip(*numbers, strict=True) if ndim else [()] * (1 + len(groups))
+        return Along(own, dict(zip(groups, others, strict=True)))
+
     stay: list[Placed] = []
     named = {id(item[0]) for item in refused}
     for placed in cells.values():
@@ -152,10 +180,10 @@ def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
             if id(placed) not in named:
                 refused.append((placed, "overlaps another file", None))
             continue
-        placed.starts = tuple(starts[axis][placed.first[axis]] for axis in range(ndim))
+        placed.starts = along([starts[axis][placed.first[axis]] for axis in range(ndim)])
         stay.append(placed)
-    stay.sort(key=lambda placed: placed.starts)
-    return Arranged(files=stay, sizes=tuple(sizes), refused=refused, notes=notes)
+    stay.sort(key=lambda placed: placed.starts.own)
+    return Arranged(files=stay, sizes=along(sizes), refused=refused, notes=notes)
 
 
 def _in_order(
@@ -192,18 +220,18 @@ def _in_order(
 
 def _falls(members: dict[Any, Placed], axis: int) -> bool:
     for placed in members.values():
-        if placed.lengths[axis] > 1 and placed.first[axis] != placed.last[axis]:
+        if placed.lengths.own[axis] > 1 and placed.first[axis] != placed.last[axis]:
             return bool(placed.last[axis] < placed.first[axis])
-    old = [placed for placed in members.values() if placed.is_old and placed.starts]
+    old = [placed for placed in members.values() if placed.is_old and placed.starts.own]
     if len(old) > 1:
-        old.sort(key=lambda placed: placed.starts[axis])
+        old.sort(key=lambda placed: placed.starts.own[axis])
         return bool(old[-1].first[axis] < old[0].first[axis])
     return False
 
 
 def _note_gaps(files: list[Placed], axis: int, notes: list[tuple[Placed, str]]) -> None:
     """Note where files lie farther apart than their steps, or than most files do."""
-    numbers = [(f.first[axis], f.last[axis], f.lengths[axis]) for f in files]
+    numbers = [(f.first[axis], f.last[axis], f.lengths.own[axis]) for f in files]
     if not all(isinstance(n, int | float) for ends in numbers for n in ends):
         return
     gaps = [abs(after[0] - before[1]) for before, after in pairwise(numbers)]

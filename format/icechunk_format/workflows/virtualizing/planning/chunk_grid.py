@@ -36,7 +36,7 @@ def chunk_splits(
         own = {number: _first_chunks(header).get(path) for number, header in enumerate(headers)}
         found = [(own[m.scanned.header], m.placed) for m in members]
         sizes = {size for size, placed in found if size is not None and placed is not None}
-        lengths = {placed.lengths[axis] for _, placed in found if placed is not None}
+        lengths = {placed.lengths.at(path)[axis] for _, placed in found if placed is not None}
         broken = {n for n in lengths if n % max(sizes, default=1)}
         if len(sizes) > 1 or len(broken) > 1:
             splits[path] = math.gcd(*sizes, *lengths)
@@ -80,10 +80,10 @@ def refuse_misaligned(
                 continue
             size = splits.get(path, chunks[axis]) if axis == 0 else chunks[axis]
             number = layout.dims.index(dim)
-            end = max((placed.starts[number] for placed in files), default=0)
+            end = max((placed.starts.at(path)[number] for placed in files), default=0)
             for placed in files:
-                length = placed.lengths[number]
-                if placed.starts[number] == end or length % size == 0:
+                length, start = placed.lengths.at(path)[number], placed.starts.at(path)[number]
+                if start == end or length % size == 0:
                     continue
                 text = (
                     f"has {length} steps along {dim}, which are no whole chunks of {size}: only "
@@ -99,7 +99,7 @@ def refuse_misaligned(
                     continue
                 for after in files:
                     member = of_placed.get(id(after))
-                    if member is not None and after.starts[number] > placed.starts[number]:
+                    if member is not None and after.starts.at(path)[number] > start:
                         member.row.refuse(
                             f"follows a file that {text}; {way_out}",
                             array=path,

@@ -16,7 +16,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import Header, coor
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, ScannedPiece
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.virtualizing.planning.arrange import Placed
+    from icechunk_format.workflows.virtualizing.planning.arrange import Along, Placed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,8 @@ class Decided:
     rows: list[Row]
     taken: list[Member]
     files: list[Placed]
-    sizes: tuple[int, ...]
-    old_starts: Mapping[str, tuple[int, ...]]
+    sizes: Along
+    old_starts: Mapping[str, Along]
     splits: Mapping[str, int]
     digests: dict[str, str]
 

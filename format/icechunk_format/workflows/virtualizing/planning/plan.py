@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.workflows.virtualizing.planning.arrange import (
+    Along,
     Placed,
     arrange,
     key_range,
@@ -41,7 +42,6 @@ from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFU
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
     loaded_paths,
-    metadata_of,
 )
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
 from icechunk_format.workflows.virtualizing.scanning.values import digest_of
@@ -335,14 +335,7 @@ class Decider:
         named = {} if self.template is None else self.template.keys(scanned.file.url)
         first: list[Any] = []
         last: list[Any] = []
-        lengths: list[int] = []
         for axis, dim in enumerate(layout.dims):
-            length = 1
-            for document in documents.values():
-                if dim in (document.dimension_names or ()):
-                    length = document.shape[(document.dimension_names or ()).index(dim)]
-                    break
-            lengths.append(length)
             if dim in named:
                 keys = (named[dim], named[dim])
             else:
@@ -356,7 +349,10 @@ class Decider:
             first.append(keys[0])
             last.append(keys[1])
         return Placed(
-            file=scanned.file, first=tuple(first), last=tuple(last), lengths=tuple(lengths)
+            file=scanned.file,
+            first=tuple(first),
+            last=tuple(last),
+            lengths=_lengths(documents, layout.dims),
         )
 
     def _keys_of(
@@ -399,18 +395,48 @@ class Decider:
 
 def _has_grown(placed: Placed, before: Placed) -> bool:
     """Whether a file begins as before, and is longer along one dimension."""
-    longer = [a - b for a, b in zip(placed.lengths, before.lengths, strict=True)]
-    return placed.first == before.first and min(longer) >= 0 and sum(map(bool, longer)) == 1
+    now, then = placed.lengths, before.lengths
+    pairs = [(now.of(g), then.of(g)) for g in {*now.groups, *then.groups}]
+    longer = [[a - b for a, b in zip(*pair, strict=True)] for pair in [(now.own, then.own), *pairs]]
+    grown = [any(row) for row in zip(*longer, strict=True)]
+    return placed.first == before.first and min(map(min, longer)) >= 0 and sum(grown) == 1
+
+
+def _lengths(documents: Mapping[str, ArrayMetadata], dims: Sequence[str]) -> Along:
+    """Return the lengths of concatenated dimensions: of the first group that has them, and others.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension has two lengths in one group, or no steps in one of them.
+    """
+    own: dict[str, int] = {}
+    groups: dict[str, dict[str, int]] = {}
+    for path, document in documents.items():
+        inside = groups.setdefault(path.rpartition("/")[0], {})
+        for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
+            if dim in dims and dim is not None:
+                own.setdefault(dim, size)
+                if inside.setdefault(dim, size) != size or not size:
+                    raise InvalidInputError(
+                        f"array {path!r} has {size} steps along {dim}, and others have "
+                        f"{max(inside[dim], own[dim])}"
+                    )
+    found = {
+        group: tuple(inside.get(dim, own.get(dim, 1)) for dim in dims)
+        for group, inside in groups.items()
+    }
+    first = tuple(own.get(dim, 1) for dim in dims)
+    return Along(first, {group: n for group, n in found.items() if n != first})
 
 
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
     """Return a concatenated dimension along which files of this header have no elements."""
-    for path, text in header.arrays:
-        document = metadata_of(text, path)
+    sizes: dict[str | None, set[int]] = {}
+    for document in header.documents().values():
         for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
-            if dim in dims and size == 0:
-                return dim
-    return None
+            sizes.setdefault(dim, set()).add(size)
+    return next((dim for dim in dims if sizes.get(dim) == {0}), None)
 
 
 def new_record(decided: Decided) -> Record:

@@ -14,6 +14,7 @@ array               of each file
 ``DIM_start``       first element along a concatenated dimension
 ``DIM_length``      elements along it
 ``DIM_keys``        JSON: the first and the last key, see ``arrange``
+``group_places``    JSON: starts and lengths of groups, where they differ from those above
 ==================  ==================================================================
 """
 
@@ -34,7 +35,7 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
-from icechunk_format.workflows.virtualizing.planning.arrange import Placed
+from icechunk_format.workflows.virtualizing.planning.arrange import Along, Placed
 from icechunk_format.workflows.virtualizing.scanning.headers import Header
 from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
 
@@ -98,12 +99,21 @@ class Record:
             "modified": ("int64", [placed.file.modified or 0 for placed in files]),
         }
         for axis, dim in enumerate(self.dims):
-            columns[f"{dim}_start"] = ("int64", [placed.starts[axis] for placed in files])
-            columns[f"{dim}_length"] = ("int64", [placed.lengths[axis] for placed in files])
+            columns[f"{dim}_start"] = ("int64", [placed.starts.own[axis] for placed in files])
+            columns[f"{dim}_length"] = ("int64", [placed.lengths.own[axis] for placed in files])
             columns[f"{dim}_keys"] = (
                 "string",
                 [json.dumps([placed.first[axis], placed.last[axis]]) for placed in files],
             )
+        if any(placed.starts.groups for placed in files):
+            places = [
+                {
+                    group: [starts, placed.lengths.of(group)]
+                    for group, starts in placed.starts.groups.items()
+                }
+                for placed in files
+            ]
+            columns["group_places"] = ("string", list(map(json.dumps, places)))
         return columns
 
 
@@ -146,6 +156,12 @@ def read_record(
                 columns[variable.name] = reader.read_box([0], list(variable.shape))
         for row in range(len(columns["location"])):
             keys = [json.loads(columns[f"{dim}_keys"][row]) for dim in record.dims]
+            own = {
+                key: tuple(int(columns[f"{dim}_{key}"][row]) for dim in record.dims)
+                for key in ("start", "length")
+            }
+            places = json.loads(columns["group_places"][row]) if "group_places" in columns else {}
+            lengths = {group: tuple(place[1]) for group, place in places.items()}
             record.files.append(
                 Placed(
                     file=SourceFile(
@@ -156,8 +172,10 @@ def read_record(
                     ),
                     first=tuple(key[0] for key in keys),
                     last=tuple(key[1] for key in keys),
-                    lengths=tuple(int(columns[f"{d}_length"][row]) for d in record.dims),
-                    starts=tuple(int(columns[f"{d}_start"][row]) for d in record.dims),
+                    lengths=Along(
+                        own["length"], {g: n for g, n in lengths.items() if n != own["length"]}
+                    ),
+                    starts=Along(own["start"], {g: tuple(p[0]) for g, p in places.items()}),
                     is_old=True,
                 )
             )
