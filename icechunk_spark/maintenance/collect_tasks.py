@@ -29,7 +29,7 @@ PACKED = pa.schema([pa.field("part", pa.int64()), pa.field("ids", pa.binary())])
 MANIFESTS = pa.schema(
     [
         *PACKED,
-        pa.field("sizes", pa.binary()),
+        pa.field("listed", pa.binary()),
         pa.field("size", pa.int64()),
         pa.field("refs", pa.int64()),
     ]
@@ -60,7 +60,7 @@ def distinct_manifests(batches: Batches) -> Batches:
 
 def referenced_chunks(location: Location, depth: int, batches: Batches) -> Batches:
     """Yield the chunks that manifests refer to."""
-    manifests = ((ids, sizes) for _, ids, sizes, *_ in rows_of(batches))
+    manifests = (listed for _, _, listed, *_ in rows_of(batches))
     yield from batches_of(collect_parts.chunks_of_manifests(location, manifests, depth), PACKED)
 
 

@@ -155,9 +155,7 @@ class PartCollector:
         manifests, chunks = (self.marks[phase][1] for phase in (Phase.MANIFESTS, Phase.CHUNKS))
         for row in rows:
             manifests.setdefault(row.part, []).append(row.ids)
-            found = collect_parts.chunks_of_manifests(
-                self.location, [(row.ids, row.sizes)], self.depth
-            )
+            found = collect_parts.chunks_of_manifests(self.location, [row.listed], self.depth)
             for part, ids in found:
                 chunks.setdefault(part, []).append(ids)
 

@@ -20,11 +20,13 @@ from helpers.files.upkeep_repositories import (
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.maintenance import CollectResult, collect_garbage
-from icechunk_format.maintenance.garbage.collect import collect_from
+from icechunk_format.maintenance.garbage.collect import OneProcessCollector, collect_from
+from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
+from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import ChunkId, ManifestId, SnapshotId
 from icechunk_format.spec.repo_info.updates import Availability
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
@@ -202,6 +204,36 @@ def test_missing_and_damaged_files_stop_the_collection_before_it_deletes(kind):
             collect(built, soon())
         assert keys_of(built.storage) == keys
         assert built.storage.get("repo").data == repo
+
+
+@pytest.mark.parametrize("make_collector", [OneProcessCollector, PartCollector])
+def test_a_manifest_of_another_size_stops_the_collection_before_it_deletes(make_collector):
+    built = build_untidy()
+    files = built.repository.snapshot(built.ids["main 1"]).manifest_files
+    key = f"manifests/{ManifestId(files.ids[0].tobytes())}"
+    stored = built.storage.get(key).data
+    payload = unwrap(stored, file_type=FileType.MANIFEST, object_key=key).payload
+    other = wrap(payload + bytes(8), file_type=FileType.MANIFEST, spec_version=2)
+    assert len(other) != len(stored)
+    built.storage.put(key, other)
+    keys = keys_of(built.storage)
+    is_whole = make_collector is OneProcessCollector
+    collector = make_collector(built.storage if is_whole else built.repository.location, soon())
+    with pytest.raises(FormatError) as error:
+        collect_from(built.storage, collector, spec_version=2, older_than=soon())
+    assert error.value.facts["object_key"] == key
+    assert error.value.facts["field"] == "size_bytes"
+    assert keys_of(built.storage) == keys
+
+
+def test_a_manifest_must_hold_as_many_references_as_are_listed():
+    built = build_untidy()
+    listed = distinct_manifests(built.storage, [SnapshotId.parse(built.ids["main 1"])])
+    assert list(referenced_chunks(built.storage, listed))
+    listed["refs"][-1] += 1
+    with pytest.raises(FormatError) as error:
+        list(referenced_chunks(built.storage, listed))
+    assert error.value.facts["field"] == "num_chunk_refs"
 
 
 # -- copies of repo -----------------------------------------------------------------------------

@@ -342,7 +342,7 @@ class OneProcessCollector:
         """Read more snapshots, and those of their manifests that were not read yet."""
         storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
         found = distinct_manifests(storage, sorted(added), known, progress)
-        for ids in referenced_chunks(storage, found["id"], found["size"], progress):
+        for ids in referenced_chunks(storage, found, progress):
             self._marks[Phase.CHUNKS].add(ids)
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:

@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. A missing or damaged file ends the collection before anything is deleted, since the objects that
-   it refers to are not known.
+   it refers to are not known. So does a manifest that can be read, but has another size or fewer
+   references than versions list: chunks that only the undamaged file refers to would be deleted.
 2. Files are fetched in batches bounded in bytes, decoded one at a time, and not cached, since each
    is read once.
 3. Ids are handled as columns.
@@ -14,17 +15,19 @@ Specification: "Snapshot Files", "Chunk manifest files".
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.errors import FormatError
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.files.metadata_files import check_id
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.batches import batches
@@ -35,8 +38,8 @@ _MANIFESTS_AT_ONCE: Final = 64
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _NEEDED_BY: Final = "a version that is kept"
 _ADVICE: Final = (
-    "garbage cannot be told apart while files are missing. Find the damage with verify, and delete "
-    "or reset the refs that reach it"
+    "garbage cannot be told apart while files are missing or damaged. Find the damage with verify, "
+    "and put the file back, or delete or reset the refs that reach it"
 )
 
 LISTED: Final = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])
@@ -84,10 +87,7 @@ def distinct_manifests(
 
 
 def referenced_chunks(
-    storage: Storage,
-    manifest_ids: NDArray[np.uint8],
-    sizes: NDArray[Any],
-    progress: ProgressOption = None,
+    storage: Storage, listed: NDArray[np.void], progress: ProgressOption = None
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the ids of the chunk objects that manifests refer to, repeats included.
 
@@ -95,10 +95,8 @@ def referenced_chunks(
     ----------
     storage
         Of the repository.
-    manifest_ids
-        uint8, shape (n, 12): the manifests, each once.
-    sizes
-        Integers, shape (n,): bytes of their files as listed, 0 where that is not known.
+    listed
+        The manifests, ``LISTED``, each once; size 0 where that is not known.
 
     Yields
     ------
@@ -109,16 +107,36 @@ def referenced_chunks(
     NotFoundError
         A manifest is not there.
     FormatError
-        A manifest is damaged, or belongs to another id.
+        A manifest is damaged, is not what versions list, or belongs to another id.
     """
-    with phase(progress, "Reading manifests", len(manifest_ids)) as advance:
-        for batch in sized_ids(manifest_ids, sizes, _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
+    rows = iter(listed)
+    with phase(progress, "Reading manifests", len(listed)) as advance:
+        for batch in sized_ids(listed["id"], listed["size"], _MANIFESTS_AT_ONCE, _BYTES_AT_ONCE):
             keys = [manifest_key(ManifestId(raw)) for raw in batch]
             contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
             for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
                 found = decoded_manifest(contents[position], key, raw)
+                _check_listed(next(rows), len(contents[position]), found, key)
                 contents[position] = b""  # so that a batch is never held both encoded and decoded
                 for array in found.arrays:
                     refs = array.refs
                     yield refs.chunk_id[refs.kind == KIND_NATIVE]
                 advance(1)
+
+
+def _check_listed(listed: np.void, size: int, found: Manifest, key: str) -> None:
+    for field, is_other, problem in (
+        ("size_bytes", listed["size"] not in (0, size), f"{size} bytes, and {listed['size']}"),
+        (
+            "num_chunk_refs",
+            found.num_chunk_refs < listed["refs"],
+            f"{found.num_chunk_refs} references, and {listed['refs']}",
+        ),
+    ):
+        if is_other:
+            raise FormatError(
+                f"it has {problem} are listed in {_NEEDED_BY}; {_ADVICE}",
+                object_key=key,
+                file_type="manifest",
+                field=field,
+            )

@@ -139,14 +139,11 @@ def manifests_of_snapshots(
 
 
 class ManifestRow(NamedTuple):
-    """Manifests of one part that one task reads, with their sizes (little-endian uint64) and sums.
-
-    Ids and sizes are packed.
-    """
+    """Manifests of one part that one task reads, packed as ids and as ``LISTED``, and sums."""
 
     part: int
     ids: bytes
-    sizes: bytes
+    listed: bytes
     size: int
     references: int
 
@@ -162,27 +159,26 @@ def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[Manif
         yield ManifestRow(
             part=part,
             ids=np.ascontiguousarray(some["id"]).tobytes(),
-            sizes=np.ascontiguousarray(some["size"]).tobytes(),
+            listed=some.tobytes(),
             size=int(some["size"].sum()),
             references=int(some["refs"].sum(dtype=np.uint64)),
         )
 
 
 def chunks_of_manifests(
-    location: Location, rows: Iterable[tuple[bytes, bytes]], depth: int
+    location: Location, rows: Iterable[bytes], depth: int
 ) -> Iterator[tuple[int, bytes]]:
     """Yield by part the chunks that manifests refer to, nearly without repeats.
 
     Parameters
     ----------
     rows
-        Packed ids of manifests, and their sizes.
+        Packed manifests, ``LISTED``.
     """
     storage = open_storage(location)
     found = IdSet()
-    for ids, sizes in rows:
-        listed = np.frombuffer(sizes, dtype="<u8")
-        for chunks in referenced_chunks(storage, unpacked(ids), listed):
+    for row in rows:
+        for chunks in referenced_chunks(storage, np.frombuffer(row, dtype=LISTED)):
             found.add(chunks)
             if found.approximate_size > _GATHERED:
                 yield from packed(found.ids(), depth)
