@@ -24,6 +24,7 @@ Specification: "Snapshot Files", "Transaction Log Files".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
@@ -197,31 +199,38 @@ def difference(
     NotFoundError, FormatError, StorageError
         A manifest cannot be read.
     """
-    before = {node.id: node for node in current.nodes}
-    after = {node.id: node for node in restored.nodes}
-    new = [node for node_id, node in after.items() if node_id not in before]
-    gone = [node for node_id, node in before.items() if node_id not in after]
-    both = [(before[node_id], node) for node_id, node in after.items() if node_id in before]
-    updated = [node for was, node in both if metadata_of(was) != metadata_of(node)]
+    before, after = current.nodes, restored.nodes
+    (before_ids, before_rows), (after_ids, after_rows) = before.rows_by_id(), after.rows_by_id()
+    gone = before_rows[~np.isin(before_ids, after_ids)]
+    new = after_rows[~np.isin(after_ids, before_ids)]
+    was_rows = before_rows[np.isin(before_ids, after_ids)]
+    node_rows = after_rows[np.isin(after_ids, before_ids)]
+    differs = ~before.subset(was_rows).columns.equals(after.subset(node_rows).columns)
+    was_rows, node_rows = was_rows[differs], node_rows[differs]
+    both = list(zip(before.subset(was_rows), after.subset(node_rows), strict=True))
+    updated = [metadata_of(was) != metadata_of(node) for was, node in both]
+    is_moved = np.array([was.path != node.path for was, node in both], dtype=np.bool_)
     chunks: dict[NodeId, NDArray[np.uint32]] = {}
-    for was, node in [*both, *((None, node) for node in new)]:
+    filled = after.subset(new[after.columns.ref_counts[new] > 0])
+    for was, node in chain(both, ((None, node) for node in filled)):
         coords = _changed_chunks(storage, was, current, node, restored)
         if len(coords):
             chunks[node.id] = coords
-    moved = [(was, node) for was, node in both if was.path != node.path]
-    if moved and (new or gone or updated or chunks):
+    moved = [pair for pair, differs in zip(both, is_moved, strict=True) if differs]
+    if moved and (len(new) or len(gone) or any(updated) or chunks):
         # One commit either moves nodes or changes them: here they leave one place for another.
-        gone += [was for was, _ in moved]
-        new += [node for _, node in moved]
+        gone = np.concatenate([gone, was_rows[is_moved]])
+        new = np.concatenate([new, node_rows[is_moved]])
         moved = []
+    changed = node_rows[np.array(updated, dtype=np.bool_)]
     return TransactionLog(
         id=snapshot_id,
-        new_groups=_ids(new, arrays=False),
-        new_arrays=_ids(new, arrays=True),
-        deleted_groups=_ids(gone, arrays=False),
-        deleted_arrays=_ids(gone, arrays=True),
-        updated_groups=_ids(updated, arrays=False),
-        updated_arrays=_ids(updated, arrays=True),
+        new_groups=_ids(after, new, arrays=False),
+        new_arrays=_ids(after, new, arrays=True),
+        deleted_groups=_ids(before, gone, arrays=False),
+        deleted_arrays=_ids(before, gone, arrays=True),
+        updated_groups=_ids(after, changed, arrays=False),
+        updated_arrays=_ids(after, changed, arrays=True),
         updated_chunks=chunks,
         moved_nodes=tuple(
             MoveOperation(
@@ -235,8 +244,9 @@ def difference(
     )
 
 
-def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> tuple[NodeId, ...]:
-    return tuple(node.id for node in nodes if (node.array is not None) == arrays)
+def _ids(nodes: Nodes, rows: NDArray[np.intp], *, arrays: bool) -> tuple[NodeId, ...]:
+    chosen = rows[nodes.columns.is_array[rows] == arrays]
+    return tuple(NodeId.many(nodes.columns.ids[chosen].tobytes()))
 
 
 def _changed_chunks(
@@ -253,6 +263,8 @@ def _changed_chunks(
     old = ManifestRefs.empty(ndim)
     if was is not None and was.array is not None and was.array.manifests.ndim == ndim:
         old = was.array.manifests
+    if not len(old) and not len(new):
+        return np.empty((0, ndim), dtype=np.uint32)
     only_old = ~np.isin(manifest_keys(old), manifest_keys(new))
     only_new = ~np.isin(manifest_keys(new), manifest_keys(old))
     before = ListedManifests.of(old, current.manifest_files).take(only_old)

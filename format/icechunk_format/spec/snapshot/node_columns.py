@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import ne
 from typing import Any, Final
 
 import numpy as np
@@ -179,6 +180,39 @@ class NodeColumns:
         # Column by column, so that one of them at a time is there twice.
         taken = {name: whole(name)[rows_of.get(name, rows)] for name in columns}
         return NodeColumns(pool=pool, **taken)
+
+    def equals(self, other: NodeColumns) -> NDArray[np.bool_]:
+        """Tell node by node whether as many others are the same: bool, shape (n,)."""
+        same: NDArray[np.bool_] = np.ones(len(self), dtype=np.bool_)
+        for name in ("ids", "is_array", "has_names", "ndims", "ref_counts"):
+            equal = getattr(self, name) == getattr(other, name)
+            same &= equal.all(axis=tuple(range(1, equal.ndim)))
+        if not same.all():
+            # Then the rest has other numbers of rows.
+            rows = np.flatnonzero(same)
+            same[rows] = self.take(rows).equals(other.take(rows))
+            return same
+        nodes = np.arange(len(self))
+        for counts, names in (
+            (self.ndims, ("array_lengths", "num_chunks")),
+            (self.ref_counts, ("ref_ids",)),
+            (self.extent_counts, ("extents",)),
+        ):
+            for name in names:
+                differs = getattr(self, name) != getattr(other, name)
+                differs = differs.any(axis=tuple(range(1, differs.ndim)))
+                same[np.repeat(nodes, counts)[differs]] = False
+        once = np.ones_like(self.ndims)
+        for name, counts in (("path", once), ("user_data", once), ("name", self.ndims)):
+            mine, theirs = (
+                side.pool.get_many(
+                    getattr(side, f"{name}_starts"), getattr(side, f"{name}_lengths")
+                )
+                for side in (self, other)
+            )
+            differs = np.fromiter(map(ne, mine, theirs), dtype=np.bool_, count=len(mine))
+            same[np.repeat(nodes, counts)[differs]] = False
+        return same
 
     def compacted(self) -> NodeColumns:
         """Return the same nodes, with bytes that no node has left out where those are many."""

@@ -132,6 +132,10 @@ class Nodes(Sequence[NodeSnapshot]):
             return tuple(self._block(numbers[0], numbers[-1] + 1))
         return tuple(map(self._made, numbers))
 
+    def subset(self, rows: NDArray[np.intp]) -> Nodes:
+        """Return the nodes at some places, in their order, as columns."""
+        return Nodes(self.columns.take(rows), object_key=self.object_key)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
@@ -246,14 +250,17 @@ class Nodes(Sequence[NodeSnapshot]):
         return self._number_of_id(node_id) is not None
 
     def _number_of_id(self, node_id: NodeId) -> int | None:
-        if self._by_id is None:
-            keys = np.ascontiguousarray(self.columns.ids).view("<u8").reshape(-1)
-            order = np.argsort(keys, kind="stable")
-            self._by_id = keys[order], order
-        keys, order = self._by_id
+        keys, order = self.rows_by_id()
         key = np.frombuffer(node_id.raw, dtype="<u8")[0]
         at = int(np.searchsorted(keys, key))
         return int(order[at]) if at < len(keys) and keys[at] == key else None
+
+    def rows_by_id(self) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+        """Return numbers that stand for the ids, ascending, and the place of each node."""
+        if self._by_id is None:
+            keys = np.ascontiguousarray(self.columns.ids).view("<u8").reshape(-1)
+            self._by_id = np.unique(keys, return_index=True)
+        return self._by_id
 
     def descendants(self, path: str) -> range:
         """Return the places of all nodes inside a group at any depth, without the group."""

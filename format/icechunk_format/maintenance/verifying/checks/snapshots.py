@@ -38,7 +38,6 @@ from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.snapshot.stored_order import unsorted_in_snapshot
 
 _DOCUMENT: Final = ("zarr-json-damaged", "array-unsupported")
@@ -106,8 +105,7 @@ def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
         for row in range(len(nodes)):
             with reporting(here, "snapshot-damaged"):
                 rows += [row for _ in nodes.take([row])]
-        kept = nodes.columns.take(np.array(rows, dtype=np.intp))
-        return replace(snapshot, nodes=Nodes(kept, object_key=nodes.object_key))
+        return replace(snapshot, nodes=nodes.subset(np.array(rows, dtype=np.intp)))
     return snapshot
 
 
