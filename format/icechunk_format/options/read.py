@@ -98,7 +98,8 @@ class ReadOptions:
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
-        help="Places from which virtual chunks may be fetched. Nothing else is ever fetched.",
+        help="Places from which virtual chunks may be fetched, and endpoints that their containers"
+        " may use. Nothing else is ever fetched.",
         write_help="Places from which virtual chunks may be fetched when a write changes a part of"
         " one; with `layout=refs`, places that get a virtual chunk container.",
         layouts=_VALUES,

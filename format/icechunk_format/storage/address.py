@@ -27,6 +27,8 @@ Kind: TypeAlias = Literal["local", "memory", "s3", "gs", "az", "http", "other"]
 
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+)://")
 _ONE_SLASH: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(/.*)$")
+_IPV6: Final = re.compile(r"(?<=://)\[[^]/]*]")
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _CHAINED: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+::")
 _KINDS: Final[dict[str, Kind]] = {
     "file": "local",
@@ -98,7 +100,7 @@ def parse_url(url: str) -> Address:
     scheme = match.group(1).lower()
     rest = url[match.end() :]
     kind = _KINDS.get(scheme, "other")
-    if "::" in url or kind == "other":
+    if "::" in _IPV6.sub("", url) or kind == "other":
         return Address(kind="other", url=url.rstrip("/"), shown_url=_shown(url.rstrip("/")))
     if kind == "local":
         return _local_url(url)
@@ -111,6 +113,25 @@ def parse_url(url: str) -> Address:
             kind="memory", url=f"memory://{path}", shown_url=f"memory://{path}", path=path
         )
     return _bucket(kind, scheme, rest, url)
+
+
+def ascii_authority(text: str) -> str:
+    """Return a host and its port in the spelling that is connected to: IDNA, lower case.
+
+    Raises
+    ------
+    ValueError
+        The text is not a host with or without a port.
+    """
+    host, bracket, port = text.rpartition("]")
+    if not bracket:
+        host, colon, port = text.partition(":")
+        port = colon + port
+    found = host.encode("idna").decode("ascii").lower() + bracket + port
+    match = _HOST.fullmatch(found)
+    if match is None or int(match[2] or 0) > 65535:
+        raise ValueError("not a host")
+    return found
 
 
 def _without_hadoop_scheme(path: str) -> str:
@@ -152,8 +173,11 @@ def _local_url(url: str) -> Address:
 
 def _http(url: str) -> Address:
     parts = urlsplit(url)
-    if not parts.hostname:
-        raise InvalidInputError(f"{_shown(url)} names no host; write https://host/path")
+    user, at, host = parts.netloc.rpartition("@")
+    try:
+        authority = f"{user}{at}{ascii_authority(host)}"
+    except ValueError:
+        raise InvalidInputError(f"{_shown(url)} names no host; write https://host/path") from None
     if parts.query or parts.fragment:
         raise InvalidInputError(
             f"{_shown(url)} has a query or a fragment, which cannot be put behind every key; "
@@ -161,7 +185,7 @@ def _http(url: str) -> Address:
         )
     path = parts.path.strip("/")
     _check_path(path, url)
-    normal = f"{parts.scheme.lower()}://{parts.netloc}/{path}".rstrip("/")
+    normal = f"{parts.scheme.lower()}://{authority}/{path}".rstrip("/")
     return Address(kind="http", url=normal, shown_url=_shown(normal), path=path)
 
 

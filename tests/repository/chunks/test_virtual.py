@@ -144,21 +144,26 @@ def test_options_of_containers_are_translated_and_the_users_win():
         network_stream_timeout_seconds=60,
         checksum_algorithm=None,
     )
-    assert resolved("s3://bucket/x", ["s3://bucket"], [s3])[2] == {
+    endpoint = "http://minio.example.org:9000"
+    assert resolved("s3://bucket/x", ["s3://bucket", endpoint], [s3])[2] == {
         "region": "eu-west-1",
-        "endpoint_url": "http://minio.example.org:9000",
+        "endpoint_url": endpoint,
         "anon": "true",
-        "allow_http": "true",
         "virtual_hosted_style": "false",
         "requester_pays": "false",
     }
     own = resolved(
-        "s3://bucket/x", ["s3://bucket"], [s3], aws_access_key_id="K", secret="S", region="x"
+        "s3://bucket/x",
+        ["s3://bucket", endpoint],
+        [s3],
+        aws_access_key_id="K",
+        secret="S",
+        region="x",
     )[2]
     assert own["key"] == "K"
     assert own["region"] == "x"
     assert "anon" not in own
-    assert own["endpoint_url"] == "http://minio.example.org:9000"
+    assert own["endpoint_url"] == endpoint
 
 
 def test_options_of_other_stores():
@@ -176,16 +181,41 @@ def test_options_of_other_stores():
     }
 
 
+ENDPOINTS = {
+    "s3": ("s3://bucket", "s3_compatible", "endpoint_url"),
+    "gs": ("gs://bucket", "gcs", "google_base_url"),
+    "az": ("az://bucket", "azure", "azure_endpoint"),
+    "other": ("r2://bucket", "s3_compatible", "endpoint_url"),
+    "tigris": ("tigris://bucket", "tigris", "endpoint_url"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDPOINTS)
 @pytest.mark.parametrize(
-    "endpoint", ["http://169.254.169.254/", "http://localhost:9000", "http://[::1]:9000"]
+    "endpoint", ["https://stranger.example", "http://169.254.169.254", "http://localhost:900"]
 )
-def test_an_endpoint_on_this_machine_needs_the_word_of_the_user(endpoint):
-    containers = [container("s3://bucket/", endpoint_url=endpoint, allow_http=True)]
-    with pytest.raises(UnauthorizedVirtualChunkError, match=r"virtual\.storage\.endpoint_url="):
-        resolved("s3://bucket/x", ["s3://bucket"], containers)
-    by_option = resolved("s3://bucket/x", ["s3://bucket"], containers, endpoint_url=endpoint)
-    by_prefix = resolved("s3://bucket/x", ["s3://bucket", endpoint], containers)
+@pytest.mark.parametrize("own", [{}, {"anon": "true"}, {"key": "k", "secret": "s", "token": "t"}])
+def test_an_endpoint_of_a_container_needs_the_word_of_the_user(kind, endpoint, own):
+    bucket, store, word = ENDPOINTS[kind]
+    containers = [container(f"{bucket}/", store, **{word: endpoint, "anonymous": "true"})]
+    elsewhere = [bucket, "https://stranger.example.org", f"{endpoint}/deeper", f"{endpoint}9"]
+    with pytest.raises(UnauthorizedVirtualChunkError) as caught:
+        resolved(f"{bucket}/x", elsewhere, containers, **own)
+    assert caught.value.facts["endpoint_url"] == endpoint
+    by_option = resolved(f"{bucket}/x", [bucket], containers, endpoint_url=endpoint, **own)
+    by_prefix = resolved(f"{bucket}/x", [bucket, endpoint], containers, **own)
     assert by_option[2]["endpoint_url"] == by_prefix[2]["endpoint_url"] == endpoint
+    another = "https://own.example"
+    assert (
+        resolved(f"{bucket}/x", [bucket], containers, endpoint_url=another)[2]["endpoint_url"]
+        == another
+    )
+
+
+def test_tigris_is_an_endpoint_that_its_scheme_names():
+    tigris = container("s3://b/", "tigris")
+    with pytest.raises(UnauthorizedVirtualChunkError):
+        resolved("s3://b/x", ["s3://b"], [tigris])
 
 
 def test_an_endpoint_that_is_no_url_is_refused():

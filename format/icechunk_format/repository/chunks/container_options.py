@@ -1,21 +1,22 @@
 """Merges storage options for virtual chunks: those of the container, and over them the user's.
 
 Containers are part of a repository, which may come from a stranger. A container may name the place
-of a bucket and the protocol; it can bring no credential, read no file and switch no check off.
+of a bucket; it can bring no credential, read no file and switch no check off. An endpoint that it
+names is used only if the user names it, too (see ``virtual.py``).
 
 =====================  ==========================  ================================================
 container's store      options taken from it       others (timeouts, checksums, headers) are left
 =====================  ==========================  ================================================
 s3, s3_compatible      region, endpoint_url,       ``anonymous`` gives way to credentials that the
-                       anonymous, allow_http,      user gives
+                       anonymous,                  user gives
                        force_path_style,
                        requester_pays
 tigris                 the same                    endpoint https://t3.storage.dev by default
 gcs                    skip_signature, base_url    written with or without ``google_``
 azure                  account, skip_signature,    written with or without ``azure_storage_``,
                        endpoint                    ``azure_``
-http                   allow_http
-local_file_system      nothing
+http,                  nothing
+local_file_system
 =====================  ==========================  ================================================
 
 Specification: "Virtual chunk containers".
@@ -43,7 +44,6 @@ _S3_WORDS: Final = {
     "region": "region",
     "endpoint_url": "endpoint_url",
     "anonymous": "anon",
-    "allow_http": "allow_http",
     "force_path_style": "force_path_style",
     "requester_pays": "requester_pays",
 }
@@ -67,7 +67,6 @@ _WORDS: Final[dict[str, dict[str, str]]] = {
         "azure_endpoint": "endpoint_url",
         "azure_storage_endpoint": "endpoint_url",
     },
-    "http": {"allow_http": "allow_http"},
 }
 _CREDENTIALS: Final = frozenset(
     {

@@ -11,9 +11,10 @@ Algorithm
    those that the container names (region, endpoint, anonymous access: never credentials), then
    the user's on top.
 
-A container may also name an endpoint. Endpoints on this machine or on a metadata service need the
-user's word like any other place: by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
-Redirects of web servers to such hosts are not followed.
+A container may also name an endpoint, which would receive the credentials and decide on the bytes.
+The user must name it like any other place: by ``virtual.authorize`` or
+``virtual.storage.endpoint_url``. Redirects of web servers to this machine or to a metadata service
+are not followed.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
 """
@@ -31,11 +32,13 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.repository.chunks.container_options import container_storage_options
+from icechunk_format.repository.chunks.container_options import (
+    TIGRIS_ENDPOINT,
+    container_storage_options,
+)
 from icechunk_format.repository.chunks.virtual_url import (
     MalformedUrlError,
     UrlParts,
-    is_this_machine,
     parse_url,
     shown,
 )
@@ -216,7 +219,7 @@ class VirtualResolver:
             )
         kind = Location(root_url).address.kind
         options, endpoint = container_storage_options(kind, container, self._options)
-        if endpoint is not None:
+        if endpoint is not None and (parts.scheme, endpoint) != ("tigris", TIGRIS_ENDPOINT):
             self._check_endpoint(endpoint, location)
         # Web servers redirect, and of the clients only this one lets us look where to.
         client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
@@ -235,11 +238,12 @@ class VirtualResolver:
                 location=shown(location),
                 endpoint_url=shown(endpoint),
             ) from None
-        if is_this_machine(parts.authority) and self._covering(parts) is None:
+        if self._covering(parts) is None:
             raise UnauthorizedVirtualChunkError(
                 f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
-                f"the endpoint {shown(endpoint)!r}, which is this machine or a metadata service\n"
-                f"to allow it, set the option virtual.storage.endpoint_url={shown(endpoint)}",
+                f"the endpoint {shown(endpoint)!r}, which is not authorised\n"
+                f"to send requests and credentials there, add {shown(endpoint)} to "
+                f"virtual.authorize, or set virtual.storage.endpoint_url={shown(endpoint)}",
                 location=shown(location),
                 endpoint_url=shown(endpoint),
             )

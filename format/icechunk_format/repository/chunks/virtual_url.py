@@ -6,8 +6,8 @@ those that are fetched: two ways to parse one URL would let a reference escape t
 
 Rules of this file
 ------------------
-1. The scheme is lower case; host names of http are too, without their default port. Buckets are
-   compared as they are.
+1. The scheme is lower case; hosts of http are in ASCII, as they are connected to, without their
+   default port. Buckets are compared as they are.
 2. The path ends at ``?`` or ``#`` and is percent-decoded once, as the format asks. ``.`` and
    ``..`` segments, plain or encoded, are refused, never resolved.
 3. A user name in front of the host is refused: the host of ``https://trusted.org@evil.org/`` is
@@ -26,9 +26,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from icechunk_format.errors import IcechunkError
-from icechunk_format.storage.remote.internal_hosts import is_this_machine
-
-__all__ = ["MalformedUrlError", "UrlParts", "is_this_machine", "parse_url", "shown"]
+from icechunk_format.storage.address import ascii_authority
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)", re.DOTALL)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
@@ -85,7 +83,10 @@ def parse_url(text: str) -> UrlParts:
     if "::" in authority and not authority.startswith("["):
         raise MalformedUrlError("it is a chain of URLs, of which only one can be checked")
     if scheme in ("http", "https"):
-        authority = authority.lower().removesuffix(_DEFAULT_PORTS[scheme])
+        try:
+            authority = ascii_authority(authority).removesuffix(_DEFAULT_PORTS[scheme])
+        except ValueError:
+            raise MalformedUrlError("it names no host that can be connected to") from None
     if scheme == "file":
         if authority.lower() not in ("", "localhost"):
             raise MalformedUrlError(f"it names a file of another machine, {authority!r}")

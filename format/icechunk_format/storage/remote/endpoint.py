@@ -7,14 +7,15 @@ cannot tell the two apart, so each process connects to the host once before its 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from icechunk_format.errors import InvalidInputError, StorageError
-from icechunk_format.storage.address import Address
+from icechunk_format.storage.address import Address, ascii_authority
 from icechunk_format.storage.options import StorageOptions
 
 _CONNECT_SECONDS: Final = 4.0
@@ -32,8 +33,13 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
     text = given.rstrip("/")
     if "://" not in text:
         text = ("http://" if options.flag("allow_http") else "https://") + text
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    try:
+        parts = urlsplit(text)
+        # Clients break on hosts that are not ASCII; a host with "@" is refused as well.
+        parts = parts._replace(netloc=ascii_authority(parts.netloc))
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https"):
         raise InvalidInputError(
             "storage.endpoint_url (or AWS_ENDPOINT_URL) is not http(s)://host[:port] without user "
             "and password",
@@ -43,6 +49,24 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
         raise InvalidInputError(
             "storage.endpoint_url is an http:// URL, but storage.allow_http is false; use https://",
             option="endpoint_url",
+        )
+    return urlunsplit(parts)
+
+
+def host_part(text: str, option: str, address: Address) -> str:
+    """Return a text that becomes part of a host name; refuse one that could name another host.
+
+    Raises
+    ------
+    InvalidInputError
+        It has other characters than names of regions, accounts and buckets.
+    """
+    if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None:
+        raise InvalidInputError(
+            f"storage.{option} of {address.shown_url} becomes part of a host name, so it can have "
+            "ASCII letters, digits, '.', '_' and '-' only; correct it, also where the environment "
+            "or a container of virtual chunks specifies it",
+            option=option,
         )
     return text
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.address import Address
@@ -51,6 +52,7 @@ from icechunk_format.storage.remote.fsspec_files import open_file_system
 from icechunk_format.storage.remote.remote_storage import RemoteStorage
 
 _STAGED: Final = ".storage-staged-"
+_PLAIN_IN_URLS: Final = "/:@!$&'()*+,;="
 _TRIES_FOR_ONE_STATE: Final = 5
 _conditional_lock = threading.Lock()
 
@@ -73,10 +75,12 @@ class FsspecStorage(RemoteStorage):
         protocols = self._files.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         self._is_local = bool(names & {"file", "local"})
+        self._is_web = address.kind == "http"
         self._can_compare = options.flag("single_writer") or "memory" in names
 
     def _path(self, key: str) -> str:
-        return f"{self._root}/{check_key(key)}"
+        check_key(key)
+        return f"{self._root}/{quote(key, safe=_PLAIN_IN_URLS) if self._is_web else key}"
 
     # Reading
 

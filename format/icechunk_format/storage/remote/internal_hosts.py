@@ -4,9 +4,9 @@ A repository or a redirecting server must never make a reader contact such a hos
 
 Rules of this file
 ------------------
-1. Only the text of a host is checked. Names that resolve to such an address are not found; that
-   is the task of firewalls.
-2. A redirect to such a host is followed only from that very host.
+1. The address that is connected to is judged, whatever name or spelling led to it: the text of the
+   host before the connection, the address of the peer before the request.
+2. The host and port of the URL that the user authorised are not judged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
 
 from icechunk_format.errors import StorageError
 
@@ -26,14 +25,9 @@ _SERVICE_ADDRESSES: Final = frozenset(
 )
 
 
-def is_this_machine(authority: str) -> bool:
-    """Tell whether the text of a host names a loopback, link-local or cloud-metadata host."""
-    host = authority.rpartition("@")[2].lower()
-    if host.startswith("["):
-        host = host[1:].partition("]")[0].partition("%")[0]
-    else:
-        host = host.partition(":")[0]
-    host = host.rstrip(".")
+def is_this_machine(host: str) -> bool:
+    """Return True if a host is a loopback, link-local or cloud-metadata host by its text."""
+    host = host.partition("%")[0].lower().rstrip(".")
     if host in _LOCAL_NAMES or host.endswith(".localhost"):
         return True
     try:
@@ -55,31 +49,46 @@ def is_this_machine(authority: str) -> bool:
 
 
 def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
-    """Return a factory of aiohttp sessions, for fsspec, that keeps rule 2.
+    """Return a factory of aiohttp sessions, for fsspec, that keeps the rules of this file.
 
     Parameters
     ----------
     root_url
-        The URL that the user gave; its own host may be of this machine.
+        The URL that the user gave.
     """
-    own = urlsplit(root_url).netloc.rpartition("@")[2].lower()
 
     async def make(**arguments: Any) -> Any:
         # Imported here: slow, and missing without fsspec's http extra.
         import aiohttp
+        import yarl
 
-        async def check(_session: Any, _context: Any, redirect: Any) -> None:
-            target = urljoin(str(redirect.url), redirect.response.headers.get("Location", ""))
-            authority = urlsplit(target).netloc.rpartition("@")[2].lower()
-            if authority != own and is_this_machine(authority):
+        own = yarl.URL(root_url)
+
+        def check(url: yarl.URL, host: str) -> None:
+            if is_this_machine(host):
                 raise StorageError(
-                    f"{own} redirects to {authority}, which is this machine or a metadata "
-                    "service; it was not followed. Give the URL of the object itself"
+                    f"{own.host} redirects to {url.host} ({host}), which is this machine or a "
+                    "metadata service; it was not followed. Give the URL of the object itself",
+                    host=url.host,
                 )
 
-        traces = aiohttp.TraceConfig()
-        traces.on_request_redirect.append(check)
+        class Connector(aiohttp.TCPConnector):
+            async def connect(self, req: Any, *arguments: Any, **named: Any) -> Any:
+                # The client parsed the target of a redirect: nothing here parses it again.
+                url = req.url
+                if (url.host, url.port) == (own.host, own.port):
+                    return await super().connect(req, *arguments, **named)
+                check(url, str(url.raw_host))
+                connection = await super().connect(req, *arguments, **named)
+                transport: Any = connection.transport
+                try:
+                    check(url, transport.get_extra_info("peername")[0])
+                except StorageError:
+                    connection.close()
+                    raise
+                return connection
+
         arguments.pop("loop", None)
-        return aiohttp.ClientSession(trace_configs=[traces], **arguments)
+        return aiohttp.ClientSession(connector=Connector(), **arguments)
 
     return make

@@ -104,6 +104,8 @@ class Server:
             except IcechunkError:
                 raise
             except Exception as error:
+                if isinstance(error.__cause__, IcechunkError):  # fsspec hides refused redirects
+                    raise error.__cause__ from None
                 failure = self.classify(error, self.secrets)
                 if failure is None:
                     raise

@@ -17,7 +17,7 @@ from typing import Any, Final
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
-from icechunk_format.storage.remote.endpoint import endpoint_url
+from icechunk_format.storage.remote.endpoint import endpoint_url, host_part
 
 _DEFAULT_REGION: Final = "us-east-1"
 _REFRESH_SECONDS: Final = 300
@@ -99,7 +99,7 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
     )
     return S3Settings(
         endpoint=endpoint,
-        region=region,
+        region=host_part(region, "region", address),
         credentials=_credentials(address, options, session),
     )
 

@@ -8,6 +8,7 @@ use the second, since a repetition can fail because the first attempt succeeded 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -17,8 +18,13 @@ import obstore.store
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.options import StorageOptions
-from icechunk_format.storage.remote.endpoint import check_reachable, endpoint_url, server_url
-from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff
+from icechunk_format.storage.remote.endpoint import (
+    check_reachable,
+    endpoint_url,
+    host_part,
+    server_url,
+)
+from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff, safe_reason
 from icechunk_format.storage.remote.s3_credentials import S3Settings, s3_settings
 
 _MEMORY: Final = obstore.store.MemoryStore()
@@ -68,6 +74,7 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
         store, arguments = obstore.store.HTTPStore, {"url": address.url}
     else:
         return ObstoreClients(patient=_MEMORY, once=_MEMORY, server="", secrets=())
+    _check_sendable(address, {**arguments, **dict(enumerate(secrets))})
     server = server_url(address, options, region) or _az_server(arguments)
     if server is not None:
         check_reachable(server, root_url=address.shown_url)
@@ -83,12 +90,30 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
         },
     }
     common = {**arguments, "client_options": client_options}
+    try:
+        both = [store(**common, retry_config=retry) for retry in (patient, {"max_retries": 0})]
+    except Exception as error:
+        reason = safe_reason(str(error), secrets)
+        raise InvalidInputError(
+            f"the options for {address.shown_url} cannot be used: {reason}"
+        ) from None
     return ObstoreClients(
-        patient=store(**common, retry_config=patient),
-        once=store(**common, retry_config={"max_retries": 0}),
+        patient=both[0],
+        once=both[1],
         server=server or address.shown_url,
         secrets=tuple(secret for secret in secrets if secret),
     )
+
+
+def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
+    """Refuse what no header of a request can carry: obstore breaks on it."""
+    for value in arguments.values():
+        text = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
+        if any(character < " " or character == "\x7f" for character in text):
+            raise InvalidInputError(
+                f"an option or a credential for {address.shown_url} has a line break or another "
+                "control character; remove it, also at the end of files and environment variables"
+            )
 
 
 _SECRET_OPTIONS: Final = frozenset(
@@ -131,8 +156,9 @@ def _s3_arguments(
         if options.flag("virtual_hosted_style"):
             # Here obstore expects the bucket in the host; users give the server alone.
             scheme, _, host = settings.endpoint.partition("://")
-            if not host.startswith(f"{address.bucket}."):
-                arguments["endpoint"] = f"{scheme}://{address.bucket}.{host}"
+            bucket = host_part(address.bucket, "virtual_hosted_style", address)
+            if not host.startswith(f"{bucket}."):
+                arguments["endpoint"] = f"{scheme}://{bucket}.{host}"
     if options.flag("requester_pays"):
         arguments["request_payer"] = True
     if settings.credentials is None:
@@ -190,7 +216,7 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
     if endpoint is not None:
         arguments["endpoint"] = endpoint
     if account is not None:
-        arguments["account_name"] = account
+        arguments["account_name"] = host_part(account, "account_name", address)
     if options.flag("anon"):
         arguments["skip_signature"] = True
     return arguments
