@@ -203,3 +203,41 @@ def test_without_a_group_a_table_goes_where_its_columns_are(place, table, wanted
     dims = tuple(name for name in table.column_names if name not in ("t", "new", "rain"))
     write_table(place, table, WriteOptions(mode="append", dims=dims))
     assert written_groups(place) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rows", "column", "existing"),
+    [
+        (grid([1], [1]).append_column("T", pa.array([1.0])), "T", "t"),
+        (grid([1], [1]).append_column("X", pa.array([1])), "X", "x"),
+        (grid([1], [1]).rename_columns(["TIME", "x", "t"]), "TIME", "time"),
+        (grid([1], [1]).append_column("Label", pa.array([1])), "Label", "label"),
+    ],
+    ids=["variable", "labels", "dimension", "coordinate"],
+)
+@pytest.mark.parametrize("mode", ["append", "one frame"])
+def test_a_name_that_differs_in_case_alone_is_refused(place, rows, column, existing, mode):
+    before = grid([0], [1, 2]).append_column("label", pa.array([1, 2]))
+    write_table(place, before, APPEND)
+    dims = tuple(rows.column_names[:2])
+    options = WriteOptions(mode="append", dims=dims)
+    if mode == "one frame":
+        rows = rows if existing in rows.column_names else rows.append_column(existing, rows[column])
+        options = WriteOptions(mode="overwrite", dims=dims)
+    with pytest.raises(InvalidInputError, match="in case alone") as caught:
+        write_table(place, rows, options)
+    assert {caught.value.facts["column"], caught.value.facts["existing"]} == {column, existing}
+    assert rows_of(place).num_rows == 2
+    replacing = WriteOptions(mode="overwrite", dims=("TIME", "X"))
+    write_table(place, before.rename_columns(["TIME", "X", "T", "LABEL"]), replacing)
+
+
+@pytest.mark.parametrize(("name", "time"), [("T", "time"), ("new", "TIME")])
+def test_described_arrays_that_differ_in_case_alone_are_refused(place, name, time):
+    write_table(place, grid([0], [1, 2]), APPEND)
+    said = {"dims": [time, "x"], "chunks": {time: 1, "x": 2}}
+    encoding = {name: {"shape": [1, 2], "dtype": "float64", **said}}
+    rows = pa.table({"array": [name], "chunk": [[0, 0]], "data": [bytes(16)]})
+    for mode in ("append", "overwrite"):
+        with pytest.raises(InvalidInputError, match="in case alone"):
+            write_table(place, rows, WriteOptions(mode=mode, layout="chunks", encoding=encoding))

@@ -20,6 +20,7 @@ from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.chunks.columns import check_layout_columns
 from icechunk_format.dataset.writing.columns.checks import (
+    check_case,
     check_existing,
     check_index_type,
     check_names,
@@ -249,6 +250,7 @@ def _targets(
             dims=dims,
         )
     check_names(options, columns, dims)
+    check_case(columns, kept)
     attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
     renamed = named_as(columns)
     targets: dict[str, ExistingArray | NewArray] = {}

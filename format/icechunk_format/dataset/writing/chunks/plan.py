@@ -23,6 +23,7 @@ from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.columns.checks import check_case
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
     declared_missing,
@@ -109,6 +110,8 @@ def _targets(
     before = {n: v for n, v in prepared.replaced.items() if n not in described}
     for name, said in described.items():
         created.append(_new(prepared, name, _described(prepared.array_path(name), name, said)))
+    names = [name for array in created for name in (array.name, *array.dims)]
+    check_case(names, {**prepared.kept, **before})
     for name, variable in before.items():
         created.append(_new(prepared, name, variable.metadata))
     return created, resized, [*targets, *created]

@@ -8,7 +8,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from icechunk_format.dataset.name_lists import did_you_mean
@@ -103,6 +103,24 @@ def check_existing(
 def _codec_names(variable: Variable) -> str:
     codecs = variable.metadata.raw["codecs"]
     return ", ".join(str(c.get("name") if isinstance(c, dict) else c) for c in codecs)
+
+
+def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
+    """Refuse a new array or dimension whose name differs from another in case alone.
+
+    Spark does not distinguish such columns, so the group would have no table.
+    """
+    existing = {name for v in kept.values() for name in (v.name, *v.dims)}
+    seen = {name.casefold(): name for name in existing}
+    for name in new:
+        other = seen.setdefault(name.casefold(), name)
+        if name != other and name not in existing:
+            raise InvalidInputError(
+                f"the column {name!r} differs from {other!r} in case alone, and Spark compares"
+                f" names without case; write it as {other!r}, or choose another name",
+                column=name,
+                existing=other,
+            )
 
 
 def check_names(
