@@ -11,6 +11,9 @@ Examples
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from icechunk_format.version import __version__ as __version__
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 from icechunk_spark.mirroring.copy import mirror
@@ -23,6 +26,9 @@ from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.virtualizing.function import virtualize
 from icechunk_spark.writing.function import write
 from icechunk_spark.zonal.function import zonal
+
+if TYPE_CHECKING:
+    from icechunk_spark import maintenance as maintenance
 
 __all__ = [
     "IcechunkDataSource",
@@ -39,3 +45,15 @@ __all__ = [
     "write",
     "zonal",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `maintenance`, which workers and the driver of a read do not need."""
+    if name == "maintenance":
+        return import_module("icechunk_spark.maintenance")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__, "__version__", "maintenance"]

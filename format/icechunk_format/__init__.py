@@ -57,7 +57,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name from the module where it lives."""
+    if name == "maintenance":
+        return import_module("icechunk_format.maintenance")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not loaded yet."""
+    return [*__all__, "maintenance"]

@@ -41,9 +41,11 @@ class NotedOptions:
         return super().options(**options)  # type: ignore[misc]
 
     def _note(self, options: dict[str, Any]) -> None:
-        self._icechunk_options |= {
-            name.lower(): value for name, value in options.items() if value is not None
-        }
+        for name, value in options.items():
+            if value is not None:
+                noted = self._icechunk_options.items()
+                kept = {key: old for key, old in noted if key.lower() != name.lower()}
+                self._icechunk_options = {**kept, name: value}
 
     def _is_ours(self, source: str | None = None) -> bool:
         chosen = source if source is not None else self._icechunk_format
@@ -70,8 +72,8 @@ class NotedWrite(NotedOptions):
                 " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )
-        named = {} if path is None else {"path": path}
-        return option_texts({**self._icechunk_options, **named})
+        self._note({"path": path})
+        return option_texts(self._icechunk_options)
 
 
 _MADE: Final[dict[tuple[type, type], type]] = {}

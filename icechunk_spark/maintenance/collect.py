@@ -41,6 +41,7 @@ from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
 from icechunk_format.options.location import upkeep_location
+from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.errors import raised_in_jobs
@@ -72,10 +73,10 @@ _WAVES: Final = 4
 def collect_garbage(
     spark: SparkSession,
     path: str,
-    older_than: datetime,
+    older_than: Cutoff,
     *,
     dry_run: bool = False,
-    trim_overwritten_older_than: datetime | None = None,
+    trim_overwritten_older_than: Cutoff | None = None,
     extra_roots: Iterable[str] = (),
     **options: Any,
 ) -> CollectResult:
@@ -106,6 +107,7 @@ def collect_garbage(
     for each distinct chunk of a part that is kept (up to four million), 20 for each object of it
     that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
     """
+    older_than = parse_cutoff(older_than, argument="older_than")
     location = upkeep_location(path, options)
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)

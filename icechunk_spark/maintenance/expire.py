@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
 from icechunk_format.options.location import upkeep_location
+from icechunk_format.repository.history.cutoff import Cutoff
 from icechunk_format.repository.repository import Repository
 
 
 def expire_snapshots(
     spark: SparkSession,
     path: str,
-    older_than: datetime,
+    older_than: Cutoff,
     *,
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
     dry_run: bool = False,
     **options: Any,
 ) -> ExpireResult:
-    """Take snapshots that were committed before an instant out of history.
+    """Take snapshots that were committed before a cutoff out of history.
 
     No file is deleted: ``collect_garbage`` does that afterwards. The change is made by the driver,
     in one conditional update; only in spec version 1 does it read and write files of snapshots.

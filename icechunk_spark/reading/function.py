@@ -160,7 +160,8 @@ class MappedLoad(NotedOptions):
             self.schema(schema)
         self.options(**options)
         # Spark refuses a path that is given twice.
-        if self._is_ours() and (path is None or "path" not in self._icechunk_options):
+        is_given_twice = path is not None and "path" in map(str.lower, self._icechunk_options)
+        if self._is_ours() and not is_given_twice:
             parsed = parse_read_options(option_texts({**self._icechunk_options, **_named(path)}))
             columns = self._icechunk_schema
             return _mapped(self._spark, parsed, None if columns is None else _columns(columns))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from pyspark.sql import DataFrame
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.keywords import given_options, with_option_help
 from icechunk_format.options.python_values import Names, Sizes
 from icechunk_format.options.write_request import parse_mode, parse_write_options
@@ -95,10 +95,22 @@ def write(
     ... )
     """
     request = parse_write_options(given_options(locals(), "write"))
+    _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
     return run_planned_write(df, request, parse_mode(mode))
+
+
+def _check_frame(df: object) -> None:
+    if not isinstance(df, DataFrame):
+        kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__qualname__}"
+        raise InvalidInputError(
+            f"df must be a Spark DataFrame, but is a {kind}: make one of its rows with"
+            " spark.createDataFrame, with a column for each dimension",
+            argument="df",
+            found=kind,
+        )
 
 
 class PlannedSave(NotedWrite):

@@ -51,6 +51,19 @@ def test_a_write():
         assert text in page.texts
 
 
+def test_counts_are_shown_when_they_are_zero():
+    assert repr(ExpireResult()) == (
+        "ExpireResult(released_snapshots=(), edited_snapshots=(), deleted_branches=(), "
+        "deleted_tags=())"
+    )
+    assert Page(ExpireResult()._repr_html_()).texts.count("none") == 4
+    shown = repr(CollectResult(dry_run=True))
+    assert "chunks_deleted=0" in shown
+    assert "dry_run=True" in shown
+    assert "rows=0, chunks=0" in repr(WriteResult(branch="main", snapshot_id=None))
+    assert "files_added=0" in repr(MirrorResult(snapshot_id=str(ID), version=0))
+
+
 def test_what_is_long_is_counted():
     released = ExpireResult(released_snapshots=tuple(str(n) for n in range(1000)))
     assert repr(released) == "ExpireResult(released_snapshots=<tuple of 1,000>)"

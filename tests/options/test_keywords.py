@@ -6,7 +6,9 @@ import importlib.metadata
 import inspect
 import pydoc
 
+import pandas
 import pytest
+import xarray
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
@@ -64,6 +66,20 @@ def test_help_tells_what_each_option_does(use):
 def test_keywords_of_read_are_options(options, says):
     with pytest.raises(InvalidInputError, match=says):
         icechunk_spark.read(None, "/data/repo", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (pandas.DataFrame({"x": [1]}), "pandas.DataFrame"),
+        (xarray.Dataset(), "xarray.Dataset"),
+        (None, "builtins.NoneType"),
+    ],
+)
+def test_write_takes_dataframes_of_spark_alone(given, found):
+    with pytest.raises(InvalidInputError, match=r"spark\.createDataFrame") as caught:
+        icechunk_spark.write(given, "/data/repo")
+    assert caught.value.facts == {"argument": "df", "found": found}
 
 
 def test_keywords_of_write_are_options():

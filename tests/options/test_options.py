@@ -12,6 +12,7 @@ from helpers import manual
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icechunk_format.dataset.writing.options import ENCODING_KEYS
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS, values
 from icechunk_format.options.declare import METADATA_TABLES
@@ -387,3 +388,8 @@ def test_options_of_changes_where_they_mean_nothing(options, is_stream, says):
 def test_upkeep_of_a_stream_is_refused_for_a_single_write():
     with pytest.raises(InvalidInputError, match=r"is for df\.writeStream"):
         parse_write_options({"path": "/data/repo", "rewriteManifestsEvery": "10"})
+
+
+def test_the_help_of_encoding_has_every_word():
+    [encoding] = [option for option in OPTIONS if option.name == "encoding"]
+    assert [key for key in ENCODING_KEYS if f"`{key}`" not in encoding.help] == []

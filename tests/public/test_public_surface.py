@@ -30,6 +30,11 @@ def test_format_library_offers_these_names():
         assert getattr(icechunk_format, name).__name__ == name
 
 
+def test_dir_shows_the_public_names():
+    assert dir(icechunk_format) == sorted([*icechunk_format.__all__, "maintenance"])
+    assert icechunk_format.maintenance.collect_garbage
+
+
 def test_a_wrong_name_is_an_ordinary_attribute_error():
     assert not hasattr(icechunk_format, "Repo")
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.history.cutoff import parse_cutoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,8 +68,6 @@ MessageOption = Annotated[
     str | None, typer.Option("--message", "-m", metavar="TEXT", help="Commit message.")
 ]
 
-_AGE: Final = re.compile(r"(\d{1,9})\s*(s|min|h|d|w)", re.ASCII)
-_AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _STORAGE, _VIRTUAL, _AUTHORIZE = "storage.", "virtual.storage.", "virtual.authorize"
 _CLIENT: Final = "storage.client"
@@ -175,35 +174,10 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
     return Location(repository, client=client, options=options.storage)
 
 
-def parse_instant(text: str, *, argument: str, now: datetime | None = None) -> datetime:
-    """Return the instant of an age or a time; a time without zone is in UTC.
-
-    Raises
-    ------
-    InvalidInputError
-        It is neither.
-    """
-    present = datetime.now(UTC) if now is None else now
-    stripped = text.strip()
-    match = _AGE.fullmatch(stripped.lower())
-    try:
-        if match is not None:
-            return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
-        instant = datetime.fromisoformat(stripped)
-        # Also refuses what has no equivalent in UTC.
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidInputError(
-            f"{argument} {text!r} is neither an age, such as 30d, 12h, 45min or 4w, nor a time,"
-            " such as 2026-01-31 or 2026-01-31T12:00:00Z",
-            argument=argument,
-        ) from None
-
-
 def parse_past(text: str, *, argument: str) -> datetime:
-    """Return the instant of ``parse_instant``, which must not lie in the future."""
+    """Return the instant of an age or a time, which must not lie in the future."""
     now = datetime.now(UTC)
-    instant = parse_instant(text, argument=argument, now=now)
+    instant = parse_cutoff(text, argument=argument, now=now)
     if instant > now:
         raise InvalidInputError(
             f"{argument} {text!r} lies in the future; give an age or a time that has passed",
@@ -221,7 +195,7 @@ def resolve_version(
     as_of: str | None = None,
 ) -> SnapshotId:
     """Return the snapshot that the options of a command name; see ``Repository.resolve``."""
-    instant = None if as_of is None else parse_instant(as_of, argument="--as-of")
+    instant = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
     if snapshot is not None:
         snapshot = whole_id(repository, snapshot)
     return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=instant)

@@ -21,17 +21,26 @@ _PLAIN: Final = (bool, int, float, type(None))
 
 
 def record_text(record: Any) -> str:
-    """Return a record on one line; fields that have their default values are left out."""
+    """Return a record on one line; defaults are left out, but counts only beside others."""
     return _text(record, depth=2)
 
 
 def _text(record: Any, depth: int) -> str:
+    values = [(one, getattr(record, one.name)) for one in fields(record) if one.repr]
+    counts = [(one, value) for one, value in values if _is_count(value, one)]
+    has_counts = any(not _is_default(value, one) for one, value in counts)
     words = [
-        f"{one.name}={_value_text(getattr(record, one.name), depth)}"
-        for one in fields(record)
-        if one.repr and not _is_default(getattr(record, one.name), one)
+        f"{one.name}={_value_text(value, depth)}"
+        for one, value in values
+        if not _is_default(value, one) or (_is_count(value, one) and not has_counts)
     ]
     return f"{type(record).__name__}({', '.join(words)})"
+
+
+def _is_count(value: Any, one: Any) -> bool:
+    """Return True for a number or collection that need not be given, so that none is a default."""
+    is_needed = one.default is MISSING and one.default_factory is MISSING
+    return isinstance(value, int | tuple | dict) and not isinstance(value, bool) and not is_needed
 
 
 def _is_default(value: Any, one: Any) -> bool:
@@ -85,7 +94,7 @@ def _table(record: Any, depth: int) -> str:
     rows = []
     for one in fields(record):
         value = getattr(record, one.name)
-        is_empty = value is None or (isinstance(value, str | tuple | list | dict) and not value)
+        is_empty = value is None or (isinstance(value, str | dict) and not value)
         if one.repr and not is_empty:
             rows.append((one.name.replace("_", " "), _value_html(one.name, value, depth)))
     return facts(rows)
@@ -108,11 +117,13 @@ def _value_html(name: str, value: Any, depth: int) -> str:
     if type(value) is dict and depth > 0 and len(value) <= _MOST_ITEMS:
         part = "bytes" if "bytes" in name.split("_") else ""
         return facts((escaped(k, 60), _value_html(part, v, depth - 1)) for k, v in value.items())
-    if isinstance(value, tuple | list) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, tuple | list) and not value:
+        return "none"
+    if isinstance(value, tuple | list) and all(isinstance(one, str) for one in value):
         listed = ", ".join(escaped(one, 80) for one in value[:_MOST_ITEMS])
         rest = len(value) - _MOST_ITEMS
         return listed if rest <= 0 else f"{listed} … and {rest:,} more"
-    if isinstance(value, tuple | list) and value:
+    if isinstance(value, tuple | list):
         kind = type(value[0]).__name__
         return escaped(counted(len(value), kind))
     return escaped(cut(_value_text(value, depth)))

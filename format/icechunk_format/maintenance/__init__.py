@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from icechunk_format.maintenance.copying.copy import CopyResult, copy
 from icechunk_format.maintenance.garbage.collect import collect_garbage
 from icechunk_format.maintenance.garbage.result import CollectResult
 from icechunk_format.maintenance.rewriting.commit import RewriteResult
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.maintenance.verifying.verify import verify
+from icechunk_format.repository.history.cutoff import Cutoff
 from icechunk_format.repository.lifecycle.expire import ExpireResult
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Place
@@ -32,13 +31,13 @@ __all__ = [
 
 def expire_snapshots(
     location: Place,
-    older_than: datetime,
+    older_than: Cutoff,
     *,
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
     dry_run: bool = False,
 ) -> ExpireResult:
-    """Take snapshots that were committed before an instant out of history.
+    """Take snapshots that were committed before a cutoff out of history.
 
     No file is deleted: ``collect_garbage`` does that afterwards.
 

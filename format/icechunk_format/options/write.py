@@ -74,8 +74,9 @@ class WriteRequest:
         parse=parse_json_of_objects,
         default_text="from the columns' metadata",
         help="How new arrays are stored, in xarray's words: `dtype`, `chunks`, `shards`,"
-        " `compressors`, `_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `units`,"
-        " `calendar`, `attributes`.",
+        " `compressors`, `codecs`, `order`, `fill_value`, `_FillValue`, `missing_value`,"
+        " `scale_factor`, `add_offset`, `_Unsigned`, `units`, `calendar`, `attributes`; in the"
+        " layouts `chunks` and `refs` also `shape` and `dims`.",
     )
     create_branch: bool = option(
         "createBranch",

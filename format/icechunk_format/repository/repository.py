@@ -24,6 +24,7 @@ from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.history.diff import Changes, changes_between
 from icechunk_format.repository.history.graph import GraphEntry, version_graph
 from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
@@ -369,7 +370,7 @@ class Repository:
 
     def expire_snapshots(
         self,
-        older_than: datetime,
+        older_than: Cutoff,
         *,
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
@@ -380,15 +381,16 @@ class Repository:
         Roots of histories and tips of branches and tags stay; the oldest snapshot that is kept gets
         the root as its parent. Files stay until ``maintenance.collect_garbage`` runs. The flags
         also delete branches (never ``main``) and tags whose snapshot was committed before
-        ``older_than``, an instant with a time zone. ``dry_run`` only reports what would be done.
+        ``older_than``: an instant with a time zone, or an age, such as ``"30d"`` or a
+        ``timedelta``. ``dry_run`` only reports what would be done.
 
-        Raises ``InvalidInputError`` (no time zone) or ``ReadOnlyError`` (a tag would go, and
+        Raises ``InvalidInputError`` (no such cutoff) or ``ReadOnlyError`` (a tag would go, and
         deleting tags is switched off).
         """
         run = expire_snapshots_v1 if self.spec_version == SPEC_V1 else expire_snapshots
         return run(
             self.storage,
-            older_than,
+            parse_cutoff(older_than, argument="older_than"),
             delete_expired_branches=delete_expired_branches,
             delete_expired_tags=delete_expired_tags,
             dry_run=dry_run,

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.command_line import arguments
-from icechunk_format.command_line.arguments import parse_instant, parse_options, parse_past
+from icechunk_format.command_line.arguments import parse_options, parse_past
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     InvalidInputError,
     StorageError,
 )
+from icechunk_format.repository.history.cutoff import parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
 
@@ -373,7 +374,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
     ],
 )
 def test_ages_and_times(text, meant):
-    assert parse_instant(text, argument="--older-than", now=NOW) == meant
+    assert parse_cutoff(text, argument="--older-than", now=NOW) == meant
 
 
 @given(st.text(max_size=20))
@@ -384,7 +385,7 @@ def test_no_text_is_an_instant_without_a_zone(text):
 
 def test_minutes_are_not_months():
     with pytest.raises(InvalidInputError, match="45min"):
-        parse_instant("3m", argument="--older-than")
+        parse_cutoff("3m", argument="--older-than")
 
 
 def test_writing_goes_to_disk(command, tmp_path):

@@ -5,7 +5,7 @@ is newer than the cutoff, what others put beside it, and the copies that the log
 """
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from helpers.files.upkeep_repositories import (
 )
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
-from icechunk_format.maintenance import CollectResult, collect_garbage
+from icechunk_format.maintenance import CollectResult, collect_garbage, expire_snapshots
 from icechunk_format.maintenance.garbage.collect import OneProcessCollector, collect_from
 from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.garbage.object_listing import is_older
@@ -172,6 +172,25 @@ def test_times_need_a_zone_and_ids_must_be_ids():
         collect_garbage(place, soon(), trim_overwritten_older_than=datetime(2024, 7, 1))
     with pytest.raises(InvalidInputError, match="is not a SnapshotId"):
         collect_garbage(place, soon(), extra_roots=["main"])
+
+
+@pytest.mark.parametrize("age", ["1d", timedelta(days=1), (soon() - timedelta(days=1)).isoformat()])
+def test_cutoffs_may_be_ages_and_text(age):
+    built = build_untidy()
+    place = built.repository.location
+    assert collect_garbage(place, age) == CollectResult()
+    now = timedelta(0) if isinstance(age, timedelta) else "0s"
+    # No copy is garbage here.
+    collect_garbage(place, age, dry_run=True, trim_overwritten_older_than=now)
+    assert not built.repository.expire_snapshots(age).released_snapshots
+    assert expire_snapshots(place, now, dry_run=True).released_snapshots
+    for wrong in ("30", "yesterday", timedelta(days=-1), 30):
+        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+            collect_garbage(place, wrong)
+        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+            collect_garbage(place, age, trim_overwritten_older_than=wrong)
+        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+            built.repository.expire_snapshots(wrong)
 
 
 def test_a_repository_that_is_read_only_is_not_collected():

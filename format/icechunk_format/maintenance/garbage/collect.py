@@ -49,8 +49,8 @@ from icechunk_format.maintenance.garbage.sweep import (
     delete_unneeded,
 )
 from icechunk_format.progress import ProgressOption
+from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
-from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import check_status
@@ -69,10 +69,10 @@ _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase
 
 def collect_garbage(
     location: Place,
-    older_than: datetime,
+    older_than: Cutoff,
     *,
     dry_run: bool = False,
-    trim_overwritten_older_than: datetime | None = None,
+    trim_overwritten_older_than: Cutoff | None = None,
     extra_roots: Iterable[SnapshotId | str] = (),
     progress: ProgressOption = None,
 ) -> CollectResult:
@@ -93,7 +93,8 @@ def collect_garbage(
     location
         Where the repository is.
     older_than
-        Objects written before that instant may be deleted; with a time zone.
+        Objects written before that instant may be deleted: a `datetime` with a time zone, or an
+        age, such as ``"7d"`` or a `timedelta`.
     dry_run
         Count what would go, and change nothing.
     trim_overwritten_older_than
@@ -115,7 +116,7 @@ def collect_garbage(
     Raises
     ------
     InvalidInputError
-        An instant has no time zone, or an id is malformed.
+        A cutoff is neither an instant with a time zone nor an age, or an id is malformed.
     NotFoundError
         There is no repository or no extra root, or a file that a kept version needs is missing;
         nothing was deleted.
@@ -136,6 +137,7 @@ def collect_garbage(
     in), 20 for each object that goes, and up to 64 MiB of manifests at a time. Where that is too
     much for one process, ``icechunk_spark.maintenance.collect_garbage`` does the same.
     """
+    older_than = parse_cutoff(older_than, argument="older_than")
     repository = Repository.open(location)
     return collect_from(
         repository.storage,
@@ -155,7 +157,7 @@ def collect_from(
     spec_version: int,
     older_than: datetime,
     dry_run: bool = False,
-    trim_overwritten_older_than: datetime | None = None,
+    trim_overwritten_older_than: Cutoff | None = None,
     extra_roots: Iterable[SnapshotId | str] = (),
 ) -> CollectResult:
     """Take the steps of a collection; see ``collect_garbage``.
@@ -169,9 +171,8 @@ def collect_from(
     spec_version
         Of the repository.
     """
-    microseconds(older_than, argument="older_than")
-    if trim_overwritten_older_than is not None:
-        microseconds(trim_overwritten_older_than, argument="trim_overwritten_older_than")
+    trim = trim_overwritten_older_than
+    trim = None if trim is None else parse_cutoff(trim, argument="trim_overwritten_older_than")
     if not dry_run:
         check_writable(storage)
     extra = tuple(SnapshotId.parse(one) if isinstance(one, str) else one for one in extra_roots)
@@ -182,7 +183,7 @@ def collect_from(
         info = _marked_state(storage, collector, extra, dry_run=dry_run)
         kept, logs = frozenset(info.snapshots), info.transaction_logs()
     needed: set[str] = set()
-    if trim_overwritten_older_than is not None and info is not None:
+    if trim is not None and info is not None:
         needed = needed_copies(storage, info)
 
     result = CollectResult(dry_run=dry_run)
@@ -197,8 +198,8 @@ def collect_from(
             added = reachable(RefFilesHistory(storage), extra) - kept
             collector.mark_also(added)
             needed_ids[Phase.TRANSACTION_LOGS] = logs | added
-    if trim_overwritten_older_than is not None:
-        report = trim_overwritten(storage, needed, trim_overwritten_older_than, dry_run=dry_run)
+    if trim is not None:
+        report = trim_overwritten(storage, needed, trim, dry_run=dry_run)
         result = _counted(storage, result, Phase.OVERWRITTEN, report)
     if isinstance(storage, StagingStorage):
         sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
